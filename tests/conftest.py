@@ -1,0 +1,157 @@
+"""What every test gets: a home of its own, real runtimes where it asks for them, and a check that nothing is left.
+
+The fixtures that a test asks for by name:
+
+``home``        a private home directory; HOME and the XDG variables point into it for every test anyway
+``short_dir``   a private directory with a short path, for unix sockets (their paths end at 107 bytes)
+``sycl_store``  a `tests.builders.SyclStore` that writes byte-exact entries
+``runtimes``    the folder with the real SYCL runtimes
+``runtime``     ``runtime("rt2025.2")`` gives a `tests.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver alone
+``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import psutil
+import pytest
+
+from tests.builders import SyclStore
+from tests.runtimes import Runtime, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+
+# Read before any test runs, because each test starts with these variables gone.
+RUNTIMES: Final = Path(os.environ.get("XPUCACHED_RUNTIMES") or REPOSITORY / ".runtimes").absolute()
+MUST_HAVE_RUNTIMES: Final = bool(os.environ.get("CI")) or os.environ.get("XPUCACHED_REQUIRE_RUNTIMES") == "1"
+
+# Whatever steers a SYCL runtime, a driver, the daemon or systemd's talk with it must not reach a test from outside.
+FOREIGN: Final = (
+    "CL_CONFIG_",
+    "INTEL_",
+    "LD_LIBRARY_PATH",
+    "LISTEN_",
+    "NEO_",
+    "NOTIFY_SOCKET",
+    "OCL_ICD_",
+    "ONEAPI_",
+    "SYCL_",
+    "TRITON_",
+    "TORCHINDUCTOR_",
+    "WATCHDOG_",
+    "XDG_",
+    "XPUCACHED_",
+    "ZE_",
+)
+
+# How long an ended child may take to be reaped, or an ended thread to go.  Only a failing test waits that long.
+PATIENCE: Final = 5.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a private home directory, to which HOME and the XDG variables point."""
+    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+        monkeypatch.delenv(name)
+    place = tmp_path / "home"
+    for variable, folder in (
+        ("XDG_CACHE_HOME", ".cache"),
+        ("XDG_CONFIG_HOME", ".config"),
+        ("XDG_DATA_HOME", ".local/share"),
+        ("XDG_STATE_HOME", ".local/state"),
+        ("XDG_RUNTIME_DIR", "run"),
+    ):
+        (place / folder).mkdir(parents=True, exist_ok=True)
+        monkeypatch.setenv(variable, str(place / folder))
+    (place / "run").chmod(0o700)
+    monkeypatch.setenv("HOME", str(place))
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(home: Path) -> Iterator[None]:
+    """Fail the test that leaves a child process or a thread; children are ended so that the next test can trust it."""
+    threads = set(threading.enumerate())
+    children = set(_children())
+    yield
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        left = [child for child in _children() if child not in children]
+        running = [thread for thread in threading.enumerate() if thread not in threads and thread.is_alive()]
+        if not left and not running:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    names = [_describe(child) for child in left] + [f"thread {thread.name}" for thread in running]
+    for child in left:
+        child.kill()
+        child.wait()
+    pytest.fail("left behind: " + "; ".join(names))
+
+
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _describe(child: psutil.Process) -> str:
+    try:
+        return f"process {child.pid} ({child.status()}): {' '.join(child.cmdline())}"
+    except psutil.Error:
+        return f"process {child.pid}"
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """Give a private directory whose path is short enough for unix sockets."""
+    place = Path(tempfile.mkdtemp(prefix="xpu-"))
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def sycl_store(tmp_path: Path) -> SyclStore:
+    """Give an empty SYCL store, below the test's own directory."""
+    return SyclStore(tmp_path / "libsycl_cache")
+
+
+@pytest.fixture(scope="session")
+def runtimes() -> Path:
+    """Give the folder with the real SYCL runtimes."""
+    if not RUNTIMES.is_dir():
+        _lacking(f"no SYCL runtimes at {RUNTIMES}")
+    return RUNTIMES
+
+
+@pytest.fixture(scope="session")
+def runtime(runtimes: Path) -> Callable[[str], Runtime]:
+    """Give real runtimes by name."""
+
+    def by_name(name: str) -> Runtime:
+        found = look_up(runtimes, name)
+        return found if found is not None else _lacking(f"{name} is not (wholly) installed in {runtimes}")
+
+    return by_name
+
+
+@pytest.fixture(scope="session")
+def workload() -> Path:
+    """Give the workload program."""
+    return REPOSITORY / "demo" / "workload.py"
+
+
+def _lacking(reason: str) -> NoReturn:
+    hint = f"{reason}; run: python3 tools/runtimes.py {RUNTIMES} --test"
+    if MUST_HAVE_RUNTIMES:
+        pytest.fail(hint)
+    pytest.skip(hint)

@@ -1,0 +1,336 @@
+"""The rules of the house, read from the syntax trees: floors, purity, homes of packages, and words that stay out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import xpucached
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = REPOSITORY / "xpucached"
+
+CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors"}
+
+# `python -m xpucached` is the daemon: the one door that leads to a room on its own floor.
+SAME_FLOOR: Final = {("__main__", "daemon")}
+
+PURE: Final = {"domain", "errors", "planning", "quantities", "render"}
+
+# What a pure room may import: no clock, no files, no randomness, no logging in any of these.
+PURE_MODULES: Final = {
+    "__future__",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "datetime",
+    "enum",
+    "fnmatch",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "pathlib",
+    "re",
+    "shlex",
+    "string",
+    "textwrap",
+    "types",
+    "typing",
+    "unicodedata",
+}
+
+# What those modules offer nevertheless that looks at the outside.
+IMPURE_CALLS: Final = {
+    "cwd",
+    "exists",
+    "expanduser",
+    "glob",
+    "home",
+    "input",
+    "is_dir",
+    "is_file",
+    "iterdir",
+    "lstat",
+    "mkdir",
+    "now",
+    "open",
+    "print",
+    "read_bytes",
+    "read_text",
+    "resolve",
+    "rglob",
+    "rmdir",
+    "stat",
+    "today",
+    "touch",
+    "unlink",
+    "utcnow",
+    "write_bytes",
+    "write_text",
+}
+
+HOMES: Final = {
+    "alembic": {"catalog", "migrations"},
+    "apscheduler": {"daemon"},
+    "h11": {"server"},
+    "intel_extension_for_pytorch": {"worker"},
+    "psutil": {"dispatch", "host"},
+    "pydantic": {"api", "settings"},
+    "pydantic_core": {"api", "settings"},
+    "pydantic_settings": {"settings"},
+    "rich": {"ctl", "render"},
+    "sqlalchemy": {"catalog", "migrations"},
+    "starlette": {"server"},
+    "torch": {"worker"},
+    "uvicorn": {"server"},
+    "watchdog": {"watch"},
+}
+
+# The command line answers fast: these are loaded only by the function that needs them.
+LATE: Final = {"rich", "torch", "intel_extension_for_pytorch"}
+
+# Put together from pieces, so that this file does not contain them.
+FORBIDDEN_WORDS: Final = (
+    "/" + "work/",
+    ".." + "/shared",
+    "pypi" + ".org",
+    "python" + "hosted.org",
+    "deb." + "debian.org",
+)
+
+
+def read_map(text: str) -> dict[str, int]:
+    """Read the floors from the map in the package's docstring: room to floor."""
+    return {
+        room.strip(): int(match["floor"])
+        for match in re.finditer(r"^ {4}(?P<floor>\d) +(?P<rooms>\S.*)$", text, re.MULTILINE)
+        for room in match["rooms"].split("·")
+    }
+
+
+FLOORS: Final = read_map(xpucached.__doc__ or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported module, wholly named, and whether it is imported inside a function."""
+
+    module: str
+    line: int
+    late: bool
+
+
+def imports(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[Import]:
+    """Give every import of a module; what is under ``TYPE_CHECKING`` counts as well."""
+    late = {
+        inner
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, node in late)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".") if is_package else module.split(".")[:-1]
+                kept = parents[: len(parents) - node.level + 1]
+                base = ".".join([*kept, base] if base else kept)
+            # `from xpucached import domain` names the room only in the list.
+            names = [f"{base}.{alias.name}" for alias in node.names] if base == "xpucached" else [base]
+            for name in names:
+                yield Import(name, node.lineno, node in late)
+
+
+def room_of(module: str) -> str | None:
+    """Give the room that a module of ours belongs to; None for the package itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def quarrel(here: str, there: str) -> str | None:
+    """Tell what is wrong with one room's knowing another."""
+    if here == there or (here, there) in SAME_FLOOR:
+        return None
+    if here == "migrations" or there == "migrations":
+        # The migrations are the catalog's: nobody else knows them, and they know only what is below it.
+        lawful = here == "catalog" or (here == "migrations" and FLOORS.get(there, 9) < FLOORS["catalog"])
+        return None if lawful else f"{here} must not know {there}"
+    if there not in FLOORS:
+        return f"{there} has no floor"
+    if here == "ctl" and there not in CTL_MAY_KNOW:
+        return f"ctl must not know {there}"
+    if FLOORS[there] >= FLOORS[here]:
+        return f"{here} (floor {FLOORS[here]}) must not know {there} (floor {FLOORS[there]})"
+    return None
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Name everything in a module that breaks a rule, as ``module:line: what``."""
+    tree = ast.parse(source)
+    room = room_of(module)
+    if room is None:
+        return [
+            f"{module}:{one.line}: the map imports nothing"
+            for one in imports(tree, module, is_package=True)
+            if one.module != "__future__"
+        ]
+    if room not in FLOORS and room != "migrations":
+        return [f"{module}: has no floor"]
+    found = [
+        f"{module}:{one.line}: {complaint}"
+        for one in imports(tree, module, is_package=is_package)
+        for complaint in _complaints(one, room)
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            found.append(f"{module}:{node.lineno}: no __all__: public means without underscore")
+        if room in PURE and isinstance(node, ast.Call) and _called(node) in IMPURE_CALLS:
+            found.append(f"{module}:{node.lineno}: a pure room must not call {_called(node)}()")
+    return found
+
+
+def _complaints(one: Import, room: str) -> Iterator[str]:
+    top = one.module.partition(".")[0]
+    if top == "xpucached":
+        there = room_of(one.module)
+        complaint = quarrel(room, there) if there is not None and there != "__version__" else None
+        if complaint is not None:
+            yield complaint
+    elif top in sys.stdlib_module_names:
+        if room in PURE and top not in PURE_MODULES:
+            yield f"a pure room must not import {one.module}"
+    elif room not in HOMES.get(top, set()):
+        yield f"{one.module} is not at home in {room}"
+    elif top in LATE and not one.late:
+        yield f"{one.module} must be imported inside the function that needs it"
+
+
+def _called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Give every module of the package, the migrations under their installed name."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+    for path in sorted((REPOSITORY / "migrations").rglob("*.py")):
+        yield (
+            "xpucached." + ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"),
+            path,
+        )
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*one, id=one[0]) for one in modules()])
+def test_the_module_keeps_the_rules(module: str, path: Path) -> None:
+    found = violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+
+    assert found == []
+
+
+def test_every_room_on_the_map_is_there() -> None:
+    there = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir() if path.name != "__init__.py"}
+
+    assert set(FLOORS) - there == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("xpucached.domain", "import xpucached.errors", "domain (floor 0) must not know errors (floor 1)"),
+        ("xpucached.planning", "from xpucached import catalog", "must not know catalog"),
+        ("xpucached.planning", "from xpucached.catalog import Catalog", "must not know catalog"),
+        ("xpucached.planning", "from .catalog import Catalog", "must not know catalog"),
+        ("xpucached.kinds.sycl.store", "from ...service import Service", "must not know service"),
+        ("xpucached.host.sysfs", "from xpucached import errors, watch", "must not know watch"),
+        ("xpucached.host.sysfs", "def f():\n    import xpucached.server", "2: host (floor 2) must not know server"),
+        ("xpucached.host", "if TYPE_CHECKING:\n    from xpucached import watch", "must not know watch"),
+        ("xpucached.ctl", "from xpucached import settings", "ctl must not know settings"),
+        ("xpucached.daemon", "from xpucached import ctl", "must not know ctl"),
+        ("xpucached.service", "from xpucached import utils", "utils has no floor"),
+        ("xpucached.service", "from xpucached import migrations", "service must not know migrations"),
+        ("xpucached.migrations.env", "from xpucached import catalog", "migrations must not know catalog"),
+        ("xpucached.utils", "", "has no floor"),
+        ("xpucached", "import os", "the map imports nothing"),
+        ("xpucached.planning", "import time", "must not import time"),
+        ("xpucached.render", "import logging", "must not import logging"),
+        ("xpucached.planning", "import datetime\nx = datetime.datetime.now()", "2: a pure room must not call now()"),
+        ("xpucached.render", "print('x')", "must not call print()"),
+        ("xpucached.planning", "import sqlalchemy", "sqlalchemy is not at home in planning"),
+        ("xpucached.service", "from watchdog.observers import Observer", "not at home in service"),
+        ("xpucached.service", "import requests", "requests is not at home in service"),
+        ("xpucached.ctl", "from rich.table import Table", "inside the function"),
+        ("xpucached.planning", "__all__ = ['x']", "no __all__"),
+    ],
+)
+def test_a_broken_rule_is_found(module: str, source: str, complaint: str) -> None:
+    found = violations(source, module)
+
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("xpucached.service", "from xpucached import catalog, planning\nfrom xpucached.domain import Host"),
+        ("xpucached.kinds.sycl.store", "from .files import read\nfrom xpucached.kinds.sycl import images"),
+        ("xpucached.ctl", "from xpucached import api\ndef f():\n    from rich.table import Table"),
+        ("xpucached.catalog", "import sqlalchemy as sa\nimport xpucached.migrations"),
+        ("xpucached.migrations.env", "from alembic import context\nfrom xpucached import errors"),
+        ("xpucached.__main__", "from xpucached import daemon"),
+        ("xpucached.server", "from xpucached import __version__"),
+        ("xpucached.domain", "import hashlib\nfrom pathlib import Path"),
+    ],
+)
+def test_a_kept_rule_is_let_pass(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_the_map_is_read() -> None:
+    assert read_map("""Map::
+
+    6   daemon · ctl
+    0   domain
+""") == {"daemon": 6, "ctl": 6, "domain": 0}
+
+
+def texts() -> Iterator[Path]:
+    """Give every file of the project that people wrote."""
+    # Not by asking git: an unpacked source archive has the same files and no repository.
+    yield from (path for path in REPOSITORY.iterdir() if path.is_file() and path.name != ".coverage")
+    for folder in (".ci", "bench", "demo", "docs", "migrations", "systemd", "tests", "tools", "xpucached"):
+        for path in sorted((REPOSITORY / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def test_no_file_names_the_place_where_it_was_written() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {word}"
+        for path in texts()
+        for word in FORBIDDEN_WORDS
+        if word in path.read_text(encoding="utf-8", errors="replace")
+    ]
+
+    assert found == []

@@ -1,0 +1,97 @@
+"""What we refuse, with its stable code and exit status.  Pure.
+
+Each docstring is the manual's sentence for that code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class XpucachedError(Exception):
+    """Something went wrong inside xpucached; the daemon's log has the details."""
+
+    code: ClassVar[str] = "internal"
+    exit: ClassVar[int] = 70
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class SettingsError(XpucachedError):
+    """The configuration or a model file cannot be used as it is written."""
+
+    code = "bad-settings"
+    exit = 78
+
+
+class HostError(XpucachedError):
+    """There is nothing on this host to warm a model on."""
+
+    code = "no-gpu"
+    exit = 69
+
+
+class CatalogError(XpucachedError):
+    """The catalog cannot be opened, or a newer xpucached wrote it."""
+
+    code = "catalog"
+    exit = 74
+
+
+class RunningError(XpucachedError):
+    """Another daemon already works on this state directory or socket."""
+
+    code = "already-running"
+    exit = 73
+
+
+class Unavailable(XpucachedError):
+    """No daemon answers on the socket."""
+
+    code = "unavailable"
+    exit = 69
+
+
+class RequestError(XpucachedError):
+    """The request is malformed."""
+
+    code = "bad-request"
+    exit = 64
+
+
+class NotFound(RequestError):
+    """There is no such model, entry, job or path."""
+
+    code = "not-found"
+    exit = 66
+
+
+class Conflict(RequestError):
+    """The request does not fit what is there (a name that is taken, a model that a file declares)."""
+
+    code = "conflict"
+    exit = 65
+
+
+class Denied(RequestError):
+    """The caller may not do this."""
+
+    code = "denied"
+    exit = 77
+
+
+class Busy(XpucachedError):
+    """The daemon has too much to do for this client just now; try again."""
+
+    code = "busy"
+    exit = 75
+
+
+class RunFailed(XpucachedError):
+    """A job ended, but not every model is warm."""
+
+    code = "run-failed"
+    exit = 1
