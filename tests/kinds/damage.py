@@ -1,0 +1,196 @@
+"""Every way in which a SYCL entry gets damaged, as functions on a leaf, with the flaw that the scan must name.
+
+The rows are those of ``docs/kinds.md``; ``test_sycl_damage.py`` also shows each to a real runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xpucached.domain import EntryState, Flaw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OLD = 3600
+
+
+def _cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def _overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def _lock(leaf: Path, *, age: float) -> None:
+    lock = leaf / "0.lock"
+    lock.touch(mode=0o200)
+    then = time.time() - age
+    os.utime(lock, (then, then))
+
+
+def _second_slot(leaf: Path) -> None:
+    for path in list(leaf.iterdir()):
+        if path.name.startswith("0"):
+            shutil.copy2(path, leaf / path.name.replace("0", "1", 1))
+
+
+def _only(leaf: Path, *names: str) -> None:
+    for path in list(leaf.iterdir()):
+        if path.name not in names:
+            path.unlink()
+
+
+def _instead(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+def _zero_payload(leaf: Path) -> None:
+    size = (leaf / "0.bin").stat().st_size
+    _overwrite(leaf / "0.bin", 16, bytes(size - 16))
+
+
+def _misplace(leaf: Path) -> None:
+    """Change one byte inside the image: the path no longer is its hash."""
+    path = leaf / "0.src"
+    size = path.stat().st_size
+    data = path.read_bytes()
+    _overwrite(path, size - 4, bytes(byte ^ 0xFF for byte in data[-4:]))
+
+
+def _truncate_and_grow(leaf: Path) -> None:
+    _second_slot(leaf)
+    _cut(leaf / "0.bin", 100)
+
+
+def _gap(leaf: Path) -> None:
+    _second_slot(leaf)
+    _only(leaf, *[path.name for path in leaf.iterdir() if path.name.startswith("1")])
+
+
+def _elsewhere(leaf: Path, name: str) -> None:
+    target = leaf.parent.parent.parent.parent.parent / f"elsewhere-{name}"
+    (leaf / name).rename(target)
+    (leaf / name).symlink_to(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way: what is done to a whole slot 0, and what the scan must say of each slot.
+
+    ``hits`` and ``fails`` are what a real program then meets: at its first and at its second start.
+    """
+
+    name: str
+    act: Callable[[Path], object]
+    flaws: dict[str, Flaw | None]
+    state: EntryState = EntryState.FLAWED
+    writes: tuple[int, int] = (0, 0)
+    fails: bool = False
+    hangs: bool = False
+
+
+ROWS = (
+    Row("whole", lambda leaf: None, {"0": None}, EntryState.OK),
+    Row("bin empty", lambda leaf: _cut(leaf / "0.bin", 0), {"0": Flaw.BIN_EMPTY}, writes=(1, 1)),
+    Row("bin header only", lambda leaf: _cut(leaf / "0.bin", 16), {"0": Flaw.BIN_TRUNCATED}, writes=(1, 1)),
+    Row("bin half a header", lambda leaf: _cut(leaf / "0.bin", 9), {"0": Flaw.BIN_TRUNCATED}, writes=(1, 1)),
+    Row("bin cut", lambda leaf: _cut(leaf / "0.bin", 1000), {"0": Flaw.BIN_TRUNCATED}, writes=(1, 1)),
+    Row(
+        "bin is a directory",
+        lambda leaf: _instead(leaf / "0.bin", lambda path: path.mkdir()),
+        {"0": Flaw.BIN_NOT_A_FILE},
+        writes=(1, 1),
+    ),
+    Row("bin absent", lambda leaf: (leaf / "0.bin").unlink(), {"0": Flaw.BIN_MISSING}, writes=(1, 0)),
+    Row(
+        "bin length 2^36",
+        lambda leaf: _overwrite(leaf / "0.bin", 8, (1 << 36).to_bytes(8, "little")),
+        {"0": Flaw.BIN_LENGTH_ABSURD},
+        writes=(1, 0),
+    ),
+    Row(
+        "bin length 2^62",
+        lambda leaf: _overwrite(leaf / "0.bin", 8, (1 << 62).to_bytes(8, "little")),
+        {"0": Flaw.BIN_LENGTH_ABSURD},
+        writes=(1, 0),
+    ),
+    Row("bin payload zeroed", _zero_payload, {"0": Flaw.BIN_PAYLOAD_DAMAGED}, fails=True),
+    Row(
+        "bin section table broken",
+        lambda leaf: _overwrite(leaf / "0.bin", 16 + 40, b"\xff" * 8),
+        {"0": Flaw.BIN_PAYLOAD_DAMAGED},
+        fails=True,
+    ),
+    Row("bin longer", lambda leaf: _append(leaf / "0.bin", b"x" * 100), {"0": Flaw.BIN_TRAILING}, EntryState.OK),
+    Row("src empty", lambda leaf: _cut(leaf / "0.src", 0), {"0": Flaw.SRC_EMPTY}, writes=(1, 0)),
+    Row("src cut in a length", lambda leaf: _cut(leaf / "0.src", 5), {"0": Flaw.SRC_TRUNCATED}, writes=(1, 0)),
+    Row("src cut in the device", lambda leaf: _cut(leaf / "0.src", 30), {"0": Flaw.SRC_TRUNCATED}, writes=(1, 0)),
+    Row("src cut in the image", lambda leaf: _cut(leaf / "0.src", 600), {"0": Flaw.SRC_TRUNCATED}, writes=(1, 0)),
+    Row("src absent", lambda leaf: (leaf / "0.src").unlink(), {"0": Flaw.SRC_MISSING}, writes=(1, 0)),
+    Row("src other content", _misplace, {"0": Flaw.MISPLACED}, writes=(1, 0)),
+    Row(
+        "src length absurd",
+        lambda leaf: _overwrite(leaf / "0.src", 0, (1 << 62).to_bytes(8, "little")),
+        {"0": Flaw.SRC_LENGTH_ABSURD},
+        fails=True,
+    ),
+    Row("src longer", lambda leaf: _append(leaf / "0.src", b"x" * 100), {"0": Flaw.SRC_TRAILING}, EntryState.OK),
+    Row("src is a pipe", lambda leaf: _instead(leaf / "0.src", os.mkfifo), {"0": Flaw.SRC_FIFO}, hangs=True),
+    Row(
+        "src is a directory",
+        lambda leaf: _instead(leaf / "0.src", lambda path: path.mkdir()),
+        {"0": Flaw.SRC_NOT_A_FILE},
+        writes=(1, 0),
+    ),
+    Row("lock left, whole", lambda leaf: _lock(leaf, age=OLD), {"0": Flaw.STALE_LOCK}, writes=(1, 0)),
+    Row("lock held, whole", lambda leaf: _lock(leaf, age=0), {"0": None}, EntryState.UNFINISHED, writes=(1, 0)),
+    Row(
+        "lock left, no files",
+        lambda leaf: (_only(leaf), _lock(leaf, age=OLD)),
+        {"0": Flaw.LOCK_ONLY},
+        writes=(1, 1),
+    ),
+    Row(
+        "lock left, writer killed",
+        lambda leaf: (_only(leaf, "0.bin"), _lock(leaf, age=OLD)),
+        {"0": Flaw.INTERRUPTED},
+        writes=(1, 0),
+    ),
+    Row("only slot 1", _gap, {"1": Flaw.BEHIND_GAP}, writes=(1, 0)),
+    Row("the same twice", _second_slot, {"0": None, "1": Flaw.DUPLICATE}, EntryState.OK),
+    Row(
+        "cut before a whole one",
+        _truncate_and_grow,
+        {"0": Flaw.BIN_TRUNCATED, "1": Flaw.SHADOWED},
+        writes=(1, 1),
+    ),
+    Row("links", lambda leaf: (_elsewhere(leaf, "0.bin"), _elsewhere(leaf, "0.src")), {"0": Flaw.LINK}, EntryState.OK),
+    Row(
+        "link to nothing",
+        lambda leaf: (_only(leaf), (leaf / "0.bin").symlink_to("nowhere"), (leaf / "0.src").symlink_to("nowhere")),
+        {"0": Flaw.DANGLING_LINK},
+        writes=(1, 1),
+    ),
+    Row(
+        "emptied by the runtime",
+        lambda leaf: (_only(leaf), (leaf / "0_access_time.txt").write_text("1700000000000000000")),
+        {"0": Flaw.SKELETON},
+        writes=(1, 0),
+    ),
+)

@@ -1,0 +1,650 @@
+"""The SYCL kind: names and bytes, locating, tracing, hostile stores, removal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpucached.domain import (
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryState,
+    Environment,
+    Flaw,
+    FoundStore,
+    ImageFormat,
+    Process,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
+from xpucached.kinds import KINDS, sycl
+from xpucached.kinds.sycl import images, layout, removal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GPU = (
+    "Intel(R) oneAPI Unified Runtime over Level-Zero V2",
+    "Intel(R) Arc(TM) Pro B70 Graphics",
+    "20.2.0",
+    "1.17.39395+14",
+)
+NOW = datetime.now(UTC)
+
+
+def spirv(*names: str) -> bytes:
+    """A module that a walker accepts: header, an entry point for each name, a function, the end."""
+    words = [0x07230203, 0x00010400, 0x6000E, 100, 0, (2 << 16) | 17, 6]
+    for name in names:
+        text = name.encode() + b"\0"
+        text += bytes(-len(text) % 4)
+        words += [((3 + len(text) // 4) << 16) | 15, 6, 5, *struct.unpack(f"<{len(text) // 4}I", text)]
+    words += [(5 << 16) | 54, 1, 2, 0, 3, (1 << 16) | 56]
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def elf(*sections: tuple[bytes, bytes]) -> bytes:
+    """A 64-bit ELF with these sections, like the drivers write."""
+    names = b"\0" + b"".join(name + b"\0" for name, _ in sections) + b".shstrtab\0"
+    body = b""
+    rows = [bytes(64)]
+    count = len(sections) + 2
+    start = 64 + 64 * count
+    for name, content in sections:
+        rows.append(struct.pack("<IIQQQQIIQQ", names.index(name + b"\0"), 1, 0, 0, start + len(body), len(content), 0, 0, 1, 0))
+        body += content
+    rows.append(
+        struct.pack("<IIQQQQIIQQ", names.index(b".shstrtab\0"), 3, 0, 0, start + len(body), len(names), 0, 0, 1, 0)
+    )
+    head = b"\x7fELF\x02\x01\x00" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 0xFF04, 205, 0, 0, 0, 64, 0, 64, 0, 0, 64, count, count - 1)
+    return head + b"".join(rows) + body + names
+
+
+ZEBIN = elf((b".text._ZTS3foo", b"\x01" * 64), (b".ze_info", b"version: '1.39'\n"))
+
+
+def write(  # noqa: PLR0913 - the fields of an entry
+    root: Path,
+    identity: tuple[str, ...] = GPU,
+    *,
+    options: bytes = b"",
+    constants: bytes = b"",
+    image: bytes = b"",
+    binary: bytes = ZEBIN,
+    slot: int = 0,
+    access: bool = True,
+) -> Path:
+    """Write an entry byte by byte as the runtime does; give its leaf."""
+    device = "/".join(identity).encode()
+    image = image or spirv("_ZTS3foo")
+    names = (device, image, constants, options)
+    leaf = root.joinpath(*(str(layout.string_hash(one)) for one in names))
+    leaf.mkdir(parents=True, exist_ok=True)
+    (leaf / f"{slot}.bin").write_bytes(struct.pack("<QQ", 1, len(binary)) + binary)
+    fields = (device, options, constants, image)
+    (leaf / f"{slot}.src").write_bytes(b"".join(struct.pack("<Q", len(one)) + one for one in fields))
+    if access:
+        (leaf / f"{slot}_access_time.txt").write_text(str(time.time_ns()))
+    return leaf
+
+
+def look(root: Path, known: dict[EntryKey, str] | None = None, writer_since: datetime | None = None) -> Scan:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return sycl.scan(found, datetime.now(UTC), known or {}, writer_since)
+
+
+def only(scan: Scan) -> Entry:
+    assert len(scan.entries) == 1
+    return scan.entries[0]
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_hash_gives_the_runtimes_own_numbers() -> None:
+    assert layout.string_hash(b"") == 6142509188972423790
+    assert layout.string_hash("/".join(GPU).encode()) == 11704901656100020893
+    v1 = ("Intel(R) oneAPI Unified Runtime over Level-Zero", *GPU[1:])
+    assert layout.string_hash("/".join(v1).encode()) == 3257396811709339454
+
+
+@given(st.binary(max_size=300))
+def test_portable_hash_equals_the_native_one(data: bytes) -> None:
+    assert layout.portable_hash(data) == layout.string_hash(data)
+
+
+def test_device_is_parsed_from_the_right() -> None:
+    found = layout.environment("Platform/A GPU/with a slash/20.1.0/1.2.3+4")
+    assert found == Environment("Platform", "A GPU/with a slash", "20.1.0", "1.2.3+4")
+    assert layout.environment("only/two") is None
+
+
+def test_trailing_blank_of_a_version_is_kept(tmp_path: Path) -> None:
+    identity = ("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B390 GPU", "OpenCL 3.0 NEO ", "26.18.38308.4")
+    write(tmp_path, identity)
+    entry = only(look(tmp_path))
+    assert entry.environment == Environment(*identity)
+    assert entry.id.key.startswith("9913950736625544193/")
+
+
+# -- what an entry says ----------------------------------------------------------------------------------------------------
+
+
+def test_every_field_is_read(tmp_path: Path) -> None:
+    image = spirv("_ZTSN5dpctl6tensor3fooE", "_ZTSN2at6native3xpu3barE")
+    leaf = write(tmp_path, options=b" -ze-opt-level=2", constants=b"\x01\x02", image=image)
+    written = int((leaf / "0_access_time.txt").read_text())
+    entry = only(look(tmp_path))
+    assert entry.environment == Environment(*GPU)
+    assert entry.options == " -ze-opt-level=2"
+    assert entry.constants == "0102"
+    assert entry.image is ImageFormat.SPIRV
+    assert entry.image_size == len(image)
+    assert entry.binary is ImageFormat.ELF
+    assert [kernel.display for kernel in entry.kernels] == ["dpctl::tensor::foo", "at::native::xpu::bar"]
+    assert [kernel.library for kernel in entry.kernels] == ["dpctl", "torch-xpu-ops"]
+    assert entry.state is EntryState.OK
+    assert entry.size == sum(path.stat().st_size for path in leaf.iterdir())
+    assert abs(entry.created.timestamp() - written / 1e9) < 1e-3
+
+
+def test_native_image_names_its_kernels_by_section(tmp_path: Path) -> None:
+    write(tmp_path, image=ZEBIN)
+    entry = only(look(tmp_path))
+    assert entry.image is ImageFormat.ELF
+    assert [kernel.name for kernel in entry.kernels] == ["_ZTS3foo"]
+
+
+def test_archive_of_native_images(tmp_path: Path) -> None:
+    member = ZEBIN + b"\n" * (len(ZEBIN) % 2)
+    head = b"%-16s%-12d%-6d%-6d%-8s%-10d`\n" % (b"dev/", 0, 0, 0, b"644", len(ZEBIN))
+    write(tmp_path, image=b"!<arch>\n" + head + member)
+    entry = only(look(tmp_path))
+    assert entry.image is ImageFormat.ARCHIVE
+    assert [kernel.display for kernel in entry.kernels] == ["foo"]
+
+
+def test_several_modules_in_one_image(tmp_path: Path) -> None:
+    write(tmp_path, image=spirv("_ZTS3one") + spirv("_ZTS3two"))
+    assert [kernel.display for kernel in only(look(tmp_path)).kernels] == ["one", "two"]
+
+
+def test_wrappers_are_stripped_from_kernel_names() -> None:
+    assert images.kernel(b"_ZTSN4sycl3_V16detail19__pf_kernel_wrapperI3fooEE").display == "foo"
+    long = b"_ZTSN5dpctl6tensor" + b"3foo" * 2000 + b"E"
+    named = images.kernel(long)
+    assert named.name == long.decode()
+    assert named.display.startswith("dpctl::tensor::foo")
+    assert named.library == "dpctl"
+
+
+def test_old_runtimes_wrote_one_program_per_device(tmp_path: Path) -> None:
+    leaf = write(tmp_path, access=False)
+    frames = b"".join(struct.pack("<Q", len(ZEBIN)) + ZEBIN for _ in range(2))
+    (leaf / "0.bin").write_bytes(struct.pack("<Q", 2) + frames)
+    assert only(look(tmp_path)).flaw is None
+    (leaf / "0.bin").write_bytes(struct.pack("<Q", 0) + frames[: 8 + len(ZEBIN)])
+    entry = only(look(tmp_path))
+    assert (entry.flaw, entry.state) == (Flaw.BIN_COUNT_WRONG, EntryState.OK)
+
+
+def test_run_time_compiled_entries_of_both_layouts(tmp_path: Path) -> None:
+    write(tmp_path)
+    device = layout.string_hash("/".join(GPU).encode())
+    old = tmp_path / "ext_kernel_compiler" / str(device) / "1" / "2"
+    old.mkdir(parents=True)
+    (old / "0.bin").write_bytes(struct.pack("<QQ", 1, len(ZEBIN)) + ZEBIN)
+    bitcode = b"BC\xc0\xde" + b"\x01" * 60
+    for key in ("Ab+-" * 11, "xY=_" * 22):
+        new = tmp_path / "ext_kernel_compiler" / key
+        new.mkdir()
+        (new / "ir.bin").write_bytes(struct.pack("<QQ", 1, len(bitcode)) + bitcode)
+        (new / "ir_access_time.txt").write_text("1700000000000000000")
+    entries = {entry.id.key: entry for entry in look(tmp_path).entries}
+    assert len(entries) == 4
+    by_number = entries[EntryKey(f"ext_kernel_compiler/{device}/1/2/0")]
+    assert by_number.environment == Environment(*GPU)
+    ir = entries[EntryKey(f"ext_kernel_compiler/{'Ab+-' * 11}/ir")]
+    assert (ir.environment, ir.binary, ir.state) == (None, ImageFormat.BITCODE, EntryState.OK)
+    assert ir.created == datetime.fromtimestamp(1700000000, UTC)
+
+
+def test_unchanged_leaves_are_not_read_again(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    write(tmp_path, options=b"-O1")
+    first = look(tmp_path)
+    known = {entry.id.key: entry.stamp for entry in first.entries}
+    again = look(tmp_path, known)
+    assert (len(again.entries), len(again.unchanged)) == (0, 2)
+    (leaf / "0.bin").write_bytes((leaf / "0.bin").read_bytes()[:-1])
+    third = look(tmp_path, known)
+    assert only(third).flaw is Flaw.BIN_TRUNCATED
+    assert len(third.unchanged) == 1
+
+
+def test_reading_leaves_access_times_alone(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    for path in (*leaf.iterdir(), leaf, tmp_path):
+        os.utime(path, (1_600_000_000, 1_700_000_000))
+    look(tmp_path)
+    for path in (leaf / "0.bin", leaf / "0.src", leaf, tmp_path):
+        assert path.stat().st_atime == 1_600_000_000
+
+
+# -- locks and time ----------------------------------------------------------------------------------------------------------
+
+
+def test_lock_is_believed_while_a_program_may_hold_it(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    lock = leaf / "0.lock"
+    lock.touch()
+    then = time.time() - 60
+    os.utime(lock, (then, then))
+    older = datetime.now(UTC) - timedelta(hours=1)
+    younger = datetime.now(UTC) - timedelta(seconds=10)
+    assert only(look(tmp_path, writer_since=older)).state is EntryState.UNFINISHED
+    assert only(look(tmp_path, writer_since=younger)).flaw is Flaw.STALE_LOCK
+    assert only(look(tmp_path, writer_since=None)).flaw is Flaw.STALE_LOCK
+    os.utime(lock)
+    assert only(look(tmp_path, writer_since=None)).state is EntryState.UNFINISHED
+
+
+def test_lock_changes_the_answer_though_no_file_changed(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    lock = leaf / "0.lock"
+    lock.touch()
+    known = {only(look(tmp_path)).id.key: only(look(tmp_path)).stamp}
+    then = time.time() - 3600
+    os.utime(lock, (then, then))
+    assert only(look(tmp_path, known)).flaw is Flaw.STALE_LOCK
+
+
+# -- hostile stores ------------------------------------------------------------------------------------------------------------
+
+
+def test_state_of_the_root(tmp_path: Path) -> None:
+    assert look(tmp_path / "nowhere").state is StoreState.MISSING
+    (tmp_path / "file").write_text("")
+    assert look(tmp_path / "file").state is StoreState.NOT_A_DIRECTORY
+    os.mkfifo(tmp_path / "pipe")
+    assert look(tmp_path / "pipe").state is StoreState.NOT_A_DIRECTORY
+    write(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert look(tmp_path / "link").state is StoreState.OK
+    assert only(look(tmp_path / "link")).state is EntryState.OK
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_links_inside_a_store_are_never_followed(tmp_path: Path, level: int) -> None:
+    root = tmp_path / "store"
+    leaf = write(root)
+    directory = [*reversed(leaf.parents), leaf][-4 + level]
+    directory.rename(tmp_path / "outside")
+    directory.symlink_to(tmp_path / "outside")
+    scan = look(root)
+    assert scan.entries == ()
+    assert scan.foreign == 1
+
+
+def test_foreign_files_are_counted_and_left(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    for path in (
+        tmp_path / "README",
+        leaf / "00.bin",
+        leaf / "0.bin.tmp",
+        leaf / "\udcff\n.src",
+        leaf.parent / ("x" * 200),
+        tmp_path / ("9" * 40),
+    ):
+        path.write_text("")
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(leaf)
+        listener.bind("0.sock")
+        os.chdir("/")
+    scan = look(tmp_path)
+    assert only(scan).state is EntryState.OK
+    assert scan.foreign == 8  # and the test's home
+
+
+def test_sockets_and_devices_are_not_opened(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    (leaf / "0.src").unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(leaf)
+        listener.bind("0.src")
+        os.chdir("/")
+    assert only(look(tmp_path)).flaw is Flaw.SRC_NOT_A_FILE
+
+
+def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    with (leaf / "0.src").open("r+b") as file:
+        file.truncate(1 << 40)
+    entry = only(look(tmp_path))
+    assert entry.flaw is Flaw.SRC_TRAILING
+    head = b"".join(struct.pack("<Q", len(one)) + one for one in ("/".join(GPU).encode(), b"", b""))
+    for claim in (1 << 30, (1 << 34) - 1, 1 << 34, 1 << 62, (1 << 64) - 1):
+        (leaf / "0.src").write_bytes(head + struct.pack("<Q", claim) + b"xx")
+        expected = Flaw.SRC_LENGTH_ABSURD if claim >= 1 << 34 else Flaw.SRC_TRUNCATED
+        entry = only(look(tmp_path))
+        assert entry.flaw is expected
+        assert entry.environment == Environment(*GPU)
+
+
+def test_huge_image_is_indexed_by_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "READ_LIMIT", 4096)
+    image = spirv("_ZTS3foo") + b"\1" * 8192
+    write(tmp_path, image=image)
+    entry = only(look(tmp_path))
+    assert (entry.flaw, entry.state) == (Flaw.SRC_TOO_LARGE, EntryState.OK)
+    assert entry.image_size == len(image)
+    assert [kernel.display for kernel in entry.kernels] == ["foo"]
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
+    layout.source(data, len(data))
+    layout.source(data, len(data) + 1000)
+    layout.frame(data[:16], len(data), lambda offset: data[offset : offset + 8])
+    for prefix in (b"", b"\x7fELF\x02\x01", b"!<arch>\n", b"\x03\x02\x23\x07\x00\x00\x01\x00"):
+        images.kernels(prefix + data)
+        images.damage(prefix + data, intel=True)
+
+
+@given(st.integers(0, len(ZEBIN) - 1), st.integers(0, 255))
+def test_any_byte_of_an_elf_may_be_wrong(at: int, value: int) -> None:
+    forged = ZEBIN[:at] + bytes([value]) + ZEBIN[at + 1 :]
+    images.damage(forged, intel=True)
+    images.kernels(forged)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a file to another user takes root")
+def test_file_that_its_owner_may_not_read(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    os.chown(leaf / "0.bin", 12345, 12345)
+    (leaf / "0.bin").chmod(0o200)
+    assert only(look(tmp_path)).flaw is Flaw.BIN_UNREADABLE
+
+
+def test_hazards_of_a_store_are_noted(tmp_path: Path) -> None:
+    root = tmp_path / "libsycl_cache"
+    write(root)
+    assert look(root).notes == ()
+    (root / "cache_size.txt").write_text("12345")
+    lock = root / "cache_size.txt.lock"
+    lock.touch()
+    os.utime(lock, (1_700_000_000, 1_700_000_000))
+    (tmp_path / "libsycl_cache_eviction_in_progress").touch()
+    assert len(look(root).notes) == 3
+
+
+# -- where stores are --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"SYCL_CACHE_DIR": "/a/b"}, "/a/b"),
+        ({"SYCL_CACHE_DIR": "rel"}, "/work-dir/rel"),
+        ({"SYCL_CACHE_DIR": "", "HOME": "/h", "SYCL_CACHE_PERSISTENT": "1"}, None),
+        ({"SYCL_CACHE_PERSISTENT": "1", "HOME": "/h"}, "/h/.cache/libsycl_cache"),
+        ({"SYCL_CACHE_PERSISTENT": "1", "HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/x/libsycl_cache"),
+        ({"SYCL_CACHE_PERSISTENT": "1", "HOME": "/h", "XDG_CACHE_HOME": ""}, "/libsycl_cache"),
+        ({"SYCL_CACHE_PERSISTENT": "0", "HOME": "/h"}, None),
+        ({"HOME": "/h"}, None),
+    ],
+)
+def test_a_process_tells_where_it_caches(variables: dict[str, str], expected: str | None) -> None:
+    process = Process(7, 0, NOW, "app", Path("/work-dir"), variables)
+    place = sycl.locate(process)
+    assert (place and str(place[0])) == expected
+
+
+def test_configuration_file_beside_the_runtime(tmp_path: Path) -> None:
+    (tmp_path / "sycl.conf").write_text("# comment\nSYCL_CACHE_PERSISTENT=1\nSYCL_CACHE_DIR=/from/file\n")
+    process = Process(7, 0, NOW, "app", None, {"HOME": "/h"}, (tmp_path / "libsycl.so.8",))
+    assert sycl.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    named = Process(7, 0, NOW, "app", None, {"SYCL_CONFIG_FILE_NAME": str(tmp_path / "sycl.conf")})
+    assert sycl.locate(named) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    wins = replace(process, variables={"SYCL_CACHE_DIR": "/env"})
+    assert sycl.locate(wins) == (Path("/env"), "process 7 (app)")
+
+
+def test_enable_leaves_eviction_to_us() -> None:
+    assert sycl.enable(Path("/s"))["SYCL_CACHE_MAX_SIZE"] == "0"
+
+
+# -- traces --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_traces_of_all_runtimes() -> None:
+    root = Path("/cache")
+    key = "1/2/3/4"
+    lines = [
+        "*** Code caching: enabled",
+        f"*** Code caching: device binary has been cached: /cache/{key}/0.bin",
+        f"noise *** Code caching: using cached device binary: /cache/{key}/1.bin",
+        f"[Persistent Cache]: using cached device binary: /cache/{key}/2.bin;/cache/{key}/3.bin;",
+        f"[Persistent Cache]: device binary has been cached: /cache/{key}/4.bin",
+        f"[Persistent Cache]: device binary has been cached: /other/{key}/5.bin",
+        f"[kernel_compiler Persistent Cache]: storing device code IR: /cache/ext_kernel_compiler/{'Ab+-' * 11}",
+        f"[kernel_compiler Persistent Cache]: using cached device code IR: /cache/ext_kernel_compiler/{'Cb+-' * 11}/ir.bin",
+        "[Persistent Cache]: Failed to read binary file from /cache/1/2/3/4/9.bin",
+    ]
+    created, used = sycl.named(root, lines)
+    assert created == {f"{key}/0", f"{key}/4", f"ext_kernel_compiler/{'Ab+-' * 11}/ir"}
+    assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"ext_kernel_compiler/{'Cb+-' * 11}/ir"}
+
+
+# -- removal ---------------------------------------------------------------------------------------------------------------------------
+
+
+def names(root: Path) -> list[str]:
+    """Everything below the root; a test's home lies there, too."""
+    found = (str(path.relative_to(root)) for path in root.rglob("*"))
+    return sorted(name for name in found if not name.startswith("home"))
+
+
+def test_remove_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    entry = only(look(tmp_path))
+    assert sycl.remove([entry]) == {entry.id: True}
+    assert names(tmp_path) == []
+    assert sycl.remove([entry]) == {entry.id: True}
+
+
+def test_remove_keeps_neighbours_and_foreign_files(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    write(tmp_path, options=b"-O1")
+    (leaf / "notes.txt").write_text("mine")
+    first = next(entry for entry in look(tmp_path).entries if entry.options == "")
+    assert sycl.remove([first])[first.id]
+    assert [path.name for path in leaf.iterdir()] == ["notes.txt"]
+    assert len(look(tmp_path).entries) == 1
+
+
+def test_remove_refuses_what_was_written_anew(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    entry = only(look(tmp_path))
+    (leaf / "0.bin").write_bytes((leaf / "0.bin").read_bytes())
+    assert sycl.remove([entry]) == {entry.id: False}
+    assert (leaf / "0.bin").exists()
+
+
+def test_remove_respects_a_lock(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    entry = only(look(tmp_path))
+    (leaf / "0.lock").touch()
+    before = names(tmp_path)
+    assert sycl.remove([entry]) == {entry.id: False}
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("files", [("0.lock",), ("0.lock", "0.bin"), ("0.lock", "0.bin", "0.src")])
+def test_remove_takes_what_a_dead_writer_left(tmp_path: Path, files: tuple[str, ...]) -> None:
+    leaf = write(tmp_path)
+    (leaf / "0.lock").touch()
+    os.utime(leaf / "0.lock", (1_700_000_000, 1_700_000_000))
+    for path in list(leaf.iterdir()):
+        if path.name not in files:
+            path.unlink()
+    entry = only(look(tmp_path))
+    assert entry.state is EntryState.FLAWED
+    assert sycl.remove([entry]) == {entry.id: True}
+    assert names(tmp_path) == []
+
+
+def test_removing_a_lower_slot_moves_the_highest_down(tmp_path: Path) -> None:
+    leaf = write(tmp_path, slot=0)
+    for slot in (1, 2):
+        write(tmp_path, slot=slot)
+    (leaf / "0.bin").write_bytes(b"")
+    entries = {entry.id.key[-1]: entry for entry in look(tmp_path).entries}
+    assert entries["0"].flaw is Flaw.BIN_EMPTY
+    assert entries["2"].flaw is Flaw.SHADOWED
+    assert sycl.remove([entries["0"]])[entries["0"].id]
+    after = {entry.id.key[-1]: entry.flaw for entry in look(tmp_path).entries}
+    assert after == {"0": None, "1": Flaw.DUPLICATE}
+    assert not list(leaf.glob("*.lock"))
+
+
+def test_entry_stays_readable_while_it_moves_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = write(tmp_path, slot=0)
+    write(tmp_path, slot=1)
+    (leaf / "0.bin").write_bytes(b"")
+    seen: list[tuple[str, bool]] = []
+
+    def readable() -> bool:
+        """Walk as the runtime does."""
+        slot = 0
+        while (leaf / f"{slot}.bin").exists() or (leaf / f"{slot}.src").exists():
+            if not (leaf / f"{slot}.lock").exists() and (leaf / f"{slot}.bin").stat().st_size:
+                return True
+            slot += 1
+        return False
+
+    monkeypatch.setattr(removal, "_pause", lambda step: seen.append((step, readable())))
+    damaged = next(entry for entry in look(tmp_path).entries if entry.flaw is Flaw.BIN_EMPTY)
+    sycl.remove([damaged])
+    assert readable()
+    moving = [step for step, _ in seen].index("linked")
+    assert all(good for _, good in seen[moving:])
+
+
+def test_the_runtimes_own_total_is_corrected(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    size = (leaf / "0.bin").stat().st_size + (leaf / "0.src").stat().st_size
+    (tmp_path / "cache_size.txt").write_text(str(size + 5000))
+    sycl.remove([only(look(tmp_path))])
+    assert (tmp_path / "cache_size.txt").read_text() == "5000"
+    assert names(tmp_path) == ["cache_size.txt"]
+
+
+def test_root_swapped_for_a_link_harms_nobody(tmp_path: Path) -> None:
+    root, other = tmp_path / "store", tmp_path / "other"
+    leaf = write(root)
+    entry = only(look(root))
+    victim = write(other)
+    leaf.rename(tmp_path / "gone")
+    leaf.symlink_to(victim)
+    assert sycl.remove([entry]) == {entry.id: False}
+    assert {"0.bin", "0.src"} <= {path.name for path in victim.iterdir()}
+
+
+KILLED = """
+import os, sys, signal
+from datetime import datetime, UTC
+from pathlib import Path
+from xpucached.domain import FoundStore, Store, StoreOrigin
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import removal
+root, wanted = Path(sys.argv[1]), int(sys.argv[2])
+found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+entries = [entry for entry in sycl.scan(found, datetime.now(UTC), {}, None).entries if entry.id.key.endswith("/0")]
+steps = 0
+def pause(step):
+    global steps
+    steps += 1
+    if steps == wanted:
+        os.kill(os.getpid(), signal.SIGKILL)
+removal._pause = pause
+sycl.remove(entries)
+"""
+
+
+@pytest.mark.parametrize("higher", [False, True], ids=["alone", "with a higher slot"])
+def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
+    """Whatever moment the daemon dies at, its successor leaves no lock and no half entry."""
+    script = textwrap.dedent(KILLED)
+    killed = 0
+    for step in range(1, 20):
+        root = tmp_path / str(step)
+        leaf = write(root)
+        if higher:
+            write(root, slot=1, binary=ZEBIN + b"x")
+        done = subprocess.run([sys.executable, "-c", script, str(root), str(step)], check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+        killed += 1
+        scan = look(root)
+        for key in scan.ours:
+            assert sycl.sweep(EntryId(scan.found.store, key))
+        after = look(root)
+        assert not list(root.rglob("*.lock"))
+        flaws = [entry.flaw for entry in after.entries]
+        # A slot that had just been moved down may still have its twin above; the next eviction takes it.
+        assert set(flaws) <= {None, Flaw.DUPLICATE}
+        if higher:
+            assert (leaf / "0.bin").exists()
+    assert killed >= 4
+
+
+def test_sweep_leaves_other_peoples_locks(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    (leaf / "0.lock").touch()
+    assert not sycl.sweep(only(look(tmp_path)).id)
+    assert (leaf / "0.lock").exists()
+
+
+def test_lock_of_a_living_daemon_is_not_swept(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    (leaf / "0.lock").write_bytes(b"xpucached %d\n" % os.getppid())
+    scan = look(tmp_path)
+    assert scan.ours == ()
+    assert only(scan).state is EntryState.UNFINISHED
+
+
+def test_kinds_has_this_one() -> None:
+    assert KINDS[sycl.NAME] is sycl
+
+
+def test_damage_is_seen_in_real_shapes() -> None:
+    assert images.damage(ZEBIN, intel=True) is None
+    assert images.damage(bytes(100), intel=False)
+    assert images.damage(b"junk" * 20, intel=True)
+    assert images.damage(b"junk" * 20, intel=False) is None
+    nested = elf((b".ocl.ir", b"BC\xc0\xde" + b"x" * 40), (b".ocl.obj", ZEBIN))
+    assert images.damage(nested, intel=True) is None
+    broken = elf((b".ocl.ir", b"BC\xc0\xde" + b"x" * 40), (b".ocl.obj", ZEBIN[:80]))
+    assert images.damage(broken, intel=True)
+    assert images.damage(ZEBIN[:-10], intel=True)

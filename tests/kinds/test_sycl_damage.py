@@ -1,0 +1,155 @@
+"""The damage table: what the scan says of each kind of damage, and that a real runtime meets just that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kinds.damage import ROWS, Row
+from xpucached.domain import Effect, Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.runtimes import Runtime
+
+PROGRAM = """
+import sys
+try:
+    import dpctl.tensor as xp
+    xp.full
+except Exception:
+    import dpnp as xp
+a = xp.arange(1, 65, dtype="float32")
+print(float(xp.asnumpy(a).sum()))
+"""
+
+
+def look(root: Path) -> Scan:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return sycl.scan(found, datetime.now(UTC), {}, None)
+
+
+def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, int]:
+    """Run a real program; give its exit status, and how many entries it wrote and used."""
+    environment = runtime.environment(root, trace=True)
+    done = subprocess.run(
+        [runtime.python, "-W", "ignore", "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    created, used = sycl.named(root, done.stderr.splitlines())
+    if done.returncode == 0:
+        assert "2080.0" in done.stdout
+    return done.returncode, len(created), len(used)
+
+
+def leaves(root: Path) -> list[Path]:
+    return sorted(path.parent for path in root.glob("[0-9]*/*/*/*/0.src"))
+
+
+@pytest.fixture(scope="module")
+def written(
+    runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """Give a store that a real program has just filled, by runtime; made once."""
+    made: dict[str, Path] = {}
+    home = tmp_path_factory.mktemp("written")
+
+    def by_name(name: str) -> Path:
+        if name not in made:
+            root = home / name
+            os.environ.setdefault("HOME", str(home))
+            status, created, _ = start(runtime(name), root)
+            assert status == 0
+            assert created
+            made[name] = root
+        return made[name]
+
+    yield by_name
+    shutil.rmtree(home)
+
+
+def damaged(whole: Path, tmp_path: Path, row: Row) -> tuple[Path, Path]:
+    root = tmp_path / "store"
+    shutil.copytree(whole, root, symlinks=True)
+    leaf = leaves(root)[0]
+    row.act(leaf)
+    return root, leaf
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, int, int, int, bytes]]:
+    """Everything about every file that a reader could change."""
+    result = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        if content:
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        result[str(path)] = (
+            status.st_mode,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ino,
+            status.st_nlink,
+            content,
+        )
+    return result
+
+
+def slots_of(scan: Scan, root: Path, leaf: Path) -> dict[str, Entry]:
+    prefix = leaf.relative_to(root).as_posix() + "/"
+    return {
+        entry.id.key.removeprefix(prefix): entry for entry in scan.entries if entry.id.key.startswith(prefix)
+    }
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["rt2025.2", "rt2026.2"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_scan_names_the_damage_and_changes_nothing(
+    written: Callable[[str], Path], tmp_path: Path, row: Row, name: str
+) -> None:
+    root, leaf = damaged(written(name), tmp_path, row)
+    before = snapshot(root)
+    scan = look(root)
+    assert snapshot(root) == before
+    assert scan.state is StoreState.OK
+    slots = slots_of(scan, root, leaf)
+    assert {slot: entry.flaw for slot, entry in slots.items()} == row.flaws
+    first = slots[min(slots)]
+    assert first.state is row.state
+    if first.flaw:
+        assert (first.flaw.effect is Effect.HARMLESS) == (first.state is EntryState.OK)
+    others = [entry for entry in scan.entries if entry not in slots.values()]
+    assert all(entry.state is EntryState.OK and entry.flaw is None for entry in others)
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_real_program_meets_what_the_flaw_says(
+    written: Callable[[str], Path], runtime: Callable[[str], Runtime], tmp_path: Path, row: Row
+) -> None:
+    root, _ = damaged(written("rt2025.2"), tmp_path, row)
+    real = runtime("rt2025.2")
+    if row.hangs:
+        with pytest.raises(subprocess.TimeoutExpired):
+            start(real, root, seconds=6)
+        return
+    if row.fails:
+        assert start(real, root)[0] != 0
+        assert start(real, root)[0] != 0
+        return
+    first, second = start(real, root), start(real, root)
+    assert (first[0], second[0]) == (0, 0)
+    assert (first[1], second[1]) == row.writes

@@ -1,0 +1,63 @@
+"""The plug: what a cache kind must offer, and the table of all kinds.
+
+A kind is a module that satisfies `Kind`.  To add one: write the module, put it into `KINDS`, add its test module and
+its section in ``docs/kinds.md``.  Nothing else in the house changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from xpucached.domain import Entry, EntryId, EntryKey, FoundStore, KindName, Process, Scan
+
+
+class Kind(Protocol):
+    """One family of caches with one on-disk format.  Every function works with the rights of its caller."""
+
+    @property
+    def NAME(self) -> KindName:  # noqa: N802 - a constant of the module
+        """The kind's name, as stored and typed."""
+
+    @property
+    def TRACING(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
+        """The variables that make a process tell on stderr which entries it uses; empty if it cannot."""
+
+    def enable(self, root: Path) -> Mapping[str, str]:
+        """Give the variables that make a process use this store, and leave eviction to us."""
+
+    def locate(self, process: Process) -> tuple[Path, str] | None:
+        """Tell where a process keeps its store, and how we know; None if it keeps none."""
+
+    def scan(
+        self,
+        found: FoundStore,
+        now: datetime,
+        known: Mapping[EntryKey, str],
+        writer_since: datetime | None,
+    ) -> Scan:
+        """Look at a whole store.  Never raises for what it meets there.
+
+        ``known`` maps keys to the stamps of an earlier look: entries that still have theirs come back as unchanged.
+        ``writer_since`` is when the oldest live process that could be writing here started (None: there is none); a
+        lock that is older was left behind.
+        """
+
+    def named(self, root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+        """Read a process's own trace: the keys it created, and those it used without creating."""
+
+    def remove(self, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
+        """Delete entries of one leaf by the runtime's own rules: True if gone, False if busy or no longer the same."""
+
+    def sweep(self, entry: EntryId) -> bool:
+        """Finish a removal that a dead daemon of ours began: True if a lock of ours was there."""
+
+
+KINDS: Final[Mapping[KindName, Kind]] = {kind.NAME: kind for kind in (sycl,)}
+"""Every kind there is."""

@@ -1,0 +1,285 @@
+"""What is inside device images and compiled programs: their format, their kernels, and whether they hold together.
+
+Pure but for libstdc++'s own demangler.  Everything read here may be forged: every offset is checked, every walk ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Final
+
+from xpucached.domain import ImageFormat, Kernel
+
+_SPIRV: Final = b"\x03\x02\x23\x07"
+_ELF: Final = b"\x7fELF"
+_ARCHIVE: Final = b"!<arch>\n"
+_BITCODE: Final = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
+_PATCH_TOKENS: Final = (b"CTNI", b"INTC")
+"""How the binaries of the GPU driver began before it wrote ELF."""
+
+_ENTRY_POINT: Final = 15
+_LAST_BEFORE_BODIES: Final = 54
+_KERNELS: Final = 4096
+"""So many kernels of one image are named; an image with more is a whole library."""
+_INSTRUCTIONS: Final = 1 << 20
+_NAME: Final = 64 << 10
+
+
+def image_format(data: bytes) -> ImageFormat:
+    """Tell what an image is from its first bytes."""
+    if data.startswith(_SPIRV):
+        return ImageFormat.SPIRV
+    if data.startswith(_ELF):
+        return ImageFormat.ELF
+    if data.startswith(_ARCHIVE):
+        return ImageFormat.ARCHIVE
+    if data.startswith(_BITCODE):
+        return ImageFormat.BITCODE
+    return ImageFormat.UNKNOWN
+
+
+# -- kernels --------------------------------------------------------------------------------------------------------
+
+
+def _spirv_modules(data: bytes) -> Iterator[int]:
+    at = data.find(_SPIRV)
+    while at >= 0:
+        if at % 4 == 0 and at + 20 <= len(data):
+            version, _, bound, schema = struct.unpack_from("<4I", data, at + 4)
+            if version & 0xFF0000FF == 0 and version >> 16 == 1 and bound and schema == 0:
+                yield at
+        at = data.find(_SPIRV, at + 4)
+
+
+def _spirv_kernels(data: bytes) -> Iterator[bytes]:
+    """Walk each module up to its first function: entry points come before."""
+    for module in _spirv_modules(data):
+        at = module + 20
+        for _ in range(_INSTRUCTIONS):
+            if at + 4 > len(data):
+                break
+            (word,) = struct.unpack_from("<I", data, at)
+            length, opcode = word >> 16, word & 0xFFFF
+            if length == 0 or opcode == _LAST_BEFORE_BODIES:
+                break
+            if opcode == _ENTRY_POINT:
+                name = data[at + 12 : min(at + 4 * length, at + 12 + _NAME)]
+                yield name.split(b"\0", 1)[0]
+            at += 4 * length
+
+
+def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Give name, offset and size of each section of an ELF; raise ValueError for one that does not hold together."""
+    if len(data) < 64 or not data.startswith(_ELF):  # noqa: PLR2004 - the size of an ELF64 header
+        message = "no ELF header"
+        raise ValueError(message)
+    if data[4:6] != b"\x02\x01":
+        message = "not a 64-bit little-endian ELF"
+        raise ValueError(message)
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<3H", data, 58)
+    if size != 64 or not 0 < count or table < 64 or table + size * count > len(data) or names >= count:  # noqa: PLR2004
+        message = "its section table lies outside"
+        raise ValueError(message)
+    rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * index) for index in range(count)]
+    strings = rows[names]
+    if strings[4] + strings[5] > len(data) or strings[5] == 0:
+        message = "its section names lie outside"
+        raise ValueError(message)
+    table_of_names = data[strings[4] : strings[4] + strings[5]]
+    for index, row in enumerate(rows):
+        occupies = row[1] != 8  # noqa: PLR2004 - SHT_NOBITS has no bytes
+        if row[0] >= len(table_of_names) or (occupies and row[4] + row[5] > len(data)):
+            message = f"section {index} lies outside"
+            raise ValueError(message)
+        end = table_of_names.find(b"\0", row[0])
+        if end < 0:
+            message = f"the name of section {index} has no end"
+            raise ValueError(message)
+        yield table_of_names[row[0] : end], row[4], row[5] if occupies else 0
+
+
+def _elf_kernels(data: bytes) -> Iterator[bytes]:
+    try:
+        for name, _, _ in _sections(data):
+            if name.startswith(b".text."):
+                yield name.removeprefix(b".text.")
+    except ValueError:
+        return
+
+
+def _archive_members(data: bytes) -> Iterator[bytes]:
+    at = len(_ARCHIVE)
+    while at + 60 <= len(data):
+        digits = data[at + 48 : at + 58].strip()
+        if not digits.isdigit() or len(digits) > 10:  # noqa: PLR2004 - the field's width
+            return
+        size = int(digits)
+        yield data[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+
+
+def kernels(data: bytes) -> tuple[Kernel, ...]:
+    """Name the kernels of an image (SPIR-V modules, an ELF, or an archive of either), in order, each once."""
+    kind = image_format(data)
+    if kind is ImageFormat.SPIRV:
+        found = _spirv_kernels(data)
+    elif kind is ImageFormat.ELF:
+        found = _elf_kernels(data)
+    elif kind is ImageFormat.ARCHIVE:
+        found = (name for member in _archive_members(data) for name in _elf_kernels(member))
+    else:
+        return ()
+    names: dict[bytes, None] = {}
+    for name in found:
+        if name:
+            names[name] = None
+        if len(names) >= _KERNELS:
+            break
+    return tuple(kernel(name) for name in names)
+
+
+# -- names for people -------------------------------------------------------------------------------------------------
+
+_DEMANGLED: Final = 2000
+"""Longer names stay as they are: libstdc++ takes stack in proportion to a name's length, and the name may be forged."""
+
+_OWNERS: Final = (
+    ("at::native::xpu::", "torch-xpu-ops"),
+    ("at::native::", "torch"),
+    ("at::AtenIpexTypeXPU::", "intel-extension-for-pytorch"),
+    ("torch_ipex::", "intel-extension-for-pytorch"),
+    ("dpctl::", "dpctl"),
+    ("dpnp::", "dpnp"),
+    ("oneapi::mkl", "oneMKL"),
+    ("mkl::", "oneMKL"),
+    ("oneapi::dal", "oneDAL"),
+    ("daal::", "oneDAL"),
+    ("oneapi::dpl", "oneDPL"),
+    ("ggml_", "ggml"),
+    ("__sycl_kernel_", "run-time compiled"),
+)
+
+_WRAPPERS: Final = (
+    "sycl::_V1::detail::__pf_kernel_wrapper<",
+    "sycl::_V1::detail::RoundedRangeKernel<",
+)
+
+
+@cache
+def _demangler() -> Callable[[bytes], bytes | None]:
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+        function, free = library["__cxa_demangle"], ctypes.CDLL(None)["free"]
+    except (OSError, AttributeError):
+        return lambda _: None
+    function.restype = ctypes.c_void_p
+    function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    free.argtypes = (ctypes.c_void_p,)
+
+    def demangle(name: bytes) -> bytes | None:
+        status = ctypes.c_int(-1)
+        where = function(name, None, None, ctypes.byref(status))
+        if not where or status.value != 0:
+            return None
+        try:
+            return ctypes.string_at(where)
+        finally:
+            free(where)
+
+    return demangle
+
+
+def _nested(name: str) -> str | None:
+    """Read the first scopes out of a mangled name that is too long to demangle: enough to see whose it is."""
+    match = re.match(r"_ZTS(?:Z+)?N?((?:\d+[A-Za-z_]\w*)+)", name)
+    if match is None:
+        return None
+    scopes, rest = [], match.group(1)
+    while rest and rest[0].isdigit():
+        digits = re.match(r"\d+", rest)
+        if digits is None:
+            break
+        length = int(digits.group())
+        part = rest[digits.end() : digits.end() + length]
+        if len(part) < length:
+            break
+        scopes.append(part)
+        rest = rest[digits.end() + length :]
+    return "::".join(scopes) or None
+
+
+def kernel(name: bytes) -> Kernel:
+    """Give a kernel its name for people, and the library that owns it, from its mangled name."""
+    plain = name.decode("utf-8", "backslashreplace")
+    display = None
+    if name.startswith(b"_Z") and len(name) <= _DEMANGLED and name.isascii():
+        demangled = _demangler()(name)
+        if demangled is not None:
+            display = demangled.decode("utf-8", "backslashreplace").removeprefix("typeinfo name for ")
+    if display is None:
+        nested = _nested(plain) if name.startswith(b"_Z") else None
+        display = f"{nested}…" if nested else plain
+    for wrapper in _WRAPPERS:
+        if display.startswith(wrapper) and display.endswith(">"):
+            display = display.removeprefix(wrapper).removesuffix(">").strip()
+    return Kernel(plain, display, _owner(display, plain))
+
+
+def _owner(display: str, plain: str) -> str | None:
+    for prefix, owner in _OWNERS:
+        # A wrapper of the library's own may come first (`dpnp` reductions), so look a little way in, too.
+        if display.startswith(prefix) or plain.startswith(prefix) or f"<{prefix}" in display or f" {prefix}" in display:
+            return owner
+    return None
+
+
+# -- does a compiled program hold together? ---------------------------------------------------------------------------
+
+
+def damage(data: bytes, *, intel: bool) -> str | None:
+    """Say what is wrong with a compiled program; None if it holds together.
+
+    ``data`` is the whole payload.  A flipped bit inside machine code cannot be seen here; the digest in the catalog
+    tells when an entry changed after it was first seen.
+    """
+    if not data:
+        return "no bytes"
+    kind = image_format(data)
+    if kind is ImageFormat.ELF:
+        return _elf_damage(data, depth=0)
+    if kind is ImageFormat.UNKNOWN:
+        if data.count(0) == len(data):
+            return "all bytes are zero"
+        # The Intel drivers write ELF (before 2022 also patch tokens); other vendors' formats are not ours to judge.
+        if intel and not data.startswith(_PATCH_TOKENS):
+            return f"unknown format, begins with {data[:8].hex(' ')}"
+    return None
+
+
+def _elf_damage(data: bytes, depth: int) -> str | None:
+    try:
+        sections = list(_sections(data))
+    except ValueError as error:
+        return str(error)
+    for name, offset, size in sections:
+        content = data[offset : offset + size]
+        if size > 16 and not name.startswith(b".bss") and content.count(0) == size:  # noqa: PLR2004
+            if name.startswith((b".text", b".ocl", b".ze_info", b".spv")):
+                return f"section {name.decode('ascii', 'replace')} is all zero"
+            continue
+        if name == b".ocl.ir" and size and not content.startswith((*_BITCODE, _SPIRV)):
+            return "section .ocl.ir is no LLVM bitcode"
+        if name == b".spv" and size and not content.startswith(_SPIRV):
+            return "section .spv is no SPIR-V"
+        if name == b".ocl.obj" and size and depth == 0 and content.startswith(_ELF):
+            inner = _elf_damage(content, depth=1)
+            if inner:
+                return f"section .ocl.obj: {inner}"
+        elif name == b".ocl.obj" and size and depth == 0 and not content.startswith(_ARCHIVE):
+            return "section .ocl.obj is no object file"
+    return None

@@ -1,0 +1,569 @@
+"""Observe: a whole SYCL store, every slot of every leaf, flawed ones too.
+
+The runtime's own walk decides what a slot is worth: it tries slots 0, 1, 2 … and stops at the first number that has
+neither ``.bin`` nor ``.src``; it skips a slot that has a ``.lock``; it compares the whole ``.src``; only then it opens the
+``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025.2 and 2026.2 (``docs/kinds.md``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from xpucached.domain import (
+    Effect,
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryState,
+    Environment,
+    Flaw,
+    FoundStore,
+    Scan,
+    Seen,
+    Store,
+    StoreState,
+)
+from xpucached.kinds.sycl import files, images, layout
+
+LOCK_AGE: Final = timedelta(minutes=10)
+"""A write takes milliseconds.  A lock of this age is dead, whoever made it."""
+
+LOCK_YOUNG: Final = timedelta(seconds=5)
+"""Below this age a lock is believed even if no live program is known that could have made it."""
+
+OURS: Final = b"xpucached "
+"""How the locks that we make begin; the runtime's own are empty."""
+
+_SIZE_FILE: Final = "cache_size.txt"
+_MARKER: Final = "CACHEDIR.TAG"
+_DEPTH: Final = 4
+_RETRIES: Final = 3
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The files of one slot, by suffix."""
+
+    name: str
+    files: dict[str, os.stat_result] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What we learn of one slot before it is compared with its neighbours."""
+
+    entry: Entry
+    identity: str | None = None  #: digest of a complete ``.src``
+    reachable: bool = True
+    live: bool = True  #: the runtime would use it, were it reached
+
+
+@dataclass(slots=True)
+class _Look:
+    """One scan while it goes on."""
+
+    found: FoundStore
+    now: datetime
+    known: Mapping[EntryKey, str]
+    writer_since: datetime | None
+    device: int
+    entries: list[Entry] = field(default_factory=list)
+    unchanged: list[Seen] = field(default_factory=list)
+    ours: list[EntryKey] = field(default_factory=list)
+    foreign: int = 0
+    environments: dict[str, Environment] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        return self.found.store
+
+
+class _Changed(Exception):  # noqa: N818 - no error: the leaf moved under our eyes
+    """A program wrote here meanwhile; look again."""
+
+
+def scan(
+    found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None
+) -> Scan:
+    """Look at a whole store; see `Kind.scan`."""
+    try:
+        with files.root_directory(os.fspath(found.store.root)) as (root, status):
+            look = _Look(found, now, known, writer_since, status.st_dev)
+            notes = _walk_root(look, root)
+            return Scan(
+                found,
+                now,
+                StoreState.OK,
+                status.st_uid,
+                tuple(look.entries),
+                tuple(look.unchanged),
+                look.foreign,
+                notes,
+                tuple(look.ours),
+            )
+    except FileNotFoundError:
+        return Scan(found, now, StoreState.MISSING, None)
+    except NotADirectoryError:
+        return Scan(found, now, StoreState.NOT_A_DIRECTORY, None)
+    except OSError as error:
+        return Scan(found, now, StoreState.UNREADABLE, None, notes=(f"{error.strerror or error}",))
+
+
+def _walk_root(look: _Look, root: int) -> tuple[str, ...]:
+    names = sorted(os.listdir(root))
+    notes: list[str] = []
+    for name in names:
+        if layout.NUMBER.match(name):
+            _walk(look, root, name, (name,))
+        elif name == _SIZE_FILE:
+            notes.append("the runtime's own eviction is on (SYCL_CACHE_MAX_SIZE); it should leave eviction to us")
+        elif name == _SIZE_FILE + ".lock":
+            if _lock_age(look, os.stat(name, dir_fd=root, follow_symlinks=False)):
+                notes.append("cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang")
+        elif name not in (layout.RTC, _MARKER):
+            look.foreign += 1
+    if layout.RTC in names:
+        _walk_run_time_compiled(look, root)
+    barrier = os.fspath(look.store.root).rstrip("/") + "_eviction_in_progress"
+    if os.path.lexists(barrier):
+        notes.append(f"{barrier} exists: every program that wants to write here hangs")
+    return tuple(notes)
+
+
+def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:
+    """Go down the numbered levels; a leaf is at the fourth."""
+    try:
+        with files.directory_in(parent, name, look.device) as here:
+            if len(path) == _DEPTH:
+                _leaf(look, here, path, layout.SLOT_FILE)
+                return
+            for below in sorted(os.listdir(here)):
+                if layout.NUMBER.match(below):
+                    _walk(look, here, below, (*path, below))
+                else:
+                    look.foreign += 1
+    except FileNotFoundError:
+        return
+    except OSError:
+        # A link, a file, another file system, or not for us to read: not a part of the store.
+        look.foreign += 1
+
+
+def _walk_run_time_compiled(look: _Look, root: int) -> None:
+    try:
+        with files.directory_in(root, layout.RTC, look.device) as here:
+            for name in sorted(os.listdir(here)):
+                if layout.NUMBER.match(name):
+                    _walk(look, here, name, (layout.RTC, name))
+                elif layout.IR_KEY.match(name):
+                    try:
+                        with files.directory_in(here, name, look.device) as leaf:
+                            _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE)
+                    except FileNotFoundError:
+                        continue
+                    except OSError:
+                        look.foreign += 1
+                else:
+                    look.foreign += 1
+    except OSError:
+        look.foreign += 1
+
+
+# -- one leaf -----------------------------------------------------------------------------------------------------------
+
+
+def _leaf(look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str]) -> None:
+    for _ in range(_RETRIES):
+        slots, foreign = slots_in(leaf, pattern)
+        try:
+            readings = _readings(look, leaf, path, slots)
+        except _Changed:
+            continue
+        if readings and slots_in(leaf, pattern)[0].keys() != slots.keys():
+            continue
+        break
+    else:
+        # Somebody writes here all the time: what could not be read at rest is unfinished by definition.
+        slots, foreign = slots_in(leaf, pattern)
+        readings = [_unfinished(look, path, slot, "it changes while we look") for slot in slots.values()]
+    look.foreign += foreign
+    look.entries.extend(readings)
+
+
+def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[dict[str, _Slot], int]:
+    """List the slots of a leaf in the runtime's order, and count what belongs to none."""
+    slots: dict[str, _Slot] = {}
+    foreign = 0
+    for name in os.listdir(leaf):
+        match = pattern.match(name)
+        if match is None:
+            foreign += 1
+            continue
+        try:
+            status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
+        except OSError:
+            continue
+        slots.setdefault(match[1], _Slot(match[1])).files[match[2]] = status
+    ordered = sorted(slots, key=lambda name: int(name) if name.isdigit() else 0)
+    return {name: slots[name] for name in ordered}, foreign
+
+
+def slot_stamp(slot: _Slot) -> str:
+    """16 hex digits that change when a file of this slot is written, replaced or removed."""
+    return _digest(
+        (suffix, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+        for suffix, status in sorted(slot.files.items())
+        if not suffix.endswith(".lock")
+    )
+
+
+def _digest(facts: Iterator[tuple[object, ...]]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for fact in facts:
+        digest.update(repr(fact).encode())
+    return digest.hexdigest()
+
+
+def key_of(path: tuple[str, ...], slot: str) -> EntryKey:
+    """Name a slot."""
+    return EntryKey("/".join((*path, slot)))
+
+
+def _readings(look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str, _Slot]) -> list[Entry]:
+    """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth."""
+    stamps = {name: slot_stamp(slot) for name, slot in slots.items()}
+    leaf_stamp = _digest((name, stamp) for name, stamp in stamps.items())
+    keys = {name: key_of(path, name) for name in slots}
+    full = {name: f"{leaf_stamp}:{stamps[name]}" for name in slots}
+    locked = any(".lock" in slot.files for slot in slots.values())
+    if not locked and slots and all(look.known.get(keys[name]) == full[name] for name in slots):
+        for name, slot in slots.items():
+            look.unchanged.append(Seen(keys[name], _accessed(slot)))
+        # The environment of run-time compiled neighbours is learned from a header, so one is read all the same.
+        if path[0] != layout.RTC and path[0] not in look.environments:
+            _learn(look, leaf, path[0], slots)
+        return []
+    reader = _run_time_compiled if path[0] == layout.RTC else _ordinary
+    readings: list[_Reading] = []
+    expected = 0
+    gap = False
+    for name, slot in slots.items():
+        entry = _described(look, path, slot, full[name])
+        reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
+        if name.isdigit() and path[0] != layout.RTC:
+            gap = gap or int(name) != expected
+            # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
+            expected = int(name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
+            reading.reachable = not gap
+        readings.append(reading)
+    return _compared(readings)
+
+
+def _learn(look: _Look, leaf: int, device: str, slots: Mapping[str, _Slot]) -> None:
+    for slot in slots.values():
+        if ".src" not in slot.files:
+            continue
+        try:
+            with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
+                head = files.read(descriptor, 64 << 10)
+                source = layout.source(head, status.st_size)
+        except OSError:
+            continue
+        environment = layout.environment(layout.text(source.device))
+        if environment is not None and str(layout.string_hash(source.device)) == device:
+            look.environments[device] = environment
+            return
+
+
+def _time(nanoseconds: int) -> datetime:
+    """Turn a kernel's time into ours; a forged one beyond the calendar becomes its end."""
+    try:
+        return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC) + timedelta(
+            microseconds=nanoseconds % 1_000_000_000 // 1000
+        )
+    except (OverflowError, ValueError, OSError):
+        return datetime(1970, 1, 1, tzinfo=UTC) if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def _accessed(slot: _Slot) -> datetime | None:
+    times = [slot.files[suffix].st_atime_ns for suffix in (".src", ".bin") if suffix in slot.files]
+    # With its own eviction on, the runtime records each hit here.
+    access = slot.files.get("_access_time.txt")
+    if access is not None:
+        times.append(access.st_mtime_ns)
+    return _time(max(times)) if times else None
+
+
+def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> Entry:
+    statuses = [status for status in slot.files.values() if stat.S_ISREG(status.st_mode)]
+    blocks = {(status.st_dev, status.st_ino): status.st_blocks * 512 for status in statuses}
+    written = [status.st_mtime_ns for suffix, status in slot.files.items() if suffix in (".bin", ".src")]
+    oldest = min(written or [status.st_mtime_ns for status in slot.files.values()])
+    return Entry(
+        EntryId(look.store, key_of(path, slot.name)),
+        stamp,
+        sum(status.st_size for status in statuses),
+        sum(blocks.values()),
+        min(_time(oldest), look.now),
+        _accessed(slot),
+    )
+
+
+def _unfinished(look: _Look, path: tuple[str, ...], slot: _Slot, detail: str) -> Entry:
+    entry = _described(look, path, slot, "")
+    return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
+
+
+def _flawed(entry: Entry, flaw: Flaw, detail: str = "") -> Entry:
+    state = EntryState.OK if flaw.effect is Effect.HARMLESS else EntryState.FLAWED
+    return dataclasses.replace(entry, flaw=flaw, detail=detail, state=state)
+
+
+# -- locks ----------------------------------------------------------------------------------------------------------------
+
+
+def _lock_age(look: _Look, status: os.stat_result) -> timedelta | None:
+    """Give the age of a lock that was left behind; None while somebody may hold it."""
+    made = _time(status.st_mtime_ns)
+    age = look.now - made
+    if age >= LOCK_AGE:
+        return age
+    if age <= -LOCK_AGE:
+        # The clock was set back since: how old it is cannot be known, but it was not made just now.
+        return timedelta(0)
+    nobody = look.writer_since is None or made < look.writer_since
+    return age if nobody and age >= LOCK_YOUNG else None
+
+
+def lock_of_ours(leaf: int, name: str) -> int | None:
+    """Give the process id in a lock that an xpucached made; None for anybody else's."""
+    try:
+        with files.regular_file(leaf, name) as (descriptor, _):
+            content = files.read(descriptor, 64)
+    except OSError:
+        return None
+    digits = content.removeprefix(OURS).strip()
+    return int(digits) if content.startswith(OURS) and digits.isdigit() else None
+
+
+def _locked(look: _Look, leaf: int, slot: _Slot, entry: Entry) -> _Reading | None:
+    """Judge a slot that has a lock; None if it has none."""
+    lock = slot.files.get(".lock")
+    if lock is None:
+        if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
+            return _Reading(_flawed(entry, Flaw.SKELETON), live=False)
+        return None
+    owner = lock_of_ours(leaf, slot.name + ".lock")
+    age = _lock_age(look, lock)
+    # One daemon never scans and removes at once, so its own number means a predecessor's (they repeat in containers).
+    if owner is not None and (owner == os.getpid() or age is not None or not os.path.exists(f"/proc/{owner}")):
+        look.ours.append(entry.id.key)
+        return _Reading(_flawed(entry, Flaw.STALE_LOCK, f"made by xpucached, process {owner}"), live=False)
+    if age is None:
+        busy = dataclasses.replace(entry, state=EntryState.UNFINISHED, detail="a program is writing it")
+        return _Reading(busy, live=False)
+    detail = f"the lock is {int(age.total_seconds())} s old"
+    present = {".bin", ".src"} & slot.files.keys()
+    if not present:
+        return _Reading(_flawed(entry, Flaw.LOCK_ONLY, detail), live=False)
+    whole = len(present) == 2 and _complete(leaf, slot)  # noqa: PLR2004 - both
+    return _Reading(_flawed(entry, Flaw.STALE_LOCK if whole else Flaw.INTERRUPTED, detail), live=False)
+
+
+def _complete(leaf: int, slot: _Slot) -> bool:
+    try:
+        with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
+            source = layout.source(files.read(descriptor, layout.READ_LIMIT), status.st_size)
+        with files.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
+            frame = _frame(descriptor, status.st_size)
+    except OSError:
+        return False
+    return source.complete and frame.length > 0
+
+
+# -- the files of one slot ----------------------------------------------------------------------------------------------
+
+
+def _frame(descriptor: int, size: int) -> layout.Frame:
+    return layout.frame(files.read(descriptor, 16), size, lambda offset: files.read(descriptor, 8, offset))
+
+
+def _link(leaf: int, slot: _Slot, suffixes: tuple[str, ...]) -> Flaw | None:
+    for suffix in suffixes:
+        status = slot.files.get(suffix)
+        if status is None or not stat.S_ISLNK(status.st_mode):
+            continue
+        try:
+            os.stat(slot.name + suffix, dir_fd=leaf)
+        except OSError:
+            return Flaw.DANGLING_LINK
+        return Flaw.LINK
+    return None
+
+
+def _refused(error: OSError, what: str) -> Flaw:
+    """Name why a file could not be read.  One that has vanished means that the leaf changed."""
+    if isinstance(error, FileNotFoundError):
+        raise _Changed from error
+    if isinstance(error, IsADirectoryError):
+        return Flaw.SRC_NOT_A_FILE if what == "src" else Flaw.BIN_NOT_A_FILE
+    return Flaw.SRC_UNREADABLE if what == "src" else Flaw.BIN_UNREADABLE
+
+
+def _forbidden(status: os.stat_result) -> bool:
+    """Tell whether the owner's programs may not read a file that we, as root, may."""
+    return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
+
+
+def _ordinary(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry: Entry) -> _Reading:
+    """Read an entry of the numbered levels."""
+    link = _link(leaf, slot, (".src", ".bin"))
+    if link is not None:
+        return _Reading(_flawed(entry, link), live=link is Flaw.LINK)
+    if ".src" not in slot.files:
+        entry = _with_binary(leaf, slot, entry, intel=True)
+        return _Reading(_flawed(entry, Flaw.SRC_MISSING), live=False)
+    if stat.S_ISFIFO(slot.files[".src"].st_mode):
+        return _Reading(_flawed(entry, Flaw.SRC_FIFO), live=False)
+    try:
+        with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
+            data = files.read(descriptor, layout.READ_LIMIT)
+            made = files.birth(descriptor)
+            size = max(status.st_size, len(data))
+    except OSError as error:
+        return _Reading(_flawed(entry, _refused(error, "src"), error.strerror or ""), live=False)
+    if _forbidden(status):
+        return _Reading(_flawed(entry, Flaw.SRC_UNREADABLE, "its owner may not read it"), live=False)
+    source = layout.source(data, size)
+    entry = _with_source(entry, source, leaf, slot, made, path[0])
+    if not source.complete and source.flaw is not Flaw.SRC_TOO_LARGE:
+        return _Reading(_flawed(entry, source.flaw or Flaw.SRC_TRUNCATED, source.detail), live=False)
+    wrong = _misplaced(path, source)
+    if wrong:
+        return _Reading(_flawed(entry, Flaw.MISPLACED, wrong), live=False)
+    if entry.environment is not None:
+        look.environments.setdefault(path[0], entry.environment)
+    platform = entry.environment.platform if entry.environment else ""
+    entry = _with_binary(leaf, slot, entry, intel="intel" in platform.lower())
+    if not (entry.flaw and entry.state is EntryState.FLAWED):
+        if source.flaw is not None:
+            entry = _flawed(entry, source.flaw, source.detail)
+        elif entry.environment is None:
+            entry = _flawed(entry, Flaw.SRC_UNPARSABLE, layout.text(source.device[:200]))
+    identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole else None
+    return _Reading(entry, identity, live=entry.state is EntryState.OK)
+
+
+def _with_source(
+    entry: Entry, source: layout.Source, leaf: int, slot: _Slot, made: int | None, directory: str
+) -> Entry:
+    # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
+    declared = source.complete or str(layout.string_hash(source.device)) == directory
+    recorded = _recorded_time(leaf, slot)
+    created = recorded or (_time(made) if made is not None else entry.created)
+    return dataclasses.replace(
+        entry,
+        # A copied or restored file is younger than its content: the oldest witness is right.
+        created=min(created, entry.created),
+        environment=layout.environment(layout.text(source.device)) if declared else None,
+        options=layout.text(source.options[: 64 << 10]),
+        constants=source.constants[: 4 << 10].hex(),
+        image=images.image_format(source.image) if source.image else None,
+        image_size=source.image_size,
+        kernels=images.kernels(source.image),
+    )
+
+
+def _recorded_time(leaf: int, slot: _Slot) -> datetime | None:
+    """Give the birth that the runtime wrote down (2025.2 and later)."""
+    if "_access_time.txt" not in slot.files:
+        return None
+    try:
+        with files.regular_file(leaf, slot.name + "_access_time.txt") as (descriptor, _):
+            digits = files.read(descriptor, 32)
+    except OSError:
+        return None
+    return _time(int(digits)) if digits.isdigit() and len(digits) <= 19 else None  # noqa: PLR2004 - nanoseconds
+
+
+def _misplaced(path: tuple[str, ...], source: layout.Source) -> str:
+    """Say which level's name is not the hash of its field."""
+    names = ("device", "image", "constants", "options")
+    fields = (source.device, source.image, source.constants, source.options)
+    for level, (name, content, directory) in enumerate(zip(names, fields, path, strict=True), start=1):
+        if name == "image" and not source.whole:
+            continue
+        if not source.complete and name != "device":
+            continue
+        expected = str(layout.string_hash(content))
+        if expected != directory:
+            return f"level {level} is {directory}, its {name} hashes to {expected}"
+    return ""
+
+
+def _with_binary(leaf: int, slot: _Slot, entry: Entry, *, intel: bool) -> Entry:
+    if ".bin" not in slot.files:
+        return _flawed(entry, Flaw.BIN_MISSING)
+    try:
+        with files.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
+            if _forbidden(status):
+                return _flawed(entry, Flaw.BIN_UNREADABLE, "its owner may not read it")
+            frame = _frame(descriptor, status.st_size)
+            if not frame.length and frame.flaw is not None:
+                return _flawed(entry, frame.flaw, frame.detail)
+            payload = files.read(descriptor, min(frame.length, layout.READ_LIMIT), frame.offset)
+    except OSError as error:
+        return _flawed(entry, _refused(error, "bin"), error.strerror or "")
+    whole = len(payload) == frame.length
+    entry = dataclasses.replace(
+        entry,
+        binary=images.image_format(payload),
+        digest=hashlib.blake2b(payload, digest_size=16).hexdigest() if whole else None,
+        # A native image has no entry points of its own; the compiled program names its kernels by section.
+        kernels=entry.kernels or images.kernels(payload),
+    )
+    wrong = images.damage(payload, intel=intel) if whole else None
+    if wrong:
+        return _flawed(entry, Flaw.BIN_PAYLOAD_DAMAGED, wrong)
+    return _flawed(entry, frame.flaw, frame.detail) if frame.flaw else entry
+
+
+def _run_time_compiled(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry: Entry) -> _Reading:
+    """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
+    link = _link(leaf, slot, (".bin",))
+    if link is not None:
+        return _Reading(_flawed(entry, link))
+    entry = dataclasses.replace(entry, environment=look.environments.get(path[1]))
+    recorded = _recorded_time(leaf, slot)
+    if recorded is not None:
+        entry = dataclasses.replace(entry, created=min(recorded, entry.created))
+    return _Reading(_with_binary(leaf, slot, entry, intel=False))
+
+
+def _compared(readings: list[_Reading]) -> list[Entry]:
+    """Let the slots of a leaf judge each other, lowest first, as the runtime meets them."""
+    first: dict[str, _Reading] = {}
+    entries: list[Entry] = []
+    for reading in readings:
+        entry = reading.entry
+        whole = reading.live and entry.state is EntryState.OK
+        if whole and not reading.reachable:
+            entry = _flawed(entry, Flaw.BEHIND_GAP)
+        elif whole and reading.identity is not None and reading.identity in first:
+            lower = first[reading.identity]
+            number = lower.entry.id.key.rpartition("/")[2]
+            flaw = Flaw.DUPLICATE if lower.live else Flaw.SHADOWED
+            entry = _flawed(entry, flaw, f"of slot {number}")
+        # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
+        if reading.reachable and reading.identity is not None and entry.flaw not in (Flaw.BIN_MISSING,):
+            first.setdefault(reading.identity, reading)
+        entries.append(entry)
+    return entries
