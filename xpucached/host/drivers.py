@@ -1,0 +1,354 @@
+"""Observe: the user-mode driver and compiler files that programs load; reads libraries, asks the package manager.
+
+Which files those are follows from the same variables and files that the loaders read: OpenCL's ICD files and
+``OCL_ICD_*``, Level Zero's ``ZE_ENABLE_ALT_DRIVERS``, ``LD_LIBRARY_PATH`` and the dynamic loader's cache.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import itertools
+import logging
+import os
+import re
+import shutil
+import stat
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached.domain import DriverFile
+from xpucached.host.elf import build_id
+from xpucached.host.places import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xpucached.host.places import Places
+
+log = logging.getLogger(__name__)
+
+_LOADERS = ("libOpenCL.so.1", "libze_loader.so.1")
+_LEVEL_ZERO = "libze_intel_gpu.so.1"
+# What the GPU drivers load by name when they first compile something, and no loader configuration tells.
+_COMPILERS = ("libigc.so.*", "libigdfcl.so.*", "libopencl-clang.so.*")
+# What Intel's CPU driver loads from its own directory; cl.cfg holds its settings.
+_NEIGHBOURS = ("libcommon_clang.so*", "libOclCpuBackEnd*.so*", "cl.cfg")
+_MOST_FILES = 256
+_MOST_NAMES = 100_000  # in one directory
+_LONGEST_ICD = 4096
+_LONGEST_RECORD = 4 << 20
+_LONGEST_LINKS = 40  # the kernel's own limit
+_PATIENCE = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
+_VERSION = re.compile(r"\.so\.(\d+(?:[.+][\w+]+)+)$")
+
+_remembered: dict[tuple[Path, int, int], str | None] = {}
+
+
+# -- which files --------------------------------------------------------------------------------------------------
+
+
+class _Libraries:
+    """Where the dynamic loader finds libraries, for programs with these variables."""
+
+    def __init__(self, variables: Mapping[str, str], places: Places) -> None:
+        listed = re.split("[:;]", variables.get("LD_LIBRARY_PATH", ""))
+        self.first = [Path(one) for one in listed if one.startswith("/")][:64]
+        self.cached = _loader_cache(places)
+        self.last = list(places.libraries)
+        self._names: dict[Path, list[str]] = {}
+
+    def find(self, name: str) -> Path | None:
+        """Give the file that a program gets when it loads ``name``."""
+        if "/" in name:
+            return Path(name) if name.startswith("/") else None
+        candidates = [folder / name for folder in self.first]
+        candidates += self.cached.get(name, [])
+        candidates += [folder / name for folder in self.last]
+        return next((one for one in candidates if stat.S_ISREG(_mode(one))), None)
+
+    def match(self, pattern: str, nearby: Sequence[Path] = ()) -> list[Path]:
+        """Give all files whose name matches, in ``nearby`` directories and wherever the loader looks."""
+        found = [
+            folder / name
+            for folder in (*self.first, *nearby, *self.last)
+            for name in self._list(folder)
+            if fnmatch.fnmatchcase(name, pattern)
+        ]
+        found += [path for name, paths in self.cached.items() if fnmatch.fnmatchcase(name, pattern) for path in paths]
+        return found
+
+    def beside(self, pattern: str, folder: Path) -> list[Path]:
+        """Give the files of one directory whose name matches."""
+        return [folder / name for name in self._list(folder) if fnmatch.fnmatchcase(name, pattern)]
+
+    def _list(self, folder: Path) -> list[str]:
+        if folder not in self._names:
+            try:
+                self._names[folder] = sorted(one.name for one in itertools.islice(folder.iterdir(), _MOST_NAMES))
+            except OSError:
+                self._names[folder] = []
+        return self._names[folder]
+
+
+def _loader_cache(places: Places) -> dict[str, list[Path]]:
+    """Read the dynamic loader's cache, by the tool that wrote it."""
+    tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    cache = places.etc / "ld.so.cache"
+    found: dict[str, list[Path]] = {}
+    if tool is None or not stat.S_ISREG(_mode(cache)):
+        return found
+    for line in _run([tool, "-p", "-C", os.fspath(cache)]).splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and path.startswith("/"):
+            found.setdefault(name.split(" ", 1)[0], []).append(Path(path))
+    return found
+
+
+def _icd_folders(variables: Mapping[str, str], places: Places) -> list[Path]:
+    """Give the directories or single files that name OpenCL drivers."""
+    vendors = variables.get("OCL_ICD_VENDORS") or variables.get("OPENCL_VENDOR_PATH")
+    return [Path(vendors)] if vendors and vendors.startswith("/") else [places.etc / "OpenCL/vendors"]
+
+
+def _icds(variables: Mapping[str, str], places: Places) -> list[str]:
+    """Give the OpenCL drivers that the loader will load, as names or paths."""
+    named = [one for one in variables.get("OCL_ICD_FILENAMES", "").split(":") if one]
+    for folder in _icd_folders(variables, places):
+        try:
+            files = sorted(folder.glob("*.icd")) if stat.S_ISDIR(_mode(folder)) else [folder]
+        except OSError:
+            continue
+        for file in files[:_MOST_FILES]:
+            text = _head(file)
+            if text:
+                named.append(text.splitlines()[0].strip())
+    return [one for one in named if one and "\0" not in one]
+
+
+def _head(path: Path) -> str:
+    """Read the beginning of a small text file; empty if that cannot be done."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, _LONGEST_ICD).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _paths(variables: Mapping[str, str], places: Places) -> list[Path]:
+    """Give every file of the driver, as programs name it, links not followed."""
+    libraries = _Libraries(variables, places)
+    alternative = [one for one in variables.get("ZE_ENABLE_ALT_DRIVERS", "").split(",") if one]
+    names = [*_LOADERS, *(alternative or [_LEVEL_ZERO]), *_icds(variables, places)]
+    found = [path for path in map(libraries.find, names) if path is not None]
+    drivers = [path for path in found if path.name not in _LOADERS]
+    for driver in drivers:
+        home = _target(driver).parent
+        for pattern in _NEIGHBOURS if driver.name.startswith("libintelocl") else ():
+            found += libraries.beside(pattern, home)
+    if any(path.name.startswith(("libze_intel_gpu", "libigdrcl")) for path in drivers):
+        homes = [folder for driver in drivers for folder in (_target(driver).parent, _target(driver).parent.parent)]
+        for pattern in _COMPILERS:
+            found += libraries.match(pattern, homes)
+    return list(dict.fromkeys(found))[:_MOST_FILES]
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
+    """Give a file's mode; 0 if there is none, or none that we may see (pathlib's own questions raise for those)."""
+    try:
+        return path.stat(follow_symlinks=follow_symlinks).st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+# -- what is known of them ----------------------------------------------------------------------------------------
+
+
+def driver_files(variables: Mapping[str, str], places: Places = HERE) -> tuple[DriverFile, ...]:
+    """Give the driver and compiler files that programs with these variables load, each file once, by path."""
+    chosen: dict[Path, tuple[Path, os.stat_result]] = {}
+    for path in _paths(variables, places):
+        target = _target(path)
+        try:
+            status = target.stat()
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(status.st_mode):
+            chosen.setdefault(target, (path, status))
+    known = packages(chosen)
+    files = []
+    for target, (path, status) in chosen.items():
+        package = known.get(target)
+        files.append(
+            DriverFile(
+                path=path,
+                target=target,
+                version=_version(target, status.st_size) or (package.rpartition(" ")[2] if package else None),
+                size=status.st_size,
+                modified=datetime.fromtimestamp(status.st_mtime_ns // 1000 / 1e6, UTC),
+                build_id=build_id(target),
+                package=package,
+            )
+        )
+    return tuple(sorted(files, key=lambda file: (file.path, file.target)))
+
+
+def _version(target: Path, size: int) -> str | None:
+    """Read a library's version from its name, or from its twin's: wheels hold copies where packages hold links."""
+    found = _VERSION.search(target.name)
+    if found:
+        return found.group(1)
+    if target.suffix != ".so":
+        return None
+    try:
+        for one in itertools.islice(target.parent.iterdir(), _MOST_NAMES):
+            twin = _VERSION.search(one.name)
+            if twin and one.name[: twin.start()] + ".so" == target.name and one.stat().st_size == size:
+                return twin.group(1)
+    except OSError:
+        pass
+    return None
+
+
+def stamp(files: Iterable[DriverFile], kernel: str) -> str:
+    """Give 16 hex digits that change whenever a driver file, or the kernel, does."""
+    digest = hashlib.blake2b(kernel.encode(), digest_size=8)
+    for file in sorted(files, key=lambda one: (one.path, one.target)):
+        fields = (file.path, file.target, file.size, file.modified.isoformat(), file.build_id)
+        digest.update("\0".join(map(str, fields)).encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
+def packages(paths: Iterable[Path]) -> Mapping[Path, str | None]:
+    """Tell which package each file is from, as ``name version``; None where no package manager knows it.
+
+    Answers are remembered for as long as a file keeps its size and time.
+    """
+    keys: dict[Path, tuple[Path, int, int]] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        keys[path] = (path, status.st_size, status.st_mtime_ns)
+    unknown = [path for path, key in keys.items() if key not in _remembered]
+    if unknown:
+        answers = _ask_dpkg(unknown) if shutil.which("dpkg-query") else {}
+        rest = [path for path in unknown if path not in answers]
+        if rest and shutil.which("rpm"):
+            answers |= _ask_rpm(rest)
+        answers |= {path: name for path in unknown if path not in answers and (name := _wheel(path))}
+        if len(_remembered) > 10 * _MOST_FILES:
+            _remembered.clear()
+        _remembered.update({keys[path]: answers.get(path) for path in unknown})
+    return {path: _remembered.get(key) for path, key in keys.items()}
+
+
+def _ask_dpkg(paths: Sequence[Path]) -> dict[Path, str]:
+    """Ask dpkg, under both names that a file has where ``/lib`` is a link to ``/usr/lib``."""
+    names = {os.fspath(path): path for path in paths}
+    names |= {name.removeprefix("/usr"): path for name, path in tuple(names.items()) if name.startswith("/usr/lib")}
+    owners: dict[Path, str] = {}
+    for line in _run(["dpkg-query", "-S", *names]).splitlines():
+        owner, colon, name = line.partition(": ")
+        if colon and name in names and not line.startswith("diversion by "):
+            owners[names[name]] = owner.split(",", 1)[0]
+    if not owners:
+        return {}
+    shown = _run(["dpkg-query", "-W", "-f", "${binary:Package} ${Package} ${Version}\n", *sorted(set(owners.values()))])
+    versions: dict[str, str] = {}
+    for line in shown.splitlines():
+        full, short, version = (*line.split(" "), "", "")[:3]
+        for name in (full, short):
+            versions[name] = f"{short} {version}"
+    return {path: versions[owner] for path, owner in owners.items() if owner in versions}
+
+
+def _ask_rpm(paths: Sequence[Path]) -> dict[Path, str]:
+    """Ask rpm, which answers one line per file in the order they were given."""
+    lines = _run(["rpm", "-qf", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\n", *map(os.fspath, paths)]).splitlines()
+    if len(lines) != len(paths):
+        return {}
+    return {path: line for path, line in zip(paths, lines, strict=True) if re.fullmatch(r"\S+ \S+", line)}
+
+
+def _wheel(path: Path) -> str | None:
+    """Look for the Python package that put a library into the ``lib`` directory of its virtual environment."""
+    try:
+        records = sorted(path.parent.glob("python3*/site-packages/*.dist-info/RECORD"))[:_MOST_FILES]
+    except OSError:
+        return None
+    # Paths in a record are relative to site-packages.
+    line = re.compile(rf"^\.\./\.\./(?:\.\./lib/)?{re.escape(path.name)},", re.MULTILINE)
+    for record in records:
+        name, dash, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
+        try:
+            with record.open(encoding="utf-8", errors="replace") as stream:
+                text = stream.read(_LONGEST_RECORD)
+        except OSError:
+            continue
+        if dash and line.search(text):
+            return f"{name.replace('_', '-')} {version}"
+    return None
+
+
+def _run(command: Sequence[str]) -> str:
+    """Give what a tool prints; nothing if it cannot run or takes too long."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed tool, and paths that it takes as they are
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE,
+            check=False,
+            env={"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin", "LC_ALL": "C"},
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        log.warning("tool gave no answer: %s: %s", command[0], error)
+        return ""
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+# -- where a change shows -----------------------------------------------------------------------------------------
+
+
+def watched(variables: Mapping[str, str], places: Places = HERE) -> tuple[Path, ...]:
+    """Give the directories in which something happens when the driver changes; only such as exist."""
+    folders: list[Path] = [places.etc]  # the loader's cache is renamed into it at the end of every installation
+    for folder in _icd_folders(variables, places):
+        folders += [folder, folder.parent]
+    for path in _paths(variables, places):
+        folders += _trail(path)
+    return tuple(dict.fromkeys(folder for folder in folders if stat.S_ISDIR(_mode(folder))))
+
+
+def _trail(path: Path) -> list[Path]:
+    """Give the directories of a file, of what it links to, and of every link on the way."""
+    folders: list[Path] = []
+    for _ in range(_LONGEST_LINKS):
+        folders.append(path.parent)
+        steps = (*reversed(path.parents), path)
+        link = next((one for one in steps if stat.S_ISLNK(_mode(one, follow_symlinks=False))), None)
+        if link is None:
+            break
+        folders.append(link.parent)
+        try:
+            onward = link.parent / link.readlink()
+        except OSError:
+            break
+        path = Path(os.path.normpath(onward / path.relative_to(link)))
+    return folders

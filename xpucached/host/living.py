@@ -1,0 +1,102 @@
+"""Observe: the live processes of a user, as far as they tell where they keep a cache; reads /proc through psutil."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from xpucached.domain import Process
+from xpucached.host.asking import PROBE
+from xpucached.host.places import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from xpucached.host.places import Places
+
+# An environment holds secrets, and what we take travels: only what says something about drivers and caches is kept.
+_TELLING = re.compile(
+    r"(?:SYCL|ONEAPI|UR|ZE|ZES|ZET|NEO|IGC|OCL|OPENCL|CL_CONFIG|TRITON|TORCHINDUCTOR|XPUCACHED|XDG)_\w+"
+    r"|HOME|USER|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|INVOCATION_ID|INTEL_ENABLE_OFFLOAD_ANNOTATIONS"
+)
+_LIBRARIES = ("libsycl", "libze", "libOpenCL", "libur")
+_LONGEST_MAPS = 8 << 20  # bytes; browsers have the longest, about one
+_LONGEST_VALUE = 1 << 16
+
+
+def processes(uid: int, places: Places = HERE) -> tuple[Process, ...]:
+    """Give the live processes of a user, without our own and its probes.
+
+    A process that vanishes, or that we may not read, is left out or has the empty values: a look never fails.
+    """
+    ours = os.getpid()
+    found: list[Process] = []
+    for process in psutil.process_iter():
+        if process.pid == ours:
+            continue
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            one = _look(process, uid, places, ours)
+            if one is not None:
+                found.append(one)
+    return tuple(found)
+
+
+def _look(process: psutil.Process, uid: int, places: Places, ours: int) -> Process | None:
+    with process.oneshot():
+        if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if process.ppid() == ours and os.fspath(PROBE) in process.cmdline():
+            return None
+        variables: Mapping[str, str] = {}
+        directory: Path | None = None
+        with contextlib.suppress(psutil.AccessDenied, PermissionError):
+            variables = {
+                name: value
+                for name, value in process.environ().items()
+                if _TELLING.fullmatch(name) and len(value) <= _LONGEST_VALUE
+            }
+        with contextlib.suppress(psutil.AccessDenied, PermissionError):
+            directory = Path(process.cwd()) if process.cwd() else None
+        return Process(
+            pid=process.pid,
+            uid=uid,
+            started=datetime.fromtimestamp(process.create_time(), UTC),
+            name=process.name(),
+            directory=directory,
+            variables=variables,
+            libraries=_libraries(places.proc / str(process.pid) / "maps"),
+        )
+
+
+def _libraries(maps: Path) -> tuple[Path, ...]:
+    """Give the shared objects of a SYCL program that a process has mapped."""
+    try:
+        with maps.open("rb") as stream:
+            text = stream.read(_LONGEST_MAPS)
+    except OSError:
+        return ()
+    found: dict[Path, None] = {}
+    if not any(name.encode() in text for name in _LIBRARIES):
+        return ()
+    for line in text.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) < 6 or not fields[5].startswith(b"/"):  # noqa: PLR2004 - address, mode, offset, device, inode
+            continue
+        path = Path(os.fsdecode(fields[5].removesuffix(b" (deleted)")))
+        if path.name.startswith(_LIBRARIES) and ".so" in path.name:
+            found[path] = None
+    return tuple(found)
+
+
+def writer_since(processes: Iterable[Process]) -> datetime | None:
+    """Tell when the oldest process that could be writing a SYCL cache started; None if there is none."""
+    return min(
+        (one.started for one in processes if any(path.name.startswith("libsycl") for path in one.libraries)),
+        default=None,
+    )
