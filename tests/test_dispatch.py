@@ -1,0 +1,164 @@
+"""Real children that print, crash, hang, fork and ignore signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from xpucached.dispatch import Dispatch, Execution
+from xpucached.domain import EntryKey, Outcome, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KEY = "1/2/3/4"
+
+
+def trace(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    """Read a trace of two words a line."""
+    created: set[EntryKey] = set()
+    used: set[EntryKey] = set()
+    for line in lines:
+        event, _, key = line.removeprefix("[Persistent Cache]: ").partition(" ")
+        if event in ("stored", "hit"):
+            (created if event == "stored" else used).add(EntryKey(key))
+    return frozenset(created), frozenset(used)
+
+
+def execute(command: tuple[str, ...], directory: Path, *, timeout: float = 20, **variables: str) -> Execution:
+    dispatch = Dispatch(os.environ, "test")
+    workload = Workload(command, directory, variables, timeout)
+    return asyncio.run(dispatch.execute(workload, {}, trace, polite=True))
+
+
+def shell(script: str, directory: Path, *, timeout: float = 20) -> Execution:
+    return execute(("/bin/sh", "-c", script), directory, timeout=timeout)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_ends_by_itself(tmp_path: Path) -> None:
+    done = shell("echo out; echo err >&2; pwd", tmp_path)
+    assert (done.outcome, done.exit_status) == (None, 0)
+    assert set(done.output.splitlines()) == {"out", "err", str(tmp_path)}
+    assert not done.traced
+
+
+def test_figures_are_those_of_the_child(tmp_path: Path) -> None:
+    burn = "import time; block = bytearray(80 << 20)\nwhile time.process_time() < 0.4: pass"
+    done = execute((sys.executable, "-c", burn), tmp_path)
+    assert done.cpu_seconds >= 0.4
+    assert done.seconds >= 0.4
+    assert done.peak_rss > 80 << 20
+
+
+def test_trace_is_read_and_kept_out_of_the_output(tmp_path: Path) -> None:
+    lines = [f"[Persistent Cache]: stored {KEY}/0", "words", f"[Persistent Cache]: hit {KEY}/1"]
+    done = shell("printf '%s\\n' " + " ".join(f"'{line}'" for line in lines) + " >&2", tmp_path)
+    assert done.created == {f"{KEY}/0"}
+    assert done.used == {f"{KEY}/1"}
+    assert done.traced
+    assert done.output == "words"
+
+
+def test_last_line_needs_no_end(tmp_path: Path) -> None:
+    assert shell(f"printf '[Persistent Cache]: hit {KEY}/0' >&2", tmp_path).used == {f"{KEY}/0"}
+
+
+@pytest.mark.parametrize(
+    ("script", "detail", "status"),
+    [("exit 3", "exit status 3", 3), ("kill -SEGV $$", "ended by SIGSEGV", -11), ("nothing-like-it", "exit status 127", 127)],
+)
+def test_failures(tmp_path: Path, script: str, detail: str, status: int) -> None:
+    done = shell(script, tmp_path)
+    assert (done.outcome, done.detail, done.exit_status) == (Outcome.FAILED, detail, status)
+
+
+def test_what_cannot_be_started(tmp_path: Path) -> None:
+    done = execute((str(tmp_path / "nowhere"),), tmp_path)
+    assert (done.outcome, done.exit_status) == (Outcome.FAILED, None)
+    assert "could not be started" in done.detail
+    gone = execute(("/bin/true",), tmp_path / "gone")
+    assert gone.outcome is Outcome.FAILED
+
+
+def test_time_limit_ends_even_who_ignores_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.dispatch._GRACE", 0.5)
+    done = shell('trap "" TERM; echo $$ > pid; sleep 60 & sleep 60; sleep 60', tmp_path, timeout=0.5)
+    assert (done.outcome, done.exit_status) == (Outcome.TIMED_OUT, -9)
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_daemons_that_it_forks_are_ended(tmp_path: Path) -> None:
+    script = "import os, time\nos.setsid() if os.fork() == 0 else os._exit(0)\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    done = shell(f"{sys.executable} -c \"{script}\" & sleep 1", tmp_path)
+    assert done.outcome is None
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_output_without_end_is_bounded(tmp_path: Path) -> None:
+    done = shell("yes | head -c 20000000; printf 'the end'", tmp_path)
+    assert done.outcome is None
+    assert len(done.output) <= 17 << 10
+    assert done.output.endswith("the end")
+
+
+def test_garbage_on_every_descriptor(tmp_path: Path) -> None:
+    done = shell("head -c 300000 /dev/urandom; head -c 300000 /dev/urandom >&2; printf '\\377\\000x'", tmp_path)
+    assert done.outcome is None
+    assert done.output.encode("utf-8")
+    assert "\0" not in done.output
+
+
+def test_variables_stand_above_each_other_and_ours_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/nowhere")
+    monkeypatch.setenv("XPUCACHED_SOCKET", "/run/nowhere")
+    monkeypatch.setenv("BASE", "base")
+    dispatch = Dispatch(os.environ, "test")
+    workload = Workload(("/usr/bin/env",), tmp_path, {"ONE": "workload", "TWO": "workload"})
+    done = asyncio.run(dispatch.execute(workload, {"TWO": "above"}, trace, polite=False))
+    seen = dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
+    assert (seen["BASE"], seen["ONE"], seen["TWO"]) == ("base", "workload", "above")
+    assert "NOTIFY_SOCKET" not in seen
+    assert "XPUCACHED_SOCKET" not in seen
+
+
+def test_cancelled_task_ends_the_child_first(tmp_path: Path) -> None:
+    async def cancel() -> None:
+        dispatch = Dispatch(os.environ, "test")
+        workload = Workload(("/bin/sh", "-c", "echo $$ > pid; exec sleep 60"), tmp_path)
+        task = asyncio.create_task(dispatch.execute(workload, {}, trace, polite=True))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not alive(int((tmp_path / "pid").read_text()))
+
+    asyncio.run(cancel())
+
+
+def test_orphans_of_a_killed_predecessor_are_ended(tmp_path: Path) -> None:
+    child = subprocess.Popen(["/bin/sleep", "60"], env={"XPUCACHED_RUN": "mine:1"})
+    other = subprocess.Popen(["/bin/sleep", "60"], env={"XPUCACHED_RUN": "theirs:1"})
+    try:
+        time.sleep(0.1)
+        assert asyncio.run(Dispatch({}, "mine").end_orphans()) == 1
+        assert child.wait(5) == -9
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -1,0 +1,300 @@
+"""The life of the process: start, wake, reconcile, reload, stop.  Home of APScheduler; speaks systemd's notify protocol."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from xpucached import __version__, api, host, server, settings
+from xpucached.catalog import Catalog
+from xpucached.dispatch import Dispatch
+from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
+from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
+from xpucached.service import Service
+from xpucached.watch import Watcher
+
+log = logging.getLogger(__name__)
+
+_SETTLE_LIMIT: Final = 10.0
+"""A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd something, if it started us."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+        try:
+            speaker.connect("\0" + address[1:] if address.startswith("@") else address)
+            speaker.sendall("\n".join(lines).encode())
+        except OSError as error:
+            log.warning("systemd cannot be told: %s", error)
+
+
+@contextlib.contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Hold the state directory's lock for as long as we work on it.  Raises RunningError if another daemon does."""
+    try:
+        state.mkdir(0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CatalogError(
+            f"the state directory {state} cannot be used: {error.strerror}",
+            hint="set paths.state in the configuration to a directory of yours",
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+            raise RunningError(
+                f"another xpucached (process {other}) works on {state}",
+                hint="stop that one first, or give this one its own paths.state",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Daemon:
+    """Turns wakes into looks, one after the other."""
+
+    def __init__(self, options: argparse.Namespace, config: settings.Settings, service: Service) -> None:
+        self._options = options
+        self._settings = config
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._wakes: set[Wake] = set()
+        self._woken = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._watcher = Watcher(self.post)
+        self._scheduler = AsyncIOScheduler(timezone="UTC")
+
+    def post(self, wake: Wake) -> None:
+        """Take a hint, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
+            self._loop.call_soon_threadsafe(self._take, wake)
+
+    def _take(self, wake: Wake) -> None:
+        self._wakes.add(wake)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until a signal says stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._take(Booted())
+        self._schedule()
+        self._scheduler.start()
+        tasks = [
+            asyncio.create_task(self._reconcile(), name="reconcile"),
+            asyncio.create_task(self._ping(), name="watchdog"),
+        ]
+        notify("READY=1", "STATUS=looking at the host")
+        try:
+            await self._stopping.wait()
+        finally:
+            notify("STOPPING=1")
+            log.info("stopping")
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                self._loop.remove_signal_handler(number)
+            self._scheduler.shutdown(wait=False)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._service.stop()
+            await asyncio.to_thread(self._watcher.stop)
+
+    def _schedule(self) -> None:
+        self._scheduler.add_job(
+            self._take,
+            "interval",
+            args=(Due(),),
+            seconds=self._settings.scan_interval,
+            id="look",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    async def _reconcile(self) -> None:
+        while True:
+            await self._woken.wait()
+            await self._settled()
+            wakes, self._wakes = self._wakes, set()
+            self._woken.clear()
+            try:
+                await self._service.reconcile(wakes)
+                await self._watch()
+            except XpucachedError as error:
+                log.warning("a look failed: %s", error.message)
+            except Exception:
+                # One bad look must not end the daemon: the next one comes, and `status` shows what is known.
+                log.exception("a look failed")
+            status = await self._service.status()
+            notify(f"STATUS={status.sentence}")
+
+    async def _settled(self) -> None:
+        """Wait until hints stop coming: a driver's package is unpacked file by file."""
+        if self._wakes <= {Booted(), Due()}:
+            return
+        quiet = self._settings.settle
+        end = self._loop.time() + quiet * _SETTLE_LIMIT
+        while self._loop.time() < end:
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(quiet):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+
+    async def _watch(self) -> None:
+        stores = [status.store.root for status in await self._service.stores()]
+        drivers = await asyncio.to_thread(host.watched, self._settings.variables)
+        models = [self._settings.models_directory]
+        models.append(self._settings.file.parent)
+        await asyncio.to_thread(self._watcher.watch, stores, drivers, models)
+
+    async def _ping(self) -> None:
+        """Tell systemd that the loop turns, as often as it wants to hear it."""
+        microseconds = os.environ.get("WATCHDOG_USEC", "")
+        ours = os.environ.get("WATCHDOG_PID") in (None, str(os.getpid()))
+        if not (microseconds.isdigit() and ours and int(microseconds) > 0):
+            return
+        while True:
+            notify("WATCHDOG=1")
+            await asyncio.sleep(int(microseconds) / 3e6)
+
+    def _reload(self) -> None:
+        """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            fresh = load(self._options)
+        except SettingsError as error:
+            log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
+            problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
+            self._service.take_settings(self._settings, (problem,))
+        else:
+            fixed = (self._settings.state, self._settings.cache, self._settings.socket)
+            if fixed != (fresh.state, fresh.cache, fresh.socket):
+                problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
+                self._service.take_settings(self._settings, (problem,))
+            else:
+                self._settings = fresh
+                self._service.take_settings(fresh)
+                logging.getLogger().setLevel(fresh.log_level)
+                self._schedule()
+                log.info("configuration read")
+        self._take(ModelsTouched())
+        self._take(DriverTouched())
+        notify("READY=1")
+
+
+def load(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings that the options ask for."""
+    return settings.load(options.config, user=options.user, environ=os.environ)
+
+
+async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
+    """Run the daemon on its state, its catalog and its socket."""
+    with alone(config.state):
+        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite")
+        try:
+            instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
+            service = Service(config, catalog, Dispatch(os.environ, instance), os.environ)
+            if catalog.rebuilt:
+                log.warning("%s", catalog.rebuilt)
+                service.events.post("catalog-rebuilt", catalog.rebuilt)
+            await service.recover()
+            listening = server.activated() or [server.bind(config.socket, config.socket_mode)]
+            door = server.Server(service, allowed, version=__version__)
+            await door.start(listening)
+            log.info("xpucached %s answers on %s", __version__, config.socket)
+            try:
+                await Daemon(options, config, service).run()
+            finally:
+                await door.stop()
+        finally:
+            await asyncio.to_thread(catalog.close)
+
+
+def allowed(uid: int, right: api.Right) -> bool:
+    """Everybody who may open the socket may read; the daemon's own user and root may change."""
+    return right is api.Right.READ or uid in (0, os.getuid())
+
+
+def _log_to(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    if "JOURNAL_STREAM" in os.environ:
+        # The journal keeps time and unit itself; it takes the priority from the head of the line.
+        handler.setFormatter(_JournalFormatter("%(name)s: %(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for noisy in ("alembic", "apscheduler", "uvicorn", "watchdog"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+class _JournalFormatter(logging.Formatter):
+    """Begins each line with its syslog priority."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
+        if record.levelno < logging.INFO:
+            priority = 7
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).split("\n"))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the daemon's options."""
+    options = argparse.ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
+    who = options.add_mutually_exclusive_group()
+    who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
+    who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
+    options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
+    options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
+    options.add_argument("--version", action="version", version=f"xpucached {__version__}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``xpucached``; return its exit status."""
+    options = parser().parse_args(arguments)
+    if options.user is None:
+        options.user = os.getuid() != 0
+    try:
+        config = load(options)
+        found, problems = settings.models(config.models_directory)
+        if options.check:
+            for problem in problems:
+                print(f"xpucached: {problem.message}", file=sys.stderr)  # noqa: T201 - this is what --check is for
+            print(f"the configuration is in order; {len(found)} model files")  # noqa: T201 - the same
+            return SettingsError.exit if problems else 0
+        _log_to(config.log_level)
+        asyncio.run(serve(options, config))
+    except XpucachedError as error:
+        print(f"xpucached: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)  # noqa: T201 - the same
+        return error.exit
+    except KeyboardInterrupt:
+        return 130
+    return 0

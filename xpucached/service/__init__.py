@@ -1,0 +1,317 @@
+"""Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
+
+Divided by subject: `observing` (the host, the stores, the model files), `warming`, `evicting`, and `jobs` (what goes on
+and what is said about it).  Everything that blocks runs in threads.  Two locks order the work: ``storing`` is held
+while a store is scanned or entries are removed, ``changing`` while one model runs or one plan of evictions is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import __version__, planning
+from xpucached.domain import (
+    Booted,
+    DriverTouched,
+    Due,
+    EvictReason,
+    Model,
+    ModelsTouched,
+    Status,
+    StoreTouched,
+    Workload,
+)
+from xpucached.errors import Conflict, HostError, NotFound, RequestError
+from xpucached.kinds import KINDS
+from xpucached.service.evicting import Evicting
+from xpucached.service.jobs import Events, Jobs
+from xpucached.service.observing import Observing
+from xpucached.service.warming import Warming
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from xpucached import api
+    from xpucached.catalog import Catalog
+    from xpucached.dispatch import Dispatch
+    from xpucached.domain import (
+        EntryPage,
+        EntryQuery,
+        Event,
+        Host,
+        IndexedEntry,
+        Job,
+        JobId,
+        ModelName,
+        ModelStatus,
+        Problem,
+        Run,
+        ScanReport,
+        StoreStatus,
+        Wake,
+    )
+    from xpucached.service.jobs import Clock, Handle
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Service:
+    """The daemon's verbs.  Used from one event loop."""
+
+    def __init__(
+        self, settings: Settings, catalog: Catalog, dispatch: Dispatch, base: Mapping[str, str], clock: Clock = _now
+    ) -> None:
+        """``base`` is the environment of this process, for finding the stores of its user."""
+        self.events = Events(clock)
+        self._clock = clock
+        self._catalog = catalog
+        self._dispatch = dispatch
+        self._jobs = Jobs(clock)
+        changing = asyncio.Lock()
+        self._observing = Observing(settings, catalog, base, clock, self.events)
+        self._warming = Warming(self._observing, dispatch, changing)
+        self._evicting = Evicting(self._observing, self._warming, changing)
+        self._started = clock()
+        self._ready = False
+        self._looking = asyncio.Lock()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._again = False
+        self._evict_due = False
+        self._daemon_problems: tuple[Problem, ...] = ()
+
+    # -- the way from a wake to a changed host -------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Finish what a predecessor that was killed had begun."""
+        orphans = await self._dispatch.end_orphans()
+        lost = await asyncio.to_thread(self._catalog.close_lost_runs, self._clock())
+        intents = await asyncio.to_thread(self._catalog.intents)
+        for entry in intents:
+            if entry.store.kind in KINDS:
+                await asyncio.to_thread(KINDS[entry.store.kind].sweep, entry)
+        await asyncio.to_thread(self._catalog.fulfil, intents)
+        if orphans or lost or intents:
+            log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
+
+    async def reconcile(self, wakes: Iterable[Wake]) -> None:
+        """Look at what may have changed, then see that models are warm, and then that the stale goes."""
+        wakes = frozenset(wakes)
+        kinds = {type(wake) for wake in wakes}
+        whole = bool(kinds & {Booted, DriverTouched, Due})
+        async with self._looking:
+            if whole:
+                await self._observing.survey(force=Booted in kinds)
+            if whole or ModelsTouched in kinds:
+                await self._observing.load_models()
+            if whole:
+                await self._observing.scan_stores()
+            else:
+                known = {status.store.root for status in await self.stores()}
+                touched = frozenset(wake.root for wake in wakes if isinstance(wake, StoreTouched)) & known
+                if touched:
+                    await self._observing.scan_stores(touched)
+        self._ready = True
+        self._evict_due = self._evict_due or whole
+        self._again = True
+        if self._upkeep is None or self._upkeep.done():
+            self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+
+    async def _keep_up(self) -> None:
+        """Warm before evict: the host is never colder than it was."""
+        while self._again:
+            self._again = False
+            settings = self._observing.settings
+            if settings.prewarm_automatically and (await self._warming.plan()).warm:
+                await self._until_over(self._jobs.start("prewarm", self._warming.work()))
+            if settings.evict_automatically and self._evict_due:
+                self._evict_due = False
+                if (await self._evicting.plan()).evict:
+                    await self._until_over(self._jobs.start("evict", self._evicting.work()))
+
+    async def _until_over(self, job: Job) -> None:
+        while (await self._jobs.wait(job.id, 60.0)).finished is None:
+            continue
+
+    async def stop(self) -> None:
+        """No new work; what runs is ended and recorded as cancelled."""
+        self._again = False
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+        await self._jobs.stop()
+
+    def take_settings(self, settings: Settings, problems: tuple[Problem, ...] = ()) -> None:
+        """Go on with other settings, or with the same and what is wrong with the new ones."""
+        self._observing.settings = settings
+        self._daemon_problems = problems
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def prewarm(self, request: api.PrewarmModels) -> Job:
+        """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
+        known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
+        for name in request.models:
+            if name not in known:
+                raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        if self._observing.host is None:
+            # Asked in the first second of our life: look first, rather than refuse.
+            await self._observing.survey()
+        if not self._observing.present.environments:
+            raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
+        named = None if request.stale else frozenset(request.models) or known
+        return self._jobs.start("prewarm", self._warming.work(named, force=request.force))
+
+    async def evict(self, request: api.EvictEntries) -> Job:
+        """Evict what the policy lets go; see `api.EvictEntries`."""
+        for reason in request.reasons:
+            if reason not in set(EvictReason):
+                raise RequestError(f"reasons: unknown reason {reason!r}", hint=f"expected: {', '.join(EvictReason)}")
+        for ref in request.refs:
+            await self.entry(ref)
+        work = self._evicting.work(request.refs, request.reasons, dry_run=request.dry_run)
+        return self._jobs.start("evict", work)
+
+    async def scan(self, request: api.ScanStores) -> Job:
+        """Look at stores now; see `api.ScanStores`."""
+        roots = frozenset(Path(os.path.realpath(path)) for path in request.stores)
+
+        async def work(handle: Handle) -> ScanReport:
+            if not roots:
+                await self._observing.survey()
+                await self._observing.load_models()
+            return await self._observing.scan_stores(roots, full=request.full, progress=handle.progress)
+
+        return self._jobs.start("scan", work)
+
+    async def add_model(self, request: api.AddModel) -> ModelStatus:
+        """Register a model, or with ``replace`` change it."""
+        known = {model.name: model for model in await asyncio.to_thread(self._catalog.models)}
+        old = known.get(request.name)
+        if old is not None and old.source != "socket":
+            raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
+        if old is not None and not request.replace:
+            raise Conflict(f"a model {request.name} is registered already", hint="give --replace to change it")
+        workload = Workload(request.command, request.directory, dict(request.variables), request.timeout)
+        model = Model(request.name, workload, request.store, request.priority, request.pinned)
+        await asyncio.to_thread(self._catalog.add_model, model)
+        self.events.post("model-added", request.name, {"model": request.name})
+        return await self.model(request.name)
+
+    async def remove_model(self, name: ModelName) -> None:
+        """Forget a model; its entries stay until the policy lets them go."""
+        model = await asyncio.to_thread(self._catalog.model, name)
+        if model.source != "socket":
+            raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
+        await asyncio.to_thread(self._catalog.remove_model, name)
+        self.events.post("model-removed", name, {"model": name})
+
+    async def cancel(self, id: JobId) -> Job:  # noqa: A002 - the word of the wire
+        """End a job."""
+        return await self._jobs.cancel(id)
+
+    # -- questions -------------------------------------------------------------------------------------------------------
+
+    async def status(self) -> Status:
+        """Tell how this host stands."""
+        observing = self._observing
+        models = await self.models()
+        problems = (
+            *(observing.host.problems if observing.host else ()),
+            *observing.model_problems,
+            *self._daemon_problems,
+        )
+        verdict, sentence = planning.verdict(observing.host, models, problems, starting=not self._ready)
+        summary = await asyncio.to_thread(self._catalog.summary)
+        return Status(
+            __version__,
+            verdict,
+            sentence,
+            os.getpid(),
+            self._started,
+            observing.host,
+            problems,
+            summary.entries,
+            summary.flawed,
+            summary.allocated,
+            summary.stale,
+            await self.stores(),
+            models,
+            self._jobs.running(),
+            await asyncio.to_thread(self._catalog.changes, 5),
+        )
+
+    async def devices(self) -> Host:
+        """Give what the last survey found."""
+        if self._observing.host is None:
+            raise HostError("the host has not been looked at yet", hint="ask again in a few seconds")
+        return self._observing.host
+
+    async def stores(self) -> tuple[StoreStatus, ...]:
+        """Give the stores as the last look saw them."""
+        return await asyncio.to_thread(self._catalog.stores)
+
+    async def entries(self, query: EntryQuery) -> EntryPage:
+        """Give the entries that fit."""
+        present = frozenset(one.fingerprint for one in self._observing.present.environments)
+        return await asyncio.to_thread(lambda: self._catalog.entries(query, present=present, now=self._clock()))
+
+    async def entry(self, ref: str) -> IndexedEntry:
+        """Give one entry."""
+        return await asyncio.to_thread(self._catalog.entry, ref)
+
+    async def models(self) -> tuple[ModelStatus, ...]:
+        """Give every model and how it stands."""
+        return await self._warming.statuses()
+
+    async def model(self, name: ModelName) -> ModelStatus:
+        """Give one model and how it stands."""
+        for status in await self.models():
+            if status.model.name == name:
+                return status
+        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+
+    async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
+        """Give the newest runs."""
+        if model is not None:
+            await asyncio.to_thread(self._catalog.model, model)
+        return await asyncio.to_thread(self._catalog.runs, model, limit)
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Give the jobs that are remembered."""
+        return self._jobs.all()
+
+    async def job(self, id: JobId) -> Job:  # noqa: A002 - the word of the wire
+        """Give one job."""
+        return self._jobs.job(id)
+
+    async def wait(self, id: JobId, timeout: float) -> Job:  # noqa: A002, ASYNC109 - the words of the wire
+        """Give one job once it is over, or as it is after ``timeout`` seconds."""
+        return await self._jobs.wait(id, timeout)
+
+    async def config(self) -> Mapping[str, str]:
+        """Give the settings in effect."""
+        return self._observing.settings.shown()
+
+    async def env(self, model: ModelName | None) -> Mapping[str, str]:
+        """Give the variables that make a program use the cache."""
+        if model is None:
+            return self._observing.variables(self._observing.managed())
+        return self._observing.variables(self._observing.store_of(await asyncio.to_thread(self._catalog.model, model)))
+
+    def events_since(self, since: int) -> tuple[Event, ...]:
+        """Give the events after one."""
+        return self.events.since(since)
+
+    def subscribe(self, since: int) -> AsyncIterator[Event]:
+        """Give the events after one, and each that comes."""
+        return self.events.subscribe(since)

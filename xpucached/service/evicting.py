@@ -1,0 +1,133 @@
+"""Eviction: what may go by the policy, removed by the runtimes' own rules, batch by batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from xpucached import planning
+from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Warmth
+from xpucached.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from xpucached.domain import EntryId, IndexedEntry, Store
+    from xpucached.service.jobs import Handle
+    from xpucached.service.observing import Observing
+    from xpucached.service.warming import Warming
+
+_BATCH: Final = 256
+"""So many entries are removed between two moments at which others may look."""
+
+
+class Evicting:
+    """Removes what the policy lets go."""
+
+    def __init__(self, observing: Observing, warming: Warming, changing: asyncio.Lock) -> None:
+        """``changing`` is held while a plan is carried out, so that no model runs meanwhile."""
+        self._observing = observing
+        self._warming = warming
+        self._changing = changing
+
+    async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = ()) -> EvictionPlan:
+        """Decide what may go; of it only these, if any are given."""
+        models = await self._warming.statuses()
+        warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
+        observing = self._observing
+
+        def decide() -> EvictionPlan:
+            entries = observing.catalog.all_entries()
+            plan = planning.plan_eviction(
+                entries,
+                observing.present,
+                observing.catalog.presence(),
+                warm,
+                {status.model.name: status.model for status in models},
+                observing.settings.policy,
+                observing.clock(),
+                reasons=frozenset(map(EvictReason, reasons)) or None,
+            )
+            if not refs:
+                return plan
+            evict = tuple(one for one in plan.evict if one.entry.entry.id.ref.startswith(tuple(refs)))
+            return EvictionPlan(evict, sum(one.entry.entry.allocated for one in evict), len(entries) - len(evict))
+
+        return await asyncio.to_thread(decide)
+
+    def work(
+        self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, dry_run: bool = False
+    ) -> Callable[[Handle], Awaitable[EvictionReport]]:
+        """Give the work of a job: plan, and unless it is a dry run carry the plan out."""
+
+        async def work(handle: Handle) -> EvictionReport:
+            if dry_run:
+                return EvictionReport(await self.plan(refs, reasons), dry_run=True)
+            handle.progress(0, 0, "waiting for its turn")
+            async with self._changing:
+                # The plan is made when it is our turn, from what is there then.
+                await self._observing.scan_stores()
+                return await self._carry_out(await self.plan(refs, reasons), handle)
+
+        return work
+
+    async def _carry_out(self, plan: EvictionPlan, handle: Handle) -> EvictionReport:
+        removed: list[IndexedEntry] = []
+        busy: list[IndexedEntry] = []
+        victims = sorted((one.entry for one in plan.evict), key=_leaf)
+        stores = {one.entry.id.store for one in victims}
+        for batch in _batches(victims):
+            handle.progress(len(removed) + len(busy), len(victims), "removing")
+            async with self._observing.storing:
+                results = await asyncio.to_thread(self._remove, batch)
+            for one in batch:
+                (removed if results[one.entry.id] else busy).append(one)
+        handle.progress(len(victims), len(victims), "looking again")
+        if stores:
+            # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
+            await self._observing.scan_stores(frozenset(store.root for store in stores))
+        freed = sum(one.entry.allocated for one in removed)
+        if victims:
+            counts = Counter(one.reason for one in plan.evict)
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+            self._observing.events.post(
+                "evicted",
+                f"{len(removed)} entries, {freed} bytes; planned: {why}; busy: {len(busy)}",
+                {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
+            )
+        return EvictionReport(
+            plan,
+            dry_run=False,
+            removed=tuple(one.entry.id.ref for one in removed),
+            busy=tuple(one.entry.id.ref for one in busy),
+            freed=freed,
+        )
+
+    def _remove(self, batch: Sequence[IndexedEntry]) -> Mapping[EntryId, bool]:
+        catalog = self._observing.catalog
+        ids = tuple(one.entry.id for one in batch)
+        # Written down before the first lock is taken: were we killed now, our successor would finish.
+        catalog.intend(ids, self._observing.clock())
+        results = dict.fromkeys(ids, False)
+        for name, kind in KINDS.items():
+            results.update(kind.remove([one.entry for one in batch if one.entry.id.store.kind == name]))
+        catalog.forget(tuple(one for one, gone in results.items() if gone))
+        catalog.fulfil(ids)
+        return results
+
+
+def _leaf(one: IndexedEntry) -> tuple[Store, str]:
+    return one.entry.id.store, one.entry.id.key.rpartition("/")[0]
+
+
+def _batches(victims: Sequence[IndexedEntry]) -> Iterator[list[IndexedEntry]]:
+    """Divide sorted entries; the slots of a leaf stay together, because the highest must go first."""
+    batch: list[IndexedEntry] = []
+    for one in victims:
+        if len(batch) >= _BATCH and _leaf(one) != _leaf(batch[-1]):
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch

@@ -1,0 +1,233 @@
+"""What the daemon is doing, has done, and says about it: jobs and events, in memory and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from xpucached.domain import (
+    Event,
+    EvictionReport,
+    Job,
+    JobId,
+    JobState,
+    Outcome,
+    PrewarmReport,
+    Progress,
+    Refusal,
+    ScanReport,
+)
+from xpucached.errors import NotFound, RunFailed, XpucachedError
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+Report = ScanReport | PrewarmReport | EvictionReport
+Work = Callable[["Handle"], Awaitable[Report]]
+
+_KEPT_JOBS: Final = 200
+_KEPT_EVENTS: Final = 1000
+
+_OVER: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+
+class Events:
+    """The newest events; a reader that is too slow misses the oldest, never holds anybody up."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        self._next = 1
+        self._news = asyncio.Event()
+
+    def post(self, topic: str, message: str, fields: Mapping[str, str] | None = None) -> Event:
+        """Say something: to the log, and to whoever follows."""
+        event = Event(self._next, self._clock(), topic, message, dict(fields or {}))
+        self._next += 1
+        self._kept.append(event)
+        log.info("%s: %s", topic, message)
+        self._news.set()
+        self._news = asyncio.Event()
+        return event
+
+    def since(self, last: int) -> tuple[Event, ...]:
+        """Give the events after one that was seen.  A number of an earlier daemon gives all."""
+        if last >= self._next:
+            last = 0
+        return tuple(event for event in self._kept if event.id > last)
+
+    async def subscribe(self, last: int) -> AsyncIterator[Event]:
+        """Give the events after one that was seen, and then each as it comes, without end."""
+        if last >= self._next:
+            last = 0
+        while True:
+            news = self._news
+            for event in self.since(last):
+                last = event.id
+                yield event
+            await news.wait()
+
+
+class Handle:
+    """How a job's work tells how far it is."""
+
+    def __init__(self, jobs: Jobs, job: JobId) -> None:
+        self._jobs = jobs
+        self._id = job
+
+    def progress(self, done: int, total: int, detail: str = "") -> None:
+        """Tell how far it is."""
+        self._jobs.change(self._id, progress=Progress(done, total, detail))
+
+
+class Jobs:
+    """What takes longer than an answer may: started, watched, cancelled, remembered for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: dict[JobId, Job] = {}
+        self._tasks: dict[JobId, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+        self._number = 0
+
+    def start(self, verb: str, work: Work) -> Job:
+        """Begin a job and return at once."""
+        self._number += 1
+        job = Job(JobId(f"{verb}-{self._number}"), verb, JobState.RUNNING, self._clock(), self._clock())
+        self._jobs[job.id] = job
+        self._tasks[job.id] = asyncio.create_task(self._run(job.id, work), name=f"job {job.id}")
+        self._forget()
+        return job
+
+    async def _run(self, job: JobId, work: Work) -> None:
+        try:
+            report = await work(Handle(self, job))
+        except asyncio.CancelledError:
+            self.change(job, state=JobState.CANCELLED, finished=self._clock())
+        except XpucachedError as error:
+            self.change(
+                job,
+                state=JobState.FAILED,
+                finished=self._clock(),
+                error=Refusal(error.code, error.message, error.hint),
+            )
+        except Exception:
+            log.exception("a job failed: %s", job)
+            self.change(
+                job,
+                state=JobState.FAILED,
+                finished=self._clock(),
+                error=Refusal(XpucachedError.code, "something went wrong inside the daemon", "see the daemon's log"),
+            )
+        else:
+            self._finish(job, report)
+        finally:
+            self._tasks.pop(job, None)
+
+    def _finish(self, job: JobId, report: Report) -> None:
+        finished = self._clock()
+        match report:
+            case ScanReport():
+                self.change(job, state=JobState.DONE, finished=finished, scan=report)
+            case EvictionReport():
+                self.change(job, state=JobState.DONE, finished=finished, evict=report)
+            case PrewarmReport():
+                cold = [run for run in report.runs if run.outcome is not Outcome.WARMED]
+                if not cold:
+                    self.change(job, state=JobState.DONE, finished=finished, prewarm=report)
+                    return
+                names = ", ".join(run.model for run in cold)
+                error = Refusal(
+                    RunFailed.code,
+                    f"not warm: {names}: {cold[0].detail}",
+                    f"see: xpucachectl runs {cold[0].model}",
+                )
+                self.change(job, state=JobState.FAILED, finished=finished, prewarm=report, error=error)
+
+    def change(
+        self,
+        job: JobId,
+        *,
+        state: JobState | None = None,
+        finished: datetime | None = None,
+        progress: Progress | None = None,
+        scan: ScanReport | None = None,
+        prewarm: PrewarmReport | None = None,
+        evict: EvictionReport | None = None,
+        error: Refusal | None = None,
+    ) -> None:
+        """Note something about a job, and wake who waits for it."""
+        old = self._jobs[job]
+        self._jobs[job] = dataclasses.replace(
+            old,
+            state=state or old.state,
+            finished=finished or old.finished,
+            progress=progress or old.progress,
+            scan=scan or old.scan,
+            prewarm=prewarm or old.prewarm,
+            evict=evict or old.evict,
+            error=error or old.error,
+        )
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _forget(self) -> None:
+        over = [job.id for job in self._jobs.values() if job.state in _OVER]
+        for job in over[: max(0, len(self._jobs) - _KEPT_JOBS)]:
+            del self._jobs[job]
+
+    def all(self) -> tuple[Job, ...]:
+        """Give the jobs that are remembered, newest first."""
+        return tuple(reversed(self._jobs.values()))
+
+    def running(self) -> tuple[Job, ...]:
+        """Give the jobs that go on now."""
+        return tuple(job for job in self._jobs.values() if job.state not in _OVER)
+
+    def job(self, job: str) -> Job:
+        """Give one job."""
+        try:
+            return self._jobs[JobId(job)]
+        except KeyError:
+            raise NotFound(f"no job {job}", hint="see: xpucachectl jobs") from None
+
+    async def wait(self, job: str, timeout: float) -> Job:  # noqa: ASYNC109 - the caller's own bound, and no error
+        """Give a job once it is over, or as it is after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while (found := self.job(job)).state not in _OVER:
+                    await self._news.wait()
+        except TimeoutError:
+            return self.job(job)
+        return found
+
+    async def cancel(self, job: str) -> Job:
+        """End a job; what it has done stays done."""
+        found = self.job(job)
+        task = self._tasks.get(found.id)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            self._never_began(found.id)
+        return self.job(job)
+
+    def _never_began(self, job: JobId) -> None:
+        """A task that is cancelled before its first step runs none of its code, so nobody noted its end."""
+        if self._jobs[job].state not in _OVER:
+            self._tasks.pop(job, None)
+            self.change(job, state=JobState.CANCELLED, finished=self._clock())
+
+    async def stop(self) -> None:
+        """End all jobs."""
+        tasks = dict(self._tasks)
+        for task in tasks.values():
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks.values())
+        for job in tasks:
+            self._never_began(job)

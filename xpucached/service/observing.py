@@ -1,0 +1,262 @@
+"""What is there: the host, the stores and the model files, looked at and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import host, settings
+from xpucached.domain import (
+    Delta,
+    EntryId,
+    FoundStore,
+    Host,
+    Problem,
+    Process,
+    ScanReport,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
+from xpucached.errors import NotFound
+from xpucached.kinds import KINDS, sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from xpucached.catalog import Catalog
+    from xpucached.domain import Model
+    from xpucached.service.jobs import Clock, Events
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Observing:
+    """Looks at the host and its stores, and keeps the catalog equal to them."""
+
+    def __init__(
+        self, config: Settings, catalog: Catalog, base: Mapping[str, str], clock: Clock, events: Events
+    ) -> None:
+        """``base`` is the environment of this process, for finding the stores of its user."""
+        self.settings = config
+        self.catalog = catalog
+        self.clock = clock
+        self.events = events
+        self.storing = asyncio.Lock()
+        """Held while a store is scanned or entries are removed: the two never overlap."""
+        self.model_problems: tuple[Problem, ...] = ()
+        self._base = base
+        self._host: Host | None = catalog.host()
+        self._started = clock()
+        self._ask_again = True
+
+    @property
+    def host(self) -> Host | None:
+        """What the last survey found; None before the first one ever."""
+        return self._host
+
+    @property
+    def present(self) -> Host:
+        """What the last survey found; an empty host before the first one."""
+        return self._host or Host(self.clock(), "", "", "")
+
+    # -- the host ------------------------------------------------------------------------------------------------------
+
+    async def survey(self, *, force: bool = False) -> None:
+        """Look at the host; ask the driver only if its files changed since it last answered."""
+        variables = self.settings.variables
+        now = self.clock()
+        files = await asyncio.to_thread(host.driver_files, variables)
+        old = self._host
+        same = (
+            old is not None
+            and old.stamp == host.stamp(files, host.kernel())
+            and old.boot == host.boot_id()
+            and {one.pci_address for one in old.devices if one.pci_address}
+            == {one.pci_address for one in await asyncio.to_thread(host.gpus)}
+        )
+        if same and not force and not self._ask_again:
+            return
+        report = await asyncio.to_thread(host.ask, variables, self.settings.probe_timeout)
+        found = await asyncio.to_thread(lambda: host.survey(report, variables, now, files=files))
+        failed = any(problem.code.startswith("probe-") for problem in report.problems)
+        if failed and old is not None and old.stamp == found.stamp and not found.environments:
+            # The driver is the one that answered before, so it is what programs meet; only the asking failed.
+            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+        self._ask_again = failed
+        change = await asyncio.to_thread(self.catalog.record_host, found)
+        self._host = found
+        if change is not None:
+            came = ", ".join(f"{one.device}, driver {one.driver}" for one in change.appeared) or "nothing"
+            went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
+            self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
+
+    # -- stores --------------------------------------------------------------------------------------------------------
+
+    def managed(self) -> FoundStore:
+        """Give our own SYCL store."""
+        return FoundStore(Store(sycl.NAME, self.settings.managed(sycl.NAME)), StoreOrigin.MANAGED, "managed")
+
+    def store_of(self, model: Model) -> FoundStore:
+        """Give the store that a model caches in."""
+        if model.store is None:
+            return self.managed()
+        root = Path(os.path.realpath(model.store))
+        return FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, f"model {model.name}")
+
+    def variables(self, found: FoundStore) -> Mapping[str, str]:
+        """Give what makes a program use a store, and of other kinds their managed ones."""
+        variables: dict[str, str] = {}
+        for name, kind in KINDS.items():
+            root = found.store.root if name == found.store.kind else self.settings.managed(name)
+            variables |= kind.enable(root)
+        return variables
+
+    def _find_stores(self) -> tuple[tuple[FoundStore, ...], datetime | None]:
+        """Collect every store that we know of, each once, and when the oldest program that may write there began."""
+        processes = host.processes(os.getuid())
+        standard = Process(
+            0,
+            os.getuid(),
+            self._started,
+            "the standard place",
+            None,
+            {"SYCL_CACHE_PERSISTENT": "1", **self._base, **self.settings.variables},
+        )
+        found: dict[Store, FoundStore] = {}
+
+        def add(store: Store, origin: StoreOrigin, via: str) -> None:
+            try:
+                root = Path(os.path.realpath(store.root))
+                os.fspath(root).encode("utf-8")
+            except (OSError, ValueError):
+                log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
+                return
+            real = dataclasses.replace(store, root=root)
+            found.setdefault(real, FoundStore(real, origin, via))
+
+        models = self.catalog.models()
+        for name, kind in KINDS.items():
+            add(Store(name, self.settings.managed(name)), StoreOrigin.MANAGED, "managed")
+            for path in self.settings.store_paths:
+                add(Store(name, path), StoreOrigin.CONFIGURED, "configuration")
+            for model in models:
+                if model.store is not None:
+                    add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
+            for process in (standard, *processes) if self.settings.find_stores else ():
+                place = kind.locate(process)
+                if place is not None:
+                    add(Store(name, place[0]), StoreOrigin.FOUND, place[1])
+        if self.settings.find_stores:
+            # A program that ended leaves its store behind, and that is when the store needs us.
+            for known in self.catalog.stores():
+                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING:
+                    add(known.store, known.origin, known.via)
+        return tuple(found.values()), host.writer_since(processes)
+
+    async def scan_stores(
+        self,
+        roots: frozenset[Path] = frozenset(),
+        *,
+        full: bool = False,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> ScanReport:
+        """Look at these stores, or at all that can be found, and record what they hold."""
+        began = time.monotonic()
+        found, writer_since = await asyncio.to_thread(self._find_stores)
+        wanted = [one for one in found if not roots or one.store.root in roots]
+        missing = roots - {one.store.root for one in wanted}
+        if missing:
+            raise NotFound(
+                f"no store at {', '.join(sorted(map(str, missing)))}",
+                hint="see: xpucachectl stores; further ones can be listed as stores.paths in the configuration",
+            )
+        total = Delta()
+        for number, one in enumerate(wanted):
+            if progress:
+                progress(number, len(wanted), str(one.store.root))
+            async with self.storing:
+                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full)
+            total = Delta(
+                total.added + delta.added,
+                total.changed + delta.changed,
+                total.vanished + delta.vanished,
+                total.entries + delta.entries,
+            )
+        if not roots:
+            await asyncio.to_thread(self._forget_stores, {one.store for one in found})
+        if total.added or total.changed or total.vanished:
+            self.events.post(
+                "scanned",
+                f"{total.added} new, {total.changed} changed, {total.vanished} vanished entries",
+                {"added": str(total.added), "changed": str(total.changed), "vanished": str(total.vanished)},
+            )
+        seconds = time.monotonic() - began
+        return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds)
+
+    def scan(self, found: FoundStore, writer_since: datetime | None, *, full: bool = False) -> Delta:
+        """Look at one store, in this thread; `storing` must be held."""
+        kind = KINDS[found.store.kind]
+        known = {} if full else self.catalog.stamps(found.store)
+        seen = kind.scan(found, self.clock(), known, writer_since)
+        if seen.ours:
+            # A predecessor was killed while it removed these: finish, and look again.
+            for key in seen.ours:
+                kind.sweep(EntryId(found.store, key))
+            log.info("finished removals of a predecessor: %d", len(seen.ours))
+            seen = kind.scan(found, self.clock(), known, writer_since)
+        return self.catalog.record_scan(seen, host.architecture)
+
+    async def entries_now(self, found: FoundStore) -> frozenset[EntryId]:
+        """Look at one store, and give what is in it."""
+
+        def look() -> frozenset[EntryId]:
+            self.scan(found, host.writer_since(host.processes(os.getuid())))
+            return frozenset(EntryId(found.store, key) for key in self.catalog.stamps(found.store))
+
+        async with self.storing:
+            return await asyncio.to_thread(look)
+
+    def _forget_stores(self, found: set[Store]) -> None:
+        for status in self.catalog.stores():
+            if status.store not in found:
+                self.catalog.forget_store(status.store)
+
+    # -- model files -----------------------------------------------------------------------------------------------------
+
+    async def load_models(self) -> None:
+        """Read the model files again; what a damaged one said before stays, and the damage is shown."""
+        await asyncio.to_thread(self._load_models)
+
+    def _load_models(self) -> None:
+        declared, problems = settings.models(self.settings.models_directory)
+        known = {model.name: model for model in self.catalog.models()}
+        taken = {model.name for model in known.values() if model.source == "socket"}
+        clashes = [
+            Problem(
+                "conflict",
+                f"{model.source}: the name {model.name} is registered already",
+                f"change the file, or run: xpucachectl model remove {model.name}",
+                model.source,
+            )
+            for model in declared
+            if model.name in taken
+        ]
+        wanted = {model.name: model for model in declared if model.name not in taken}
+        damaged = {problem.subject for problem in problems}
+        for model in known.values():
+            if model.source in damaged:
+                wanted.setdefault(model.name, model)
+        self.catalog.sync_file_models(tuple(wanted.values()))
+        fresh = (*problems, *clashes)
+        for problem in fresh:
+            if problem not in self.model_problems:
+                log.warning("%s", problem.message)
+        self.model_problems = fresh

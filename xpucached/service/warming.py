@@ -1,0 +1,206 @@
+"""Prewarming: which models need it, one run after the other, and what each run proved."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+from xpucached import planning
+from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, Warmth, WarmReason
+from xpucached.errors import NotFound
+from xpucached.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from xpucached.dispatch import Dispatch, Execution
+    from xpucached.domain import Coverage, FoundStore, Model, ModelName, PrewarmPlan, Run, Warm
+    from xpucached.service.jobs import Handle
+    from xpucached.service.observing import Observing
+
+
+class Warming:
+    """Runs models and records what came of it."""
+
+    def __init__(self, observing: Observing, dispatch: Dispatch, changing: asyncio.Lock) -> None:
+        """``changing`` is held while one model runs."""
+        self._observing = observing
+        self._catalog = observing.catalog
+        self._dispatch = dispatch
+        self._changing = changing
+        self._running: set[ModelName] = set()
+
+    async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
+        """Decide what should be warmed now."""
+        models = await asyncio.to_thread(self._catalog.models)
+        coverage = await asyncio.to_thread(self._catalog.coverage)
+        observing = self._observing
+        return planning.plan_prewarm(
+            models, coverage, observing.present, observing.settings.policy, observing.clock(), force=force
+        )
+
+    def work(
+        self, named: frozenset[ModelName] | None = None, *, force: bool = False
+    ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
+        """Give the work of a job: warm what needs it, or of these models those that do, or with ``force`` all of them."""
+
+        async def work(handle: Handle) -> PrewarmReport:
+            plan = await self.plan(named or frozenset())
+            wanted = [warm for warm in plan.warm if named is None or warm.model.name in named]
+            covered = list(plan.covered)
+            if named is not None:
+                warm_now = {one.model.name for one in await self.statuses() if one.warmth is Warmth.WARM}
+                covered = [] if force else sorted(named & warm_now)
+                wanted = [warm for warm in wanted if warm.model.name not in covered]
+            runs: list[Run] = []
+            for number, warm in enumerate(wanted):
+
+                def tell(detail: str, number: int = number) -> None:
+                    handle.progress(number, len(wanted), detail)
+
+                tell(f"{warm.model.name}: waiting for its turn")
+                async with self._changing:
+                    run = await self._warm(warm, tell)
+                if run is not None:
+                    runs.append(run)
+            handle.progress(len(wanted), len(wanted))
+            deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
+            return PrewarmReport(tuple(runs), tuple(covered), deferred)
+
+        return work
+
+    async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run | None:
+        """Run one model until it is proven warm, or until it is clear that it will not be."""
+        # Now that it is our turn, look again: it may have been removed or changed meanwhile.
+        try:
+            model = await asyncio.to_thread(self._catalog.model, warm.model.name)
+        except NotFound:
+            return None
+        observing = self._observing
+        found = observing.store_of(model)
+        if found.origin is StoreOrigin.MANAGED:
+            await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+        signature = observing.present.signature
+        run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, observing.clock())
+        self._running.add(model.name)
+        observing.events.post(
+            "run-started", f"{model.name}: {warm.detail}", {"model": model.name, "reason": warm.reason}
+        )
+        executions: list[Execution] = []
+        outcome, detail = Outcome.CANCELLED, "cancelled"
+        attribution = Attribution()
+        try:
+            before = await observing.entries_now(found)
+            for number in ("first", "second"):
+                tell(f"{model.name}: {number} pass")
+                done = await self._execute(model, found, warm.reason)
+                executions.append(done)
+                attribution = _attributed(found, before, await observing.entries_now(found), executions)
+                # Nothing compiled is proof already; and what failed need not be tried twice.
+                if done.outcome is not None or not done.created:
+                    break
+            outcome, detail = _judged(executions)
+        finally:
+            self._running.discard(model.name)
+            finish = asyncio.to_thread(self._finish, run, outcome, executions, attribution, detail)
+            run = await asyncio.shield(asyncio.ensure_future(finish))
+            observing.events.post(
+                "run-finished",
+                f"{model.name}: {outcome}: {detail}",
+                {"model": model.name, "outcome": outcome, "run": str(run.id)},
+            )
+        return run
+
+    async def _execute(self, model: Model, found: FoundStore, reason: WarmReason) -> Execution:
+        kind = KINDS[found.store.kind]
+        root = found.store.root
+        variables = {**self._observing.settings.variables, **model.workload.variables}
+        return await self._dispatch.execute(
+            dataclasses.replace(model.workload, variables=variables),
+            {**self._observing.variables(found), **kind.TRACING},
+            lambda lines: kind.named(root, lines),
+            # Somebody who asks is waiting; what we do by ourselves lets others go first.
+            polite=reason is not WarmReason.MANUAL,
+        )
+
+    def _finish(
+        self, run: Run, outcome: Outcome, executions: Sequence[Execution], attribution: Attribution, detail: str
+    ) -> Run:
+        entries = self._catalog.entries_by_id(attribution.created | attribution.used)
+        environments = {one.entry.environment for one in entries if one.entry.environment is not None}
+        return self._catalog.finish_run(
+            run.id,
+            outcome,
+            tuple(execution.as_pass() for execution in executions),
+            attribution,
+            tuple(sorted(environments)),
+            detail,
+            executions[-1].output if executions else "",
+            self._observing.clock(),
+        )
+
+    # -- how models stand --------------------------------------------------------------------------------------------------
+
+    async def statuses(self) -> tuple[ModelStatus, ...]:
+        """Give every model, how it stands, and its figures."""
+
+        def gather() -> tuple[ModelStatus, ...]:
+            coverage = {one.model: one for one in self._catalog.coverage()}
+            sizes = self._catalog.model_sizes()
+            return tuple(
+                self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0)))
+                for model in self._catalog.models()
+            )
+
+        return await asyncio.to_thread(gather)
+
+    def _status(self, model: Model, coverage: Coverage | None, entries: int, allocated: int) -> ModelStatus:
+        observing = self._observing
+        warmth, why, reason = planning.warmth(
+            model,
+            coverage,
+            observing.present,
+            observing.settings.policy,
+            observing.clock(),
+            warming=model.name in self._running,
+        )
+        runs = self._catalog.runs(model.name, 20)
+        cold = next((one for run in runs for one in run.passes[:1] if one.created and one.exit_status == 0), None)
+        warm = next((run.passes[-1] for run in runs if run.outcome is Outcome.WARMED and run.passes), None)
+        return ModelStatus(
+            model,
+            warmth,
+            why,
+            reason,
+            entries,
+            allocated,
+            cold.seconds if cold else None,
+            warm.seconds if warm else None,
+            runs[0] if runs else None,
+        )
+
+
+def _attributed(
+    found: FoundStore, before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[Execution]
+) -> Attribution:
+    created = frozenset(EntryId(found.store, key) for one in executions for key in one.created)
+    used = frozenset(EntryId(found.store, key) for one in executions for key in one.used)
+    return planning.attribute(before, after, created, used)
+
+
+def _judged(executions: Sequence[Execution]) -> tuple[Outcome, str]:
+    """Say how a run ended: only a pass that compiled nothing proves anything."""
+    first, last = executions[0], executions[-1]
+    if last.outcome is not None:
+        return last.outcome, last.detail
+    if last.created:
+        return Outcome.UNPROVEN, f"the second pass still compiled {len(last.created)} programs"
+    if not last.used:
+        return Outcome.UNPROVEN, "it used no entry: does it run SYCL kernels, and does it let its stderr through?"
+    if not first.created:
+        return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled, {last.seconds:.1f} s"
+    return Outcome.WARMED, (
+        f"{len(first.created)} entries compiled in {first.seconds:.1f} s;"
+        f" then {len(last.used)} used and none compiled in {last.seconds:.1f} s"
+    )
