@@ -1,0 +1,979 @@
+"""The catalog, on real SQLite with the real migrations."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpucached.catalog import Catalog, opening, tables
+from xpucached.catalog.scans import Known, judge
+from xpucached.domain import (
+    Architecture,
+    Attribution,
+    Device,
+    DriverFile,
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryQuery,
+    EntryState,
+    Environment,
+    Flaw,
+    FoundStore,
+    Host,
+    ImageFormat,
+    Kernel,
+    KindName,
+    Model,
+    ModelName,
+    Origin,
+    Outcome,
+    Pass,
+    Problem,
+    Scan,
+    Seen,
+    Store,
+    StoreOrigin,
+    StoreState,
+    WarmReason,
+    Workload,
+)
+from xpucached.errors import CatalogError, Conflict, NotFound, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
+HOUR: Final = timedelta(hours=1)
+STORE: Final = Store(KindName("sycl"), Path("/var/cache/one"))
+OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
+OLD: Final = Environment("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
+NEW: Final = dataclasses.replace(OLD, driver="1.6.40")
+CPU: Final = Environment("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
+MIGRATIONS: Final = opening._home()
+
+
+def architecture(environment: Environment) -> Architecture:
+    return Architecture("bmg-g21" if environment.platform == "Level-Zero" else "x86_64")
+
+
+def entry(key: str, store: Store = STORE, **facts: object) -> Entry:
+    plain = Entry(
+        EntryId(store, EntryKey(key)),
+        stamp=f"stamp-{key}",
+        size=1000,
+        allocated=4096,
+        created=NOW - 10 * HOUR,
+        accessed=None,
+        environment=OLD,
+        digest=f"digest-{key}",
+    )
+    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+
+
+def scan(*entries: Entry, store: Store = STORE, at: datetime = NOW, **facts: object) -> Scan:
+    found = FoundStore(store, StoreOrigin.FOUND, "default")
+    plain = Scan(found, at, StoreState.OK, 1000, entries=entries)
+    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+
+
+def host(*environments: Environment, at: datetime = NOW, stamp: str = "one") -> Host:
+    device = Device("B580", Architecture("bmg-g21"), "0000:03:00.0", "0xe20b", environments=environments)
+    file = DriverFile(Path("/lib/a.so"), Path("/lib/a.so.1"), "1.6.31", 10, NOW, None, "level-zero 1.6.31")
+    return Host(
+        at, "boot", "6.12", stamp, (device,), (file,), environments, (Problem("no-level-zero", "it is missing"),)
+    )
+
+
+def model(name: str = "net", *, source: str = "socket", command: str = "python3") -> Model:
+    workload = Workload((command, "app.py"), Path("/opt/app"), {"OMP_NUM_THREADS": "4"}, 60.5)
+    return Model(ModelName(name), workload, Path("/opt/cache"), 70, pinned=True, source=source)
+
+
+def ask(catalog: Catalog, **conditions: object) -> list[str]:
+    query = dataclasses.replace(EntryQuery(), **conditions)  # type: ignore[arg-type]
+    page = catalog.entries(query, present={NEW.fingerprint}, now=NOW)
+    assert page.total == len(page.entries)
+    assert page.size == sum(one.entry.allocated for one in page.entries)
+    return [one.entry.id.key for one in page.entries]
+
+
+def run(
+    catalog: Catalog,
+    of: Model,
+    outcome: Outcome = Outcome.WARMED,
+    *,
+    created: tuple[Entry, ...] = (),
+    used: tuple[Entry, ...] = (),
+    signature: str = "here",
+    at: datetime = NOW,
+) -> int:
+    begun = catalog.begin_run(of, WarmReason.NEVER, signature, at - HOUR)
+    attribution = Attribution(frozenset(one.id for one in created), frozenset(one.id for one in used))
+    passes = (Pass(2.5, 9.0, 1 << 30, 0, len(created), len(used)), Pass(1.0, 1.0, 1 << 29, None, 0, len(used)))
+    ended = catalog.finish_run(begun.id, outcome, passes, attribution, (NEW, OLD), "as it should", "output\n", at)
+    assert ended == dataclasses.replace(
+        begun,
+        finished=at,
+        outcome=outcome,
+        passes=passes,
+        environments=(NEW, OLD),
+        detail="as it should",
+        output="output\n",
+    )
+    return begun.id
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "catalog.sqlite"
+
+
+@pytest.fixture
+def catalog(path: Path) -> Iterator[Catalog]:
+    opened = Catalog.open(path)
+    yield opened
+    opened.close()
+
+
+# -- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_catalog_belongs_to_us_alone(path: Path, catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a/0")), architecture)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
+    assert catalog.rebuilt is None
+
+
+def test_closing_leaves_one_file_and_opening_finds_everything_again(path: Path) -> None:
+    first = Catalog.open(path)
+    first.record_scan(scan(entry("a/0")), architecture)
+    before = first.all_entries()
+    first.close()
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    path.chmod(0o644)
+    with closing(Catalog.open(path)) as again:
+        assert again.all_entries() == before
+        assert again.rebuilt is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_empty_file_is_a_new_catalog(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch(0o600)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.all_entries() == ()
+        assert opened.rebuilt is None
+
+
+def filled(path: Path) -> None:
+    with closing(Catalog.open(path)) as opened:
+        opened.record_scan(scan(*(entry(f"{number}/0") for number in range(500))), architecture)
+
+
+def random_bytes(path: Path) -> None:
+    path.write_bytes(bytes(range(1, 256)) * 64)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+
+
+def torn_pages(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [random_bytes, cut_short, torn_pages])
+def test_a_corrupt_catalog_is_set_aside(path: Path, damage: object) -> None:
+    filled(path)
+    assert callable(damage)
+    damage(path)
+    damaged = path.read_bytes()
+    journal = path.with_name(path.name + "-wal")
+    journal.write_bytes(b"not a journal")
+    with closing(Catalog.open(path)) as opened:
+        (aside,) = (one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm")))
+        assert aside.read_bytes() == damaged
+        assert aside.with_name(aside.name + "-wal").read_bytes() == b"not a journal"
+        assert opened.rebuilt is not None
+        assert str(aside) in opened.rebuilt
+        assert opened.all_entries() == ()
+        opened.record_scan(scan(entry("a/0")), architecture)
+    random_bytes(path)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is not None
+    assert len([one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm"))]) == 2
+
+
+def test_a_catalog_from_a_newer_version_is_refused_untouched(path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as direct:
+        direct.execute("UPDATE alembic_version SET version_num = '9999'")
+        direct.commit()
+    before = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    with pytest.raises(CatalogError, match="9999"):
+        Catalog.open(path)
+    assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before
+
+
+def test_a_newer_catalog_that_was_not_closed_is_refused_untouched(path: Path, tmp_path: Path) -> None:
+    filled(path)
+    left = tmp_path / "left"
+    left.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as direct:
+        direct.execute("UPDATE alembic_version SET version_num = '9999'")
+        # As a kill leaves it: the newest revision stands in the journal only.
+        for one in (path, path.with_name(path.name + "-wal")):
+            shutil.copy(one, left / one.name)
+    before = {one.name: one.read_bytes() for one in left.iterdir()}
+    assert len(before) == 2
+    with pytest.raises(CatalogError, match="9999"):
+        Catalog.open(left / path.name)
+    assert {name: (left / name).read_bytes() for name in before} == before
+
+
+def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as direct:
+        direct.execute("CREATE TABLE photographs (id INTEGER)")
+    before = path.read_bytes()
+    with pytest.raises(CatalogError, match="not a catalog"):
+        Catalog.open(path)
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_regular_file_is_refused(path: Path, tmp_path: Path) -> None:
+    filled(tmp_path / "real")
+    path.parent.mkdir()
+    path.symlink_to(tmp_path / "real")
+    with pytest.raises(CatalogError, match="not a regular file"):
+        Catalog.open(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CatalogError, match="not a regular file"):
+        Catalog.open(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CatalogError, match="not a regular file"):
+        Catalog.open(path)
+
+
+def test_a_place_where_no_file_can_be_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CatalogError) as caught:
+        Catalog.open(tmp_path / "file" / "catalog.sqlite")
+    assert caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_forbidden_folder_is_refused_with_a_hint(path: Path) -> None:
+    filled(path)
+    path.parent.chmod(0o000)
+    try:
+        with pytest.raises(CatalogError) as caught:
+            Catalog.open(path)
+        assert caught.value.hint
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_damage_met_while_working_is_a_refusal(path: Path) -> None:
+    filled(path)
+    opened = Catalog.open(path)
+    torn_pages(path)
+    with pytest.raises(CatalogError) as caught:
+        opened.all_entries()
+    assert "restart" in caught.value.hint
+    opened.close()
+
+
+# -- migrations ---------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_what_the_migrations_make(path: Path, catalog: Catalog) -> None:
+    engine = opening.connections(path)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.METADATA) == []
+        made = set(connection.scalars(sa.text("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'alembic%'")))
+    engine.dispose()
+    # Alembic overlooks table options: the text that SQLite keeps tells them.
+    drawn = sa.create_engine("sqlite://")
+    tables.METADATA.create_all(drawn)
+    with drawn.connect() as connection:
+        wanted = set(connection.scalars(sa.text("SELECT sql FROM sqlite_master")))
+    drawn.dispose()
+
+    def words(statements: set[str | None]) -> list[list[str]]:
+        return sorted(sorted(one.replace(",", " ").split()) for one in statements if one)
+
+    assert words(made) == words(wanted)
+
+
+def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [tables.REVISION]
+
+
+def revised(tmp_path: Path, body: str) -> Path:
+    """Copy the migrations, and add one after the newest."""
+    home = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    head = f"import sqlalchemy as sa\nfrom alembic import op\nrevision = 'next'\ndown_revision = {tables.REVISION!r}\n"
+    (home / "versions" / "next.py").write_text(f"{head}def upgrade():\n{body}")
+    return home
+
+
+def test_a_migration_that_fails_leaves_none_of_them(path: Path, tmp_path: Path) -> None:
+    home = revised(
+        tmp_path, "    op.create_table('more', sa.Column('x', sa.Integer))\n    raise RuntimeError('boom')\n"
+    )
+    path.parent.mkdir()
+    path.touch()
+    engine = opening.connections(path)
+    with engine.connect() as connection, pytest.raises(RuntimeError, match="boom"):
+        opening.migrate(connection, home)
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as direct:
+        assert direct.execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
+def test_a_migration_that_makes_a_parent_anew_keeps_its_children(path: Path, tmp_path: Path) -> None:
+    home = revised(tmp_path, "    with op.batch_alter_table('stores', recreate='always') as batch:\n"
+                             "        batch.add_column(sa.Column('more', sa.Integer))\n")  # fmt: skip
+    filled(path)
+    engine = opening.connections(path)
+    with engine.connect() as connection:
+        opening.migrate(connection, home)
+        # The same connection works on, so it must mind foreign keys again.
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+        assert connection.exec_driver_sql("SELECT count(*) FROM entries").scalar() == 500
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "next"
+    engine.dispose()
+
+
+# -- scans --------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_comes_back_as_it_was_recorded(catalog: Catalog) -> None:
+    whole = entry(
+        "1/2/3/4/0",
+        accessed=NOW,
+        options="-cl-opt 'é'",
+        constants="00ff",
+        image=ImageFormat.SPIRV,
+        image_size=99,
+        binary=ImageFormat.ELF,
+        kernels=(Kernel("_ZTS1A", "A"), Kernel("plain", "plain", "libtorch_xpu.so")),
+    )
+    flawed = entry(
+        "2/0", environment=None, digest=None, state=EntryState.FLAWED, flaw=Flaw.SRC_FIFO, detail="a pipe", stamp="s"
+    )
+    silent = entry("ext_kernel_compiler/1/0", environment=CPU)
+    delta = catalog.record_scan(scan(whole, flawed, silent), architecture)
+    assert (delta.added, delta.changed, delta.vanished, delta.entries, delta.size) == (3, 0, 0, 3, 3 * 4096)
+    first, second, third = catalog.all_entries()
+    assert [first.entry, second.entry, third.entry] == [whole, flawed, silent]
+    assert [one.origin for one in (first, second, third)] == [Origin.DECLARED, None, Origin.OBSERVED]
+    assert [one.architecture for one in (first, second, third)] == ["bmg-g21", None, "x86_64"]
+    assert {one.first_seen for one in (first, second, third)} == {NOW}
+    assert catalog.entries_by_id([silent.id, whole.id, entry("gone").id]) == (first, third)
+
+
+def test_what_the_catalog_alone_knows_outlives_a_change(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a/0"), entry("b/0")), architecture)
+    catalog.add_model(model())
+    run(catalog, model(), created=(entry("a/0"),))
+    changed = entry("a/0", stamp="another", size=2000, environment=NEW)
+    delta = catalog.record_scan(
+        scan(changed, at=NOW + HOUR, unchanged=(Seen(EntryKey("b/0"), NOW + HOUR),)), architecture
+    )
+    assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 1, 0, 2)
+    first, second = catalog.all_entries()
+    assert first.entry == changed
+    assert (first.first_seen, first.models, first.last_used_by) == (NOW, ("net",), "run")
+    assert second.entry == entry("b/0", accessed=NOW + HOUR)
+    assert (second.last_used, second.last_used_by) == (NOW + HOUR, "access-time")
+    again = catalog.record_scan(scan(changed, entry("b/0"), at=NOW + 2 * HOUR), architecture)
+    assert (again.added, again.changed, again.vanished) == (0, 0, 0)
+
+
+def test_a_store_that_cannot_be_read_keeps_its_entries_and_a_missing_one_does_not(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a/0"), notes=("a lock",), foreign=3), architecture)
+    catalog.record_scan(scan(entry("a/0", OTHER), store=OTHER), architecture)
+    for state in (StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY):
+        catalog.record_scan(scan(state=state, at=NOW + HOUR, owner=None), architecture)
+        status = catalog.stores()[0]
+        assert (status.store, status.state, status.entries, status.scanned) == (STORE, state, 1, NOW + HOUR)
+        assert (status.owner, status.foreign, status.notes) == (None, 0, ())
+    delta = catalog.record_scan(scan(state=StoreState.MISSING), architecture)
+    assert (delta.vanished, delta.entries, delta.size) == (1, 0, 0)
+    assert [status.entries for status in catalog.stores()] == [0, 1]
+
+
+def test_only_what_cannot_change_in_silence_has_a_stamp(catalog: Catalog) -> None:
+    flawed = EntryState.FLAWED
+    catalog.record_scan(
+        scan(
+            entry("whole"),
+            entry("torn", state=flawed, flaw=Flaw.BIN_TRUNCATED),
+            entry("young", state=EntryState.UNFINISHED),
+            entry("locked", state=flawed, flaw=Flaw.STALE_LOCK),
+        ),
+        architecture,
+    )
+    assert catalog.stamps(STORE) == {"whole": "stamp-whole", "torn": "stamp-torn"}
+    assert catalog.stamps(OTHER) == {}
+
+
+def test_stores_have_figures_and_go_with_their_entries(catalog: Catalog) -> None:
+    flawed = entry("b/0", state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, size=1, allocated=2)
+    young = entry("c/0", state=EntryState.UNFINISHED)
+    catalog.record_scan(scan(entry("a/0"), flawed, young, notes=("x", "y"), foreign=3), architecture)
+    (status,) = catalog.stores()
+    assert (status.origin, status.via, status.state, status.owner) == (
+        StoreOrigin.FOUND,
+        "default",
+        StoreState.OK,
+        1000,
+    )
+    assert (status.entries, status.flawed, status.unfinished) == (3, 1, 1)
+    assert (status.size, status.allocated, status.foreign, status.notes) == (2001, 8194, 3, ("x", "y"))
+    catalog.forget_store(STORE)
+    catalog.forget_store(STORE)
+    assert catalog.stores() == ()
+    assert catalog.all_entries() == ()
+
+
+KEYS: Final = st.sampled_from([EntryKey(f"{one}/0") for one in "abcdef"])
+DISKS: Final = st.lists(st.dictionaries(KEYS, st.integers(0, 2)), max_size=5)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    opened = Catalog.open(tmp_path_factory.mktemp("shared") / "catalog.sqlite")
+    yield opened
+    opened.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(disks=DISKS, others=st.dictionaries(KEYS, st.integers(0, 2)), complete=st.booleans())
+def test_after_any_scans_the_catalog_is_the_last_one(
+    shared: Catalog, disks: list[dict[EntryKey, int]], others: dict[EntryKey, int], *, complete: bool
+) -> None:
+    def met(key: EntryKey, version: int, step: int, store: Store = STORE) -> Entry:
+        return dataclasses.replace(
+            entry(key, store),
+            stamp=f"{key}{version}",
+            size=version,
+            environment=(OLD, NEW, None)[version],
+            accessed=NOW + step * HOUR,
+        )
+
+    neighbours = [met(key, version, 0, OTHER) for key, version in others.items()]
+    shared.record_scan(scan(*neighbours, store=OTHER), architecture)
+    seen: dict[EntryKey, datetime] = {}
+    for step, disk in enumerate(disks):
+        at = NOW + step * HOUR
+        known = {} if complete else shared.stamps(STORE)
+        entries = [met(key, version, step) for key, version in disk.items()]
+        fresh = tuple(one for one in entries if known.get(one.id.key) != one.stamp)
+        unchanged = tuple(Seen(one.id.key, one.accessed) for one in entries if known.get(one.id.key) == one.stamp)
+        delta = shared.record_scan(scan(*fresh, at=at, unchanged=unchanged), architecture)
+        assert delta.added == len(disk.keys() - seen.keys())
+        assert delta.vanished == len(seen.keys() - disk.keys())
+        assert (delta.entries, delta.size) == (len(disk), 4096 * len(disk))
+        seen = {key: seen.get(key, at) for key in disk}
+        held = [one for one in shared.all_entries() if one.entry.id.store == STORE]
+        assert {one.entry for one in held} == set(entries)
+        assert {one.entry.id.key: one.first_seen for one in held} == seen
+    assert {one.entry for one in shared.all_entries() if one.entry.id.store == OTHER} == set(neighbours)
+    shared.forget_store(STORE)
+    shared.forget_store(OTHER)
+
+
+def test_a_program_that_changed_in_place_is_flawed_until_it_is_itself_again(catalog: Catalog) -> None:
+    def after(*, digest: str, stamp: str = "first") -> Entry:
+        catalog.record_scan(scan(entry("a/0", digest=digest, stamp=stamp)), architecture)
+        return catalog.all_entries()[0].entry
+
+    assert after(digest="one").state is EntryState.OK
+    spoiled = after(digest="two", stamp="later")
+    assert (spoiled.state, spoiled.flaw, spoiled.digest) == (EntryState.FLAWED, Flaw.BIN_CHANGED, "two")
+    assert "one" in spoiled.detail
+    assert "two" in spoiled.detail
+    # A complete scan reads the same again, and must not come to trust it.
+    assert after(digest="two", stamp="later") == spoiled
+    assert after(digest="one", stamp="restored").state is EntryState.OK
+
+
+def test_what_was_not_there_or_not_whole_before_is_judged_anew() -> None:
+    before = Known("stamp", NOW, 1000, EntryState.OK, None, "one")
+    changed = entry("a/0", created=NOW, digest="two")
+    assert judge(changed, before)[0].flaw is Flaw.BIN_CHANGED
+    assert judge(changed, None) == (changed, "two")
+    assert judge(changed, dataclasses.replace(before, created=NOW - HOUR)) == (changed, "two")
+    assert judge(changed, dataclasses.replace(before, size=999)) == (changed, "two")
+    mended = dataclasses.replace(before, state=EntryState.FLAWED, flaw=Flaw.BIN_MISSING)
+    assert judge(changed, mended) == (changed, "two")
+    unread = dataclasses.replace(changed, digest=None)
+    assert judge(unread, before) == (unread, "one")
+
+
+# -- questions ----------------------------------------------------------------------------------------------------
+
+
+def test_every_condition_selects(catalog: Catalog) -> None:
+    catalog.record_scan(
+        scan(
+            entry("a", environment=NEW, size=10),
+            entry("b", environment=CPU, size=20, accessed=NOW - HOUR),
+            entry("c", environment=None, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, size=30),
+        ),
+        architecture,
+    )
+    catalog.record_scan(scan(entry("d", OTHER, size=40), store=OTHER), architecture)
+    catalog.add_model(model())
+    run(catalog, model(), created=(entry("a"),), used=(entry("c"),))
+    assert ask(catalog) == ["a", "b", "c", "d"]
+    assert ask(catalog, ref=entry("b").id.ref[:8]) == ["b"]
+    assert ask(catalog, ref=entry("b").id.ref.upper()) == ["b"]
+    assert ask(catalog, ref="no") == []
+    assert ask(catalog, kind=KindName("sycl")) == ["a", "b", "c", "d"]
+    assert ask(catalog, kind=KindName("neo")) == []
+    assert ask(catalog, store=OTHER.root) == ["d"]
+    assert ask(catalog, driver="1.6.31") == ["d"]
+    assert ask(catalog, driver="1.6.*") == ["a", "d"]
+    assert ask(catalog, driver="1_6*") == []
+    assert ask(catalog, driver="current") == ["a"]
+    assert ask(catalog, architecture="bmg-g21") == ["a", "d"]
+    assert ask(catalog, device="B580") == ["a", "d"]
+    assert ask(catalog, device="%_") == ["b"]
+    assert ask(catalog, model=ModelName("net")) == ["a", "c"]
+    assert ask(catalog, model=ModelName("other")) == []
+    assert ask(catalog, state=EntryState.FLAWED) == ["c"]
+    assert ask(catalog, flaw=Flaw.BIN_EMPTY) == ["c"]
+    assert ask(catalog, flaw=Flaw.LINK) == []
+    assert ask(catalog, min_size=20) == ["b", "c", "d"]
+    assert ask(catalog, max_size=20, min_size=20) == ["b"]
+    assert ask(catalog, unused=3600.0) == ["b", "d"]
+    assert ask(catalog, unused=3601.0) == ["d"]
+    assert ask(catalog, min_size=-(2**80), max_size=2**80, unused=0.0) == ["a", "b", "c", "d"]
+    assert ask(catalog, unused=1e300) == []
+    assert ask(catalog, model=ModelName("net"), driver="current", min_size=1) == ["a"]
+
+
+def test_kernels_are_found_by_either_name_and_signs_stand_for_themselves(catalog: Catalog) -> None:
+    catalog.record_scan(
+        scan(
+            entry("a", kernels=(Kernel("_ZTS4gemm", "gemm<float>", "libtorch.so"),)),
+            entry("b", kernels=(Kernel("k", "100% sure"), Kernel("_ZTSx", "ax_b"))),
+            entry("c", kernels=(Kernel("axyb", "1000 sure"),)),
+            entry("d", kernels=(Kernel("tr/icky\\name", 'quo"te'),)),
+        ),
+        architecture,
+    )
+    assert ask(catalog, kernel="_ZTS4") == ["a"]
+    assert ask(catalog, kernel="gemm<") == ["a"]
+    assert ask(catalog, kernel="0% s") == ["b"]
+    assert ask(catalog, kernel="x_b") == ["b"]
+    assert ask(catalog, kernel="libtorch") == []
+    assert ask(catalog, kernel="r/icky\\n") == ["d"]
+    assert ask(catalog, kernel='o"t') == ["d"]
+    with pytest.raises(RequestError):
+        ask(catalog, kernel="x" * 60_000)
+    with pytest.raises(RequestError):
+        ask(catalog, kernel="\ud800")
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 20, 21, 100])
+def test_pages_cover_everything_once(catalog: Catalog, limit: int) -> None:
+    catalog.record_scan(scan(*(entry(f"{number:02}", allocated=number) for number in range(21))), architecture)
+    keys: list[str] = []
+    after: str | None = None
+    while True:
+        query = EntryQuery(limit=limit, after=after, min_size=1)
+        page = catalog.entries(query, present=(), now=NOW)
+        assert len(page.entries) <= limit
+        assert (page.total, page.size) == (21, 210)
+        keys += [one.entry.id.key for one in page.entries]
+        if page.next is None:
+            break
+        assert page.next != after
+        after = page.next
+    assert keys == [f"{number:02}" for number in range(21)]
+
+
+def test_a_page_of_nothing_counts(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a")), architecture)
+    page = catalog.entries(EntryQuery(limit=0), present=(), now=NOW)
+    assert (page.entries, page.total, page.size, page.next) == ((), 1, 4096, None)
+
+
+@pytest.mark.parametrize(
+    "query", [EntryQuery(after="x"), EntryQuery(after="9" * 40), EntryQuery(after="-1"), EntryQuery(limit=-1)]
+)
+def test_an_impossible_page_is_refused(catalog: Catalog, query: EntryQuery) -> None:
+    with pytest.raises(RequestError):
+        catalog.entries(query, present=(), now=NOW)
+
+
+def test_an_entry_is_found_by_the_beginning_of_its_reference(catalog: Catalog) -> None:
+    entries = [entry(f"{number}") for number in range(40)]
+    catalog.record_scan(scan(*entries), architecture)
+    assert catalog.entry(entries[7].id.ref).entry == entries[7]
+    by_digit = {one.id.ref[0]: one for one in entries}
+    assert len(by_digit) < len(entries)
+    crowded = next(digit for digit in by_digit if sum(one.id.ref[0] == digit for one in entries) > 1)
+    with pytest.raises(RequestError) as caught:
+        catalog.entry(crowded)
+    assert all(one.id.ref in caught.value.message for one in entries if one.id.ref[0] == crowded)
+    for missing in ("f" * 13, "xyz"):
+        with pytest.raises(NotFound):
+            catalog.entry(missing)
+    with pytest.raises(RequestError):
+        catalog.entry("")
+
+
+def test_the_summary_counts(catalog: Catalog) -> None:
+    flawed = entry("c", environment=None, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, allocated=8)
+    catalog.record_scan(scan(entry("a"), entry("b", environment=NEW), flawed), architecture)
+    assert catalog.summary() == (3, 1, 8200, 0)
+    catalog.record_host(host(NEW))
+    assert catalog.summary() == (3, 1, 8200, 1)
+
+
+def test_last_use_is_the_newest_of_what_is_known(catalog: Catalog) -> None:
+    accessed = entry("a", accessed=NOW - HOUR)
+    catalog.record_scan(scan(accessed, entry("b", accessed=NOW - 20 * HOUR)), architecture)
+    first, second = catalog.all_entries()
+    assert (first.last_used, first.last_used_by) == (NOW - HOUR, "access-time")
+    assert (second.last_used, second.last_used_by) == (NOW - 10 * HOUR, "created")
+    catalog.add_model(model())
+    run(catalog, model(), used=(accessed,))
+    run(catalog, model(), used=(accessed,), at=NOW - 2 * HOUR)
+    first, _ = catalog.all_entries()
+    assert (first.last_used, first.last_used_by) == (NOW, "run")
+
+
+# -- removals under way -------------------------------------------------------------------------------------------
+
+
+def test_intents_last_until_they_are_fulfilled(path: Path, catalog: Catalog) -> None:
+    ids = [entry("a").id, entry("b", OTHER).id]
+    catalog.intend(ids, NOW)
+    catalog.intend(ids[:1], NOW + HOUR)
+    with closing(Catalog.open(path)) as another:
+        assert another.intents() == tuple(ids)
+    catalog.fulfil(ids[:1])
+    assert catalog.intents() == (ids[1],)
+    catalog.fulfil([])
+    catalog.fulfil(ids)
+    assert catalog.intents() == ()
+
+
+# -- models and runs ----------------------------------------------------------------------------------------------
+
+
+def test_models_are_kept_whole_and_replaced_with_their_runs(catalog: Catalog) -> None:
+    plain = Model(ModelName("b"), Workload(("true",), Path("/")))
+    catalog.add_model(plain)
+    catalog.add_model(model("a"))
+    assert catalog.models() == (model("a"), plain)
+    assert catalog.model(ModelName("b")) == plain
+    number = run(catalog, plain)
+    other = dataclasses.replace(plain, priority=1)
+    catalog.add_model(other)
+    assert catalog.model(ModelName("b")) == other
+    assert [one.id for one in catalog.runs()] == [number]
+    for missing in (catalog.model, catalog.remove_model):
+        with pytest.raises(NotFound):
+            missing(ModelName("c"))
+
+
+def test_models_of_files_follow_the_files_and_leave_registered_ones_alone(catalog: Catalog) -> None:
+    catalog.add_model(model("mine"))
+    catalog.sync_file_models([model("a", source="/etc/a.toml"), model("b", source="/etc/b.toml")])
+    number = run(catalog, model("b", source="/etc/b.toml"))
+    changed = model("b", source="/etc/b.toml", command="python3.12")
+    clashing = model("mine", source="/etc/mine.toml")
+    with pytest.raises(Conflict, match="mine"):
+        catalog.sync_file_models([clashing, changed])
+    assert catalog.models() == (changed, model("mine"))
+    assert [one.id for one in catalog.runs()] == [number]
+    catalog.sync_file_models([])
+    assert catalog.models() == (model("mine"),)
+    assert catalog.runs() == ()
+
+
+def test_a_removed_model_leaves_nothing_but_the_entries(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a")), architecture)
+    catalog.add_model(model())
+    run(catalog, model(), created=(entry("a"),))
+    begun = catalog.begin_run(model(), WarmReason.RETRY, "here", NOW)
+    assert catalog.all_entries()[0].models == ("net",)
+    assert catalog.model_sizes() == {"net": (1, 4096)}
+    catalog.remove_model(ModelName("net"))
+    assert catalog.all_entries()[0].models == ()
+    assert (catalog.runs(), catalog.coverage(), catalog.model_sizes()) == ((), (), {})
+    with pytest.raises(NotFound):
+        catalog.finish_run(begun.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+    with pytest.raises(NotFound):
+        catalog.begin_run(model(), WarmReason.NEVER, "here", NOW)
+
+
+def test_an_unfinished_run_is_shown_and_ends_once(catalog: Catalog) -> None:
+    catalog.add_model(model())
+    begun = catalog.begin_run(model(), WarmReason.DRIVER, "here", NOW)
+    assert (begun.workload, begun.host, begun.finished, begun.outcome) == (model().workload.digest, "here", None, None)
+    assert catalog.runs() == (begun,)
+    assert catalog.close_lost_runs(NOW + HOUR) == 1
+    (lost,) = catalog.runs(ModelName("net"))
+    assert (lost.outcome, lost.finished) == (Outcome.LOST, NOW + HOUR)
+    assert catalog.close_lost_runs(NOW + HOUR) == 0
+    with pytest.raises(NotFound):
+        catalog.finish_run(begun.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+
+
+def test_runs_come_newest_first(catalog: Catalog) -> None:
+    for name in ("a", "b"):
+        catalog.add_model(model(name))
+    numbers = [run(catalog, model(name)) for name in ("a", "b", "a", "b", "a")]
+    assert [one.id for one in catalog.runs()] == numbers[::-1]
+    assert [one.id for one in catalog.runs(limit=2)] == numbers[:-3:-1]
+    assert [one.id for one in catalog.runs(ModelName("b"))] == [numbers[3], numbers[1]]
+    assert catalog.runs(ModelName("c")) == ()
+
+
+def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.catalog.runs.KEPT", 3)
+    catalog.record_scan(scan(entry("a")), architecture)
+    for name in ("a", "b"):
+        catalog.add_model(model(name))
+    other = run(catalog, model("b"))
+    good = [run(catalog, model("a"), created=(entry("a"),)) for _ in range(2)]
+    bad = [run(catalog, model("a"), Outcome.FAILED) for _ in range(5)]
+    assert [one.id for one in catalog.runs(ModelName("a"))] == [*bad[:-4:-1], good[1]]
+    assert [one.id for one in catalog.runs(ModelName("b"))] == [other]
+    coverage = catalog.coverage()[0]
+    assert (coverage.good and coverage.good.id, coverage.failures, coverage.remaining) == (good[1], 3, 1)
+
+
+def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
+    a, b, c, gone = entry("a"), entry("b"), entry("c"), entry("gone")
+    catalog.record_scan(scan(a, b, c), architecture)
+    catalog.add_model(model())
+    catalog.add_model(model("other"))
+    good = run(catalog, model(), created=(a, b), used=(b, c, gone))
+    catalog.begin_run(model(), WarmReason.MANUAL, "here", NOW)
+    first, other = catalog.coverage()
+    assert (first.model, first.entries, first.remaining, first.failures) == ("net", 4, 3, 0)
+    assert first.good == first.last
+    assert first.good is not None
+    assert first.good.id == good
+    assert (other.model, other.last, other.good, other.entries, other.remaining) == ("other", None, None, 0, 0)
+    catalog.record_scan(scan(a, dataclasses.replace(b, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY)), architecture)
+    assert catalog.coverage()[0].remaining == 1
+    catalog.forget([a.id, gone.id])
+    assert (catalog.coverage()[0].entries, catalog.coverage()[0].remaining) == (4, 0)
+    assert [one.entry.id.key for one in catalog.all_entries()] == ["b"]
+
+
+def test_failures_are_counted_in_a_row(catalog: Catalog) -> None:
+    def failures() -> int:
+        return catalog.coverage()[0].failures
+
+    catalog.add_model(model())
+    run(catalog, model(), Outcome.FAILED)
+    run(catalog, model(), Outcome.TIMED_OUT)
+    assert failures() == 2
+    run(catalog, model(), Outcome.CANCELLED)
+    assert failures() == 2
+    catalog.begin_run(model(), WarmReason.RETRY, "here", NOW)
+    catalog.close_lost_runs(NOW)
+    assert failures() == 3
+    run(catalog, model(), Outcome.WARMED)
+    assert failures() == 0
+    run(catalog, model(), Outcome.UNPROVEN)
+    assert failures() == 1
+    run(catalog, model(), Outcome.FAILED, signature="after the driver changed")
+    assert failures() == 1
+    catalog.add_model(model(command="another"))
+    assert failures() == 0
+
+
+# -- the host -----------------------------------------------------------------------------------------------------
+
+
+def test_the_survey_comes_back_and_changes_become_history(catalog: Catalog) -> None:
+    assert catalog.host() is None
+    assert catalog.record_host(host(OLD, CPU)) is None
+    assert catalog.host() == host(OLD, CPU)
+    assert catalog.record_host(host(CPU, OLD, at=NOW + HOUR)) is None
+    change = catalog.record_host(host(NEW, CPU, at=NOW + 2 * HOUR, stamp="two"))
+    assert change is not None
+    assert (change.at, change.stamp, change.appeared, change.vanished) == (NOW + 2 * HOUR, "two", (NEW,), (OLD,))
+    emptied = catalog.record_host(host(at=NOW + 3 * HOUR))
+    assert emptied is not None
+    assert (emptied.appeared, set(emptied.vanished)) == ((), {NEW, CPU})
+    assert [one.at for one in catalog.changes()] == [emptied.at, change.at]
+    assert catalog.changes(5)[1] == change
+    assert catalog.changes(1) == catalog.changes(20)[:1]
+    assert catalog.host() == host(at=NOW + 3 * HOUR)
+
+
+def test_a_first_survey_without_a_driver_is_a_survey(catalog: Catalog) -> None:
+    assert catalog.record_host(host()) is None
+    change = catalog.record_host(host(NEW, at=NOW + HOUR))
+    assert change is not None
+    assert change.appeared == (NEW,)
+
+
+def test_a_survey_in_another_shape_is_none(path: Path, catalog: Catalog) -> None:
+    catalog.record_host(host(OLD))
+    with closing(sqlite3.connect(path)) as direct:
+        direct.execute("UPDATE host SET document = '{}'")
+        direct.commit()
+    assert catalog.host() is None
+    assert catalog.record_host(host(OLD)) is None
+    assert catalog.host() == host(OLD)
+
+
+def test_presence_tells_what_was_offered_when(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a", environment=CPU)), architecture)
+    catalog.record_host(host(OLD))
+    catalog.record_host(host(OLD, at=NOW + HOUR))
+    catalog.record_host(host(NEW, at=NOW + 2 * HOUR))
+    found = {one.environment: (one.first, one.last, one.present) for one in catalog.presence()}
+    assert found == {
+        CPU: (None, None, False),
+        OLD: (NOW, NOW + HOUR, False),
+        NEW: (NOW + 2 * HOUR, NOW + 2 * HOUR, True),
+    }
+
+
+def test_history_is_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.catalog.hosts.KEPT", 3)
+    for number in range(8):
+        catalog.record_host(host((OLD, NEW)[number % 2], at=NOW + number * HOUR))
+    assert [one.at for one in catalog.changes(100)] == [NOW + number * HOUR for number in (7, 6, 5)]
+
+
+# -- many, at once, and killed ------------------------------------------------------------------------------------
+
+
+def test_a_large_store_is_recorded_and_recorded_again(catalog: Catalog) -> None:
+    kernels = (Kernel("_ZTS4gemm", "gemm"),)
+    entries = tuple(entry(f"{number}/1/2/3/0", kernels=kernels) for number in range(20_000))
+    assert catalog.record_scan(scan(*entries), architecture).added == 20_000
+    stamps = catalog.stamps(STORE)
+    unchanged = tuple(Seen(key, NOW) for key in list(stamps)[:15_000])
+    delta = catalog.record_scan(scan(unchanged=unchanged), architecture)
+    assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 0, 5_000, 15_000)
+    ids = [one.id for one in entries[:10_000]]
+    catalog.forget(ids)
+    assert catalog.summary().entries == 5_000
+    assert catalog.entries(EntryQuery(limit=10, kernel="gemm"), present=(), now=NOW).total == 5_000
+
+
+def test_questions_are_answered_while_a_scan_is_recorded(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a")), architecture)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(environment: Environment) -> Architecture:
+        inside.set()
+        assert go.wait(30)
+        return architecture(environment)
+
+    writer = threading.Thread(target=catalog.record_scan, args=(scan(entry("b"), at=NOW + HOUR), slow))
+    writer.start()
+    try:
+        assert inside.wait(30)
+        assert ask(catalog) == ["a"]
+        assert catalog.stores()[0].scanned == NOW
+        # A second writer waits for its turn.
+        second = threading.Thread(target=catalog.add_model, args=(model(),))
+        second.start()
+    finally:
+        go.set()
+        writer.join()
+    second.join()
+    assert ask(catalog) == ["b"]
+    assert catalog.models() == (model(),)
+
+
+def test_many_threads_ask_and_write(catalog: Catalog) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        store = Store(KindName("sycl"), Path(f"/store/{number}"))
+        try:
+            for step in range(5):
+                catalog.record_scan(scan(*(entry(f"{one}", store) for one in range(step)), store=store), architecture)
+                catalog.entries(EntryQuery(store=store.root), present=(), now=NOW)
+                catalog.summary()
+        except BaseException as error:  # noqa: BLE001 - shown below, in the thread that can
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert failures == []
+    assert [status.entries for status in catalog.stores()] == [4] * 12
+
+
+KILLED: Final = """
+import sys, time
+from pathlib import Path
+from tests import test_catalog as t
+
+def stop(environment):
+    print("inside", flush=True)
+    time.sleep(600)
+
+catalog = t.Catalog.open(Path(sys.argv[1]))
+catalog.record_scan(t.scan(t.entry("a"), t.entry("b")), t.architecture)
+catalog.intend([t.entry("a").id], t.NOW)
+# The rows of the second scan are under way when the architecture of a new environment is asked for.
+catalog.record_scan(t.scan(state=t.StoreState.MISSING, store=t.OTHER), t.architecture)
+catalog.record_scan(t.scan(t.entry("c", environment=t.CPU), at=t.NOW + t.HOUR), stop)
+"""
+
+
+def test_a_killed_writer_leaves_the_last_whole_scan(path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(path)]
+    root = Path(__file__).resolve().parent.parent
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "inside\n"
+        child.send_signal(signal.SIGKILL)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is None
+        assert ask(opened) == ["a", "b"]
+        assert opened.stores()[0].scanned == NOW
+        assert opened.intents() == (entry("a").id,)
+        opened.record_scan(scan(entry("c")), architecture)
+        assert ask(opened) == ["c"]

@@ -1,0 +1,292 @@
+"""Record: the catalog, our SQLite index of what stores held when we last looked, plus what only we know.
+
+Derived: delete the file, and a scan rebuilds all but models and history.  Every method blocks, and may be called from
+any thread; questions run beside a write and see the catalog as it was before it.  Each method is one transaction, and
+raises `CatalogError` if the file fails it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from xpucached.catalog import entries, environments, hosts, models, opening, runs, scans
+from xpucached.errors import Conflict, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    import sqlalchemy as sa
+
+    from xpucached.catalog.entries import Summary
+    from xpucached.domain import (
+        Architecture,
+        Attribution,
+        Coverage,
+        Delta,
+        DriverChange,
+        EntryId,
+        EntryKey,
+        EntryPage,
+        EntryQuery,
+        EntryRef,
+        Environment,
+        Fingerprint,
+        Host,
+        IndexedEntry,
+        Model,
+        ModelName,
+        Outcome,
+        Pass,
+        Presence,
+        Run,
+        Scan,
+        Store,
+        StoreStatus,
+        WarmReason,
+    )
+
+
+class Catalog:
+    """The catalog, open."""
+
+    def __init__(self, path: Path, engine: sa.Engine, rebuilt: str | None) -> None:
+        self.path = path
+        self.rebuilt = rebuilt  #: in one sentence: that the file was corrupt, and where it is now
+        self._engine = engine
+        self._writing = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the catalog, or make it, and bring it to the newest revision.
+
+        A corrupt file is set aside and a new one made (see `rebuilt`).  Raises `CatalogError` for a file that a newer
+        version or another program wrote, that is no regular file, or that cannot be read and written; it stays as it
+        is.
+        """
+        engine, rebuilt = opening.connect(path)
+        return cls(path, engine, rebuilt)
+
+    def close(self) -> None:
+        """Close it; the journal is folded into the file."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        with self._guarded(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def _write(self, *, durable: bool = False) -> Iterator[sa.Connection]:
+        # Our own threads wait here, for as long as it takes; the database's patience is for other processes.
+        with self._guarded(), self._writing, self._engine.connect() as connection:
+            driver = connection.connection.cursor()
+            if durable:
+                driver.execute("PRAGMA synchronous = FULL")
+            try:
+                with connection.execution_options(immediate=True).begin():
+                    yield connection
+            finally:
+                if durable:
+                    driver.execute("PRAGMA synchronous = NORMAL")
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        with opening.refusing(self.path):
+            try:
+                yield
+            except UnicodeEncodeError as error:
+                raise RequestError(f"not valid Unicode text: {error.object[:40]!r}") from error
+
+    # -- stores and entries ---------------------------------------------------------------------------------------
+
+    def record_scan(self, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
+        """Make the catalog equal to what the scan found.
+
+        What vanished is forgotten; `Entry`s that the scan calls unchanged keep all but their access time.  A missing
+        store has no entries; one that could not be read keeps those it had.  ``architecture`` must be pure.
+        """
+        with self._write() as connection:
+            return scans.record(connection, scan, architecture)
+
+    def stamps(self, store: Store) -> dict[EntryKey, str]:
+        """Give what the next scan of this store need not read again while it is unchanged."""
+        with self._read() as connection:
+            return scans.stamps(connection, store)
+
+    def entries(self, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime) -> EntryPage:
+        """Give one page of the entries that match, and the figures of all that match.
+
+        ``present`` is what ``driver="current"`` means; ``now`` is what ``unused`` counts back from.  Raises
+        `RequestError` for a cursor or a limit that cannot be.
+        """
+        with self._read() as connection:
+            return entries.page(connection, query, present=present, now=now)
+
+    def all_entries(self) -> tuple[IndexedEntry, ...]:
+        """Give every entry of every store."""
+        with self._read() as connection:
+            return entries.every(connection)
+
+    def entries_by_id(self, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
+        """Give these entries; those that are not known are left out."""
+        with self._read() as connection:
+            return entries.some(connection, ids)
+
+    def entry(self, ref: EntryRef | str) -> IndexedEntry:
+        """Give the entry whose reference begins so.  Raises `NotFound`, or `RequestError` if several do."""
+        with self._read() as connection:
+            return entries.one(connection, ref)
+
+    def forget(self, ids: Iterable[EntryId]) -> None:
+        """Forget entries that were removed, and their attributions."""
+        with self._write() as connection:
+            entries.forget(connection, ids)
+
+    def model_sizes(self) -> dict[ModelName, tuple[int, int]]:
+        """Give, for each model that has any, the number of its entries and their allocated bytes."""
+        with self._read() as connection:
+            return entries.model_sizes(connection)
+
+    def stores(self) -> tuple[StoreStatus, ...]:
+        """Give every store that was looked at."""
+        with self._read() as connection:
+            return scans.stores(connection)
+
+    def forget_store(self, store: Store) -> None:
+        """Forget a store that is no longer ours to look at, with its entries."""
+        with self._write() as connection:
+            scans.forget(connection, store)
+
+    def summary(self) -> Summary:
+        """Give the figures of the whole catalog."""
+        with self._read() as connection:
+            return entries.summary(connection)
+
+    # -- removals under way ---------------------------------------------------------------------------------------
+
+    def intend(self, ids: Iterable[EntryId], now: datetime) -> None:
+        """Note, before a file is touched, what is about to be removed.  On disk when this returns."""
+        with self._write(durable=True) as connection:
+            entries.intend(connection, ids, now)
+
+    def intents(self) -> tuple[EntryId, ...]:
+        """Give what was about to be removed and was not fulfilled: after a start, what a dead daemon left."""
+        with self._read() as connection:
+            return entries.intents(connection)
+
+    def fulfil(self, ids: Iterable[EntryId]) -> None:
+        """Note that these removals have ended, whichever way."""
+        with self._write() as connection:
+            entries.fulfil(connection, ids)
+
+    # -- models ---------------------------------------------------------------------------------------------------
+
+    def add_model(self, model: Model) -> None:
+        """Register a model, in the place of one of its name if there is one; the runs of that one stay."""
+        with self._write() as connection:
+            models.add(connection, model)
+
+    def model(self, name: ModelName) -> Model:
+        """Give a model.  Raises `NotFound`."""
+        with self._read() as connection:
+            return models.one(connection, name)
+
+    def models(self) -> tuple[Model, ...]:
+        """Give all models, by name."""
+        with self._read() as connection:
+            return models.every(connection)
+
+    def remove_model(self, name: ModelName) -> None:
+        """Forget a model, its runs and its attributions.  Raises `NotFound`."""
+        with self._write() as connection:
+            models.remove(connection, name)
+
+    def sync_file_models(self, declared: Iterable[Model]) -> None:
+        """Make these the models that files declare; those that no file declares any more are forgotten.
+
+        A model that was registered through the socket keeps its name: the others are recorded, then `Conflict` is
+        raised for those that could not be.
+        """
+        with self._write() as connection:
+            clashing = models.sync(connection, declared)
+        if clashing:
+            raise Conflict(
+                f"a file declares a model that is registered already: {', '.join(clashing)}",
+                hint="remove the registered one, or rename the one in the file",
+            )
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def begin_run(self, model: Model, reason: WarmReason, host_signature: str, now: datetime) -> Run:
+        """Note that a run begins.  Raises `NotFound` without such a model."""
+        with self._write() as connection:
+            return runs.begin(connection, model, reason, host_signature, now)
+
+    def finish_run(
+        self,
+        run_id: int,
+        outcome: Outcome,
+        passes: Sequence[Pass],
+        attribution: Attribution,
+        environments: Sequence[Environment],
+        detail: str,
+        output: str,
+        now: datetime,
+    ) -> Run:
+        """Note how a run ended.  Raises `NotFound` if it is not under way: its model may have been removed.
+
+        Attributed entries that the catalog does not hold count, but are not kept: scan before this.
+        """
+        with self._write() as connection:
+            return runs.finish(
+                connection,
+                run_id,
+                outcome=outcome,
+                passes=passes,
+                attribution=attribution,
+                of=environments,
+                detail=detail,
+                output=output,
+                now=now,
+            )
+
+    def close_lost_runs(self, now: datetime) -> int:
+        """At start: end the runs that a dead daemon left, as lost; give how many."""
+        with self._write() as connection:
+            return runs.close_lost(connection, now)
+
+    def runs(self, model: ModelName | None = None, limit: int = 50) -> tuple[Run, ...]:
+        """Give the newest runs, of one model or of all, newest first."""
+        with self._read() as connection:
+            return runs.newest(connection, model, limit)
+
+    def coverage(self) -> tuple[Coverage, ...]:
+        """Tell of every model how its last runs went, and what is left of what the good one used."""
+        with self._read() as connection:
+            return runs.coverage(connection)
+
+    # -- the host -------------------------------------------------------------------------------------------------
+
+    def record_host(self, host: Host) -> DriverChange | None:
+        """Keep this survey as the last one; give what came and went since the one before it, if anything did."""
+        with self._write() as connection:
+            return hosts.record(connection, host)
+
+    def host(self) -> Host | None:
+        """Give the last survey; None before the first."""
+        with self._read() as connection:
+            return hosts.last(connection)
+
+    def changes(self, limit: int = 20) -> tuple[DriverChange, ...]:
+        """Give the newest driver changes, newest first."""
+        with self._read() as connection:
+            return hosts.changes(connection, limit)
+
+    def presence(self) -> tuple[Presence, ...]:
+        """Tell of every known environment when this host offered it."""
+        with self._read() as connection:
+            return environments.presence(connection)

@@ -1,0 +1,85 @@
+"""Record: the registered models.  Runs and attributions go with their model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import MODELS
+from xpucached.domain import Model, ModelName, Workload
+from xpucached.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# `Model.source` of what was registered; any other source is the file that declares it.
+_SOCKET: Final = "socket"
+
+
+def add(connection: sa.Connection, model: Model) -> None:
+    """Register a model, in the place of one of its name if there is one; the runs of that one stay."""
+    statement = insert(MODELS).values(_row(model))
+    facts = {column.name: statement.excluded[column.name] for column in MODELS.c if column.name != "name"}
+    connection.execute(statement.on_conflict_do_update(index_elements=[MODELS.c.name], set_=facts))
+
+
+def one(connection: sa.Connection, name: ModelName) -> Model:
+    """Give a model."""
+    row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name)).first()
+    if row is None:
+        raise NotFound(f"no such model: {name}", hint="`model list` shows all models")
+    return _value(row)
+
+
+def every(connection: sa.Connection) -> tuple[Model, ...]:
+    """Give all models by name."""
+    return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
+
+
+def remove(connection: sa.Connection, name: ModelName) -> None:
+    """Forget a model."""
+    if connection.execute(sa.delete(MODELS).where(MODELS.c.name == name)).rowcount == 0:
+        raise NotFound(f"no such model: {name}", hint="`model list` shows all models")
+
+
+def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:
+    """Make the declared models those of files; give the names that a registered model has taken, which stays."""
+    wanted = {model.name: model for model in declared}
+    rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.source)).all()
+    taken = {name for name, source in rows if source == _SOCKET}
+    gone = [name for name, source in rows if source != _SOCKET and name not in wanted]
+    if gone:
+        connection.execute(sa.delete(MODELS).where(MODELS.c.name.in_(gone)))
+    for name, model in wanted.items():
+        if name not in taken:
+            add(connection, model)
+    return tuple(sorted(name for name in wanted if name in taken))
+
+
+def _row(model: Model) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "command": list(model.workload.command),
+        "directory": str(model.workload.directory),
+        "variables": dict(model.workload.variables),
+        "timeout": model.workload.timeout,
+        "workload": model.workload.digest,
+        "store": str(model.store) if model.store is not None else None,
+        "priority": model.priority,
+        "pinned": model.pinned,
+        "source": model.source,
+    }
+
+
+def _value(row: sa.Row[tuple[object, ...]]) -> Model:
+    return Model(
+        ModelName(row.name),
+        Workload(tuple(row.command), Path(row.directory), row.variables, row.timeout),
+        Path(row.store) if row.store is not None else None,
+        row.priority,
+        row.pinned,
+        row.source,
+    )

@@ -1,0 +1,235 @@
+"""Record: how the catalog's file is opened: looked at, set aside if it is corrupt, migrated.
+
+Touches the file, its ``-wal`` and ``-shm``, and the folder they are in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import stat
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from xpucached.catalog import tables
+from xpucached.errors import CatalogError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a connection waits for another process's write.  Our own threads wait on a lock before they come here.
+BUSY: Final = 30.0
+
+# The journal keeps its longest length otherwise: one first scan of a big store would cost that space for ever.
+_JOURNAL_LIMIT: Final = 64 * 1024 * 1024
+
+_SIDES: Final = ("-wal", "-shm")
+
+_HINT: Final = "check the permissions and the free space of the state directory"
+_FOREIGN_HINT: Final = "remove it, or move it away"
+
+
+class Corrupt(Exception):
+    """The file is no catalog any more; its text says why."""
+
+
+def connect(path: Path) -> tuple[sa.Engine, str | None]:
+    """Open the catalog at ``path``, migrated; tell in one sentence if a corrupt one was set aside for it.
+
+    Raises `CatalogError` for a file that cannot be used and is not corrupt; it is left as it is.
+    """
+    rebuilt = None
+    with refusing(path):
+        _prepare(path)
+        try:
+            _inspect(path)
+            return _engine(path), None
+        except Corrupt as error:
+            aside = _set_aside(path)
+            rebuilt = f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made"
+            log.warning("catalog is corrupt, set aside: %s: %s", aside, error)
+        _prepare(path)
+        try:
+            return _engine(path), rebuilt
+        except Corrupt as error:
+            raise CatalogError(f"the new catalog is corrupt at once: {path}: {error}", hint=_HINT) from error
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what the database and the file system raise into a `CatalogError`."""
+    try:
+        yield
+    except (sa.exc.ProgrammingError, sa.exc.IntegrityError, sa.exc.InterfaceError):
+        raise  # a mistake of ours, not of the file
+    except sa.exc.DBAPIError as error:
+        hint = "restart the daemon: it sets a corrupt catalog aside" if _is_corruption(error.orig) else _HINT
+        raise CatalogError(f"the catalog failed: {path}: {error.orig}", hint=hint) from error
+    except (OSError, sqlite3.Error) as error:
+        raise CatalogError(f"the catalog failed: {path}: {error}", hint=_HINT) from error
+
+
+def _prepare(path: Path) -> None:
+    """See that there is a file of ours alone: mode 0600, in a folder that is made 0700 if it is missing."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite would create it with whatever the umask leaves; and it follows links, so links are refused here.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # Only looked at: to open and close a file would drop the locks that this process may hold on it.
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CatalogError(f"the catalog is not a regular file: {path}", hint=_FOREIGN_HINT) from None
+        if stat.S_IMODE(status.st_mode) != 0o600:  # noqa: PLR2004 - ours alone
+            path.chmod(0o600)
+
+
+def _inspect(path: Path) -> None:
+    """Look at a file without changing a byte of it.
+
+    Raises `Corrupt`, or `CatalogError` if something else or a newer version wrote it.
+    """
+    # Without a journal, SQLite need not leave one of its own beside a file that we may refuse.
+    journal = path.with_name(path.name + "-wal")
+    settled = not (journal.exists() and journal.stat().st_size)
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if settled else ''}"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY)) as look:
+            verdict: str = look.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise Corrupt(verdict)
+            names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not names:
+                return
+            if "alembic_version" not in names:
+                raise CatalogError(f"not a catalog of xpucached: {path}", hint=_FOREIGN_HINT)
+            revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
+    except sqlite3.DatabaseError as error:
+        if _is_corruption(error):
+            raise Corrupt(str(error)) from error
+        raise
+    if revisions != [tables.REVISION] and not set(revisions) <= set(_revisions()):
+        raise CatalogError(
+            f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}",
+            hint="install that version again, or move the file away: a scan rebuilds all but models and history",
+        )
+
+
+def _is_corruption(error: BaseException | None) -> bool:
+    """Tell damage from everything that may pass or be mended: permissions, a full disk, a busy file."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _set_aside(path: Path) -> Path:
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    aside = path.with_name(f"{path.name}.corrupt-{moment}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.corrupt-{moment}-{number}")
+    # The journal goes first: left beside a new file, it could be taken for that one's.
+    for side in _SIDES:
+        journal = path.with_name(path.name + side)
+        if journal.exists():
+            journal.rename(aside.with_name(aside.name + side))
+    path.rename(aside)
+    return aside
+
+
+def _engine(path: Path) -> sa.Engine:
+    """Make the engine and migrate.  Raises `Corrupt` if damage shows only now."""
+    engine = connections(path)
+    try:
+        with engine.connect() as look:
+            migrate(look)
+    except BaseException as error:
+        engine.dispose()
+        damage = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        if _is_corruption(damage):
+            raise Corrupt(str(damage)) from error
+        raise
+    return engine
+
+
+def connections(path: Path) -> sa.Engine:
+    """Make the engine for a file that is there, in whatever revision it is."""
+
+    def connection() -> sqlite3.Connection:
+        # The driver is kept out of transactions altogether: with its own rules, a failing second migration would
+        # leave the first one applied, and a reader would not see one moment throughout.
+        made = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=BUSY, check_same_thread=False
+        )
+        try:
+            made.execute("PRAGMA journal_mode = WAL")
+            made.execute("PRAGMA synchronous = NORMAL")
+            made.execute("PRAGMA foreign_keys = ON")
+            made.execute("PRAGMA temp_store = MEMORY")
+            made.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    engine = sa.create_engine("sqlite://", creator=connection, poolclass=sa.QueuePool, pool_size=4, max_overflow=-1)
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: sa.Connection) -> None:
+    # A writer takes its turn at once: one that read first and wrote later could be refused half-way.
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _home() -> Path:
+    """Where the migrations lie: beside the package in a checkout, inside it once installed."""
+    return Path(import_module("xpucached.migrations").__path__[0])
+
+
+def _revisions(home: Path | None = None) -> list[str]:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, and seldom needed
+
+    return [one.revision for one in ScriptDirectory(str(home or _home())).walk_revisions()]
+
+
+def migrate(connection: sa.Connection, home: Path | None = None) -> None:
+    """Bring the catalog to the newest revision, wholly or not at all; ``home`` is where the revisions lie."""
+    if home is None and _revision(connection) == tables.REVISION:
+        return
+    from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(home or _home()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    # A migration may make a table anew and drop the old one, and with foreign keys on that would delete its children.
+    # (Said to the driver: whatever goes through SQLAlchemy begins a transaction, in which this has no effect.)
+    driver = connection.connection.cursor()
+    driver.execute("PRAGMA foreign_keys = OFF")
+    connection.execution_options(immediate=True)
+    try:
+        with connection.begin():
+            command.upgrade(config, "head")
+            broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
+            if broken is not None:
+                raise CatalogError(f"a migration left a row without its parent in: {broken[0]}")
+    finally:
+        driver.execute("PRAGMA foreign_keys = ON")
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    with connection.begin():
+        if connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").first() is None:
+            return None
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()

@@ -1,0 +1,228 @@
+"""Record: runs, whose entries they were, and how far they cover their models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from xpucached.catalog import entries, environments
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, ENVIRONMENTS, MODELS, RUN_ENVIRONMENTS, RUNS, microseconds
+from xpucached.domain import Coverage, EntryState, ModelName, Outcome, Pass, Run, WarmReason
+from xpucached.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from xpucached.domain import Attribution, Environment, Model
+
+#: Runs that are kept of each model, and with them what it was seen to use.
+KEPT: Final = 200
+
+_LOST_DETAIL: Final = "the daemon ended while it ran"
+
+
+def begin(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
+    """Note that a run of the model begins, with the workload that it is given with."""
+    if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model.name)).first() is None:
+        raise NotFound(f"no such model: {model.name}", hint="`model list` shows all models")
+    number = connection.execute(
+        sa.insert(RUNS)
+        .values(
+            model=model.name,
+            workload=model.workload.digest,
+            reason=reason.value,
+            started=now,
+            host=host,
+            passes=[],
+            attributed=0,
+            detail="",
+            output="",
+        )
+        .returning(RUNS.c.id)
+    ).scalar_one()
+    return one(connection, number)
+
+
+def finish(
+    connection: sa.Connection,
+    number: int,
+    *,
+    outcome: Outcome,
+    passes: Sequence[Pass],
+    attribution: Attribution,
+    of: Sequence[Environment],
+    detail: str,
+    output: str,
+    now: datetime,
+) -> Run:
+    """Note how a run ended, and whose entries it made and used."""
+    both = attribution.created | attribution.used
+    updated = connection.execute(
+        sa.update(RUNS)
+        .where(RUNS.c.id == number, RUNS.c.finished.is_(None))
+        .values(
+            finished=now,
+            outcome=outcome.value,
+            passes=[asdict(one) for one in passes],
+            attributed=len(both),
+            detail=detail,
+            output=output,
+        )
+    ).rowcount
+    if not updated:
+        raise NotFound(f"no such run under way: {number}", hint="its model may have been removed while it ran")
+    rows = entries.rows_of(connection, both)
+    if rows:
+        connection.execute(
+            sa.insert(ATTRIBUTIONS),
+            [{"run_id": number, "entry_id": row, "created": one in attribution.created} for one, row in rows.items()],
+        )
+        connection.execute(
+            sa.update(ENTRIES)
+            .where(ENTRIES.c.id == sa.bindparam("row"))
+            .values(run_used=sa.func.max(sa.func.coalesce(ENTRIES.c.run_used, microseconds(now)), microseconds(now))),
+            [{"row": row} for row in rows.values()],
+        )
+    ids = environments.ensure(connection, dict.fromkeys(of))
+    if ids:
+        connection.execute(
+            sa.insert(RUN_ENVIRONMENTS),
+            [
+                {"run_id": number, "position": position, "environment_id": ids[one.fingerprint]}
+                for position, one in enumerate(dict.fromkeys(of))
+            ],
+        )
+    run = one(connection, number)
+    _prune(connection, run.model)
+    return run
+
+
+def _prune(connection: sa.Connection, model: ModelName) -> None:
+    mine = RUNS.c.model == model
+    newest = sa.select(RUNS.c.id).where(mine).order_by(RUNS.c.id.desc()).limit(KEPT)
+    # However long ago: it is what the model's entries are known by.
+    good = sa.select(sa.func.max(RUNS.c.id)).where(mine, RUNS.c.outcome == Outcome.WARMED.value)
+    connection.execute(
+        sa.delete(RUNS).where(mine, RUNS.c.id.not_in(newest), RUNS.c.id != sa.func.coalesce(good.scalar_subquery(), 0))
+    )
+
+
+def close_lost(connection: sa.Connection, now: datetime) -> int:
+    """Note of every unfinished run that its end was not seen; give their number."""
+    values = {"finished": now, "outcome": Outcome.LOST.value, "detail": _LOST_DETAIL}
+    return connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(values)).rowcount
+
+
+def one(connection: sa.Connection, number: int) -> Run:
+    """Give a run."""
+    found = _values(connection, RUNS.c.id == number)
+    if not found:
+        raise NotFound(f"no such run: {number}")
+    return found[0]
+
+
+def newest(connection: sa.Connection, model: ModelName | None, limit: int) -> tuple[Run, ...]:
+    """Give the newest runs, newest first."""
+    return tuple(_values(connection, sa.true() if model is None else RUNS.c.model == model, limit))
+
+
+def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None) -> list[Run]:
+    rows = connection.execute(sa.select(RUNS).where(condition).order_by(RUNS.c.id.desc()).limit(limit)).all()
+    return _read(connection, rows)
+
+
+def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
+    of: defaultdict[int, list[Environment]] = defaultdict(list)
+    for row in connection.execute(
+        sa.select(RUN_ENVIRONMENTS.c.run_id, ENVIRONMENTS)
+        .join(ENVIRONMENTS, ENVIRONMENTS.c.id == RUN_ENVIRONMENTS.c.environment_id)
+        .where(RUN_ENVIRONMENTS.c.run_id.in_([row.id for row in rows]))
+        .order_by(RUN_ENVIRONMENTS.c.position)
+    ):
+        of[row.run_id].append(environments.value(row))
+    return [
+        Run(
+            row.id,
+            ModelName(row.model),
+            row.workload,
+            WarmReason(row.reason),
+            row.started,
+            row.finished,
+            Outcome(row.outcome) if row.outcome else None,
+            row.host,
+            tuple(Pass(**one) for one in row.passes),
+            tuple(of[row.id]),
+            row.detail,
+            row.output,
+        )
+        for row in rows
+    ]
+
+
+def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
+    """Tell of each model how its last runs went, and what is left of the good one."""
+    rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
+    workloads: dict[str, str] = {row.name: row.workload for row in rows}
+    finished = RUNS.c.finished.is_not(None)
+    last = _newest_by_model(connection, finished)
+    good = _newest_by_model(connection, RUNS.c.outcome == Outcome.WARMED.value)
+    runs = {run.id: run for run in _read(connection, [*last.values(), *good.values()])}
+    remaining = _remaining(connection, [row.id for row in good.values()])
+    failures = _failures(connection, workloads)
+    return tuple(
+        Coverage(
+            ModelName(name),
+            runs[last[name].id] if name in last else None,
+            runs[good[name].id] if name in good else None,
+            failures[name],
+            good[name].attributed if name in good else 0,
+            remaining.get(good[name].id, 0) if name in good else 0,
+        )
+        for name in workloads
+    )
+
+
+def _newest_by_model(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> dict[str, sa.Row[tuple[object, ...]]]:
+    numbers = sa.select(sa.func.max(RUNS.c.id)).where(condition).group_by(RUNS.c.model)
+    return {row.model: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)))}
+
+
+def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, int]:
+    """Count the entries of each run that are there and not flawed."""
+    a = ATTRIBUTIONS.c
+    rows = connection.execute(
+        sa.select(a.run_id, sa.func.count())
+        .join(ENTRIES, ENTRIES.c.id == a.entry_id)
+        .where(a.run_id.in_(list(numbers)), ENTRIES.c.state != EntryState.FLAWED.value)
+        .group_by(a.run_id)
+    )
+    return {number: count for number, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
+
+
+def _failures(connection: sa.Connection, workloads: dict[str, str]) -> dict[str, int]:
+    """Count, back from the newest finished run, those that did not warm their model as it is now.
+
+    Another workload or another host ends the count, for what failed there may work here.  A cancelled run says
+    nothing.  A lost one counts: it may be the model that took the daemon down with it.
+    """
+    counts = dict.fromkeys(workloads, 0)
+    c = RUNS.c
+    rows = connection.execute(
+        sa.select(c.model, c.workload, c.host, c.outcome).where(c.finished.is_not(None)).order_by(c.id.desc())
+    )
+    hosts: dict[str, str] = {}
+    over: set[str] = set()
+    for model, workload, host, outcome in rows:
+        if model in over or outcome == Outcome.CANCELLED.value:
+            continue
+        if outcome == Outcome.WARMED.value or workload != workloads[model] or host != hosts.setdefault(model, host):
+            over.add(model)
+        else:
+            counts[model] += 1
+    return counts

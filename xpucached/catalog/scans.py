@@ -1,0 +1,303 @@
+"""Record: what a look at a store found.  The catalog is made equal to it in the caller's one transaction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog import environments
+from xpucached.catalog.tables import ENTRIES, STORES, Moment, microseconds
+from xpucached.domain import (
+    Delta,
+    EntryKey,
+    EntryState,
+    Flaw,
+    KindName,
+    Origin,
+    Store,
+    StoreOrigin,
+    StoreState,
+    StoreStatus,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from xpucached.domain import Architecture, Entry, Environment, Scan
+
+_T = TypeVar("_T")
+
+# Rows a statement: more gain nothing, and the whole of a large store need not stand in memory twice.
+_BATCH: Final = 1000
+
+# What is wrong here ends or begins by a lock or by time alone, and neither changes an entry's stamp.
+_PASSING: Final = (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED)
+
+# Made once: `json.dumps` would make one for every entry.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+# Entries below it declare nothing; their environment is a neighbour's.
+_SILENT: Final = "ext_kernel_compiler"
+
+# What the look saw.  A table of the connection: the database finds what vanished, and no row comes up here for it.
+_LOOK: Final = sa.Table(
+    "look",
+    sa.MetaData(),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("accessed", Moment),
+    prefixes=["TEMPORARY"],
+    sqlite_with_rowid=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the catalog held of an entry before a look."""
+
+    stamp: str
+    created: datetime
+    size: int
+    state: EntryState
+    flaw: Flaw | None
+    trusted: str | None  #: the digest that it had when it was first seen whole
+
+
+def judge(entry: Entry, before: Known | None) -> tuple[Entry, str | None]:
+    """Compare an entry with what it was: give it, flawed if its program changed in place, and the digest to trust.
+
+    The runtime never writes over a whole program.  So another digest in a file of the same size and birth is damage,
+    or somebody's hand.  An entry that vanished, or was not whole, in between begins anew.  Pure.
+    """
+    whole = entry.digest if entry.state is EntryState.OK else None
+    if before is None or before.created != entry.created or before.size != entry.size:
+        return entry, whole
+    if before.state is not EntryState.OK and before.flaw is not Flaw.BIN_CHANGED:
+        return entry, whole
+    if whole is None or before.trusted is None or whole == before.trusted:
+        return entry, before.trusted or whole
+    detail = f"its digest was {before.trusted} when it was first seen whole, and is {whole} now"
+    return replace(entry, state=EntryState.FLAWED, flaw=Flaw.BIN_CHANGED, detail=detail), before.trusted
+
+
+def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
+    """Make the catalog equal to the scan.  A store that could not be read keeps the entries it was known to have."""
+    store = _record_store(connection, scan)
+    if scan.state is StoreState.MISSING:
+        gone = connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.store_id == store)).rowcount
+        return _delta(connection, store, vanished=gone)
+    if scan.state is not StoreState.OK:
+        return _delta(connection, store)
+    # If anything fails from here on, the rollback takes this table with it.
+    _LOOK.create(connection, checkfirst=False)
+    declared = {entry.environment for entry in scan.entries if entry.environment is not None}
+    rows = environments.ensure(connection, {one: architecture(one) for one in declared})
+    numbers = {one: rows[one.fingerprint] for one in declared}
+    added = changed = 0
+    for some in _batches(scan.entries):
+        before = _known(connection, store, [entry.id.key for entry in some])
+        _note(connection, [(entry.id.key, entry.accessed) for entry in some])
+        judged = [judge(entry, before.get(entry.id.key)) for entry in some]
+        facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
+        connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
+        added += len({entry.id.key for entry in some} - before.keys())
+        changed += sum(_differs(entry, before[entry.id.key]) for entry, _ in judged if entry.id.key in before)
+    for seen in _batches(scan.unchanged):
+        _note(connection, [(one.key, one.accessed) for one in seen])
+    if scan.unchanged:
+        _touch(connection, store)
+    vanished = connection.execute(
+        sa.delete(ENTRIES).where(ENTRIES.c.store_id == store, ENTRIES.c.key.not_in(sa.select(_LOOK.c.key)))
+    ).rowcount
+    _LOOK.drop(connection, checkfirst=False)
+    return _delta(connection, store, added=added, changed=changed, vanished=vanished)
+
+
+def _batches(values: Iterable[_T]) -> Iterator[list[_T]]:
+    rest = iter(values)
+    while some := list(islice(rest, _BATCH)):
+        yield some
+
+
+def _record_store(connection: sa.Connection, scan: Scan) -> int:
+    store = scan.found.store
+    facts = {
+        "origin": scan.found.origin.value,
+        "via": scan.found.via,
+        "state": scan.state.value,
+        "owner": scan.owner,
+        "foreign_files": scan.foreign,
+        "scanned": scan.at,
+        "notes": list(scan.notes),
+    }
+    connection.execute(
+        insert(STORES)
+        .values(kind=store.kind, root=str(store.root), **facts)
+        .on_conflict_do_update(index_elements=[STORES.c.kind, STORES.c.root], set_=facts)
+    )
+    number: int = connection.execute(sa.select(STORES.c.id).where(*_is(store))).scalar_one()
+    return number
+
+
+def _is(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return (STORES.c.kind == store.kind, STORES.c.root == str(store.root))
+
+
+def _note(connection: sa.Connection, seen: list[tuple[EntryKey, datetime | None]]) -> None:
+    rows = [(key, None if accessed is None else microseconds(accessed)) for key, accessed in seen]
+    connection.exec_driver_sql("INSERT OR IGNORE INTO look (key, accessed) VALUES (?, ?)", rows)
+
+
+def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, Known]:
+    c = ENTRIES.c
+    rows = connection.execute(
+        sa.select(c.key, c.stamp, c.created, c.size, c.state, c.flaw, c.trusted).where(
+            c.store_id == store, c.key.in_(keys)
+        )
+    )
+    return {
+        EntryKey(row.key): Known(
+            row.stamp, row.created, row.size, EntryState(row.state), Flaw(row.flaw) if row.flaw else None, row.trusted
+        )
+        for row in rows
+    }
+
+
+def _differs(entry: Entry, before: Known) -> bool:
+    return (entry.stamp, entry.state, entry.flaw) != (before.stamp, before.state, before.flaw)
+
+
+def _facts(
+    entry: Entry, trusted: str | None, store: int, numbers: Mapping[Environment, int], now: datetime
+) -> dict[str, str | int | None]:
+    """Give a row by column.  Times are numbers already: these go straight to the driver, which is twice as fast."""
+    origin = None
+    if entry.environment is not None:
+        origin = Origin.OBSERVED if entry.id.key.startswith(_SILENT) else Origin.DECLARED
+    names = [name for kernel in entry.kernels for name in (kernel.name, kernel.display)]
+    return {
+        "store_id": store,
+        "key": entry.id.key,
+        "ref": entry.id.ref,
+        "stamp": entry.stamp,
+        "state": entry.state.value,
+        "flaw": entry.flaw.value if entry.flaw else None,
+        "size": entry.size,
+        "allocated": entry.allocated,
+        "created": microseconds(entry.created),
+        "accessed": None if entry.accessed is None else microseconds(entry.accessed),
+        "first_seen": microseconds(now),
+        "environment_id": numbers[entry.environment] if entry.environment else None,
+        "origin": origin.value if origin else None,
+        "options": entry.options,
+        "constants": entry.constants,
+        "image": entry.image.value if entry.image else None,
+        "image_size": entry.image_size,
+        "binary": entry.binary.value if entry.binary else None,
+        "digest": entry.digest,
+        "trusted": trusted,
+        "detail": entry.detail,
+        "kernels": _kernels(entry),
+        "kernel_names": "\n".join(dict.fromkeys(names)),
+    }
+
+
+def _kernels(entry: Entry) -> str:
+    if not entry.kernels:
+        return "[]"
+    rows = [(one.name, None if one.display == one.name else one.display, one.library) for one in entry.kernels]
+    return _ENCODER.encode(rows)
+
+
+def _touch(connection: sa.Connection, store: int) -> None:
+    """Give the unchanged entries the access times that the look saw; those that have them stay unwritten."""
+    c = ENTRIES.c
+    connection.execute(
+        sa.update(ENTRIES)
+        .values(accessed=_LOOK.c.accessed)
+        .where(c.store_id == store, c.key == _LOOK.c.key, c.accessed.is_distinct_from(_LOOK.c.accessed))
+    )
+
+
+def _delta(connection: sa.Connection, store: int, *, added: int = 0, changed: int = 0, vanished: int = 0) -> Delta:
+    count, size = connection.execute(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(ENTRIES.c.allocated), 0)).where(
+            ENTRIES.c.store_id == store
+        )
+    ).one()
+    return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=size)
+
+
+# `run_used` belongs to the runs, and the rest of what only the catalog knows outlives a change of the files.
+_COLUMNS: Final = tuple(column.name for column in ENTRIES.c if column.name not in {"id", "run_used"})
+_FRESH: Final = tuple(name for name in _COLUMNS if name not in {"store_id", "key", "ref", "first_seen"})
+_UPSERT: Final = (
+    f"INSERT INTO entries ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our names
+    f" ON CONFLICT (store_id, key) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _FRESH)}"
+)
+
+
+def stamps(connection: sa.Connection, store: Store) -> dict[EntryKey, str]:
+    """Give the stamps of the entries that need no second look while they keep theirs."""
+    c = ENTRIES.c
+    rows = connection.execute(
+        sa.select(c.key, c.stamp)
+        .join(STORES, STORES.c.id == c.store_id)
+        .where(
+            *_is(store),
+            c.state != EntryState.UNFINISHED.value,
+            sa.or_(c.flaw.is_(None), c.flaw.not_in([flaw.value for flaw in _PASSING])),
+        )
+    )
+    return {EntryKey(key): stamp for key, stamp in rows}
+
+
+def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
+    """Give every store that was looked at, with its figures."""
+    c = ENTRIES.c
+    figures = (
+        sa.select(
+            c.store_id,
+            sa.func.count().label("entries"),
+            sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, 1), else_=0)).label("flawed"),
+            sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, 1), else_=0)).label("unfinished"),
+            sa.func.sum(c.size).label("size"),
+            sa.func.sum(c.allocated).label("allocated"),
+        )
+        .group_by(c.store_id)
+        .subquery()
+    )
+    rows = connection.execute(
+        sa.select(STORES, figures)
+        .outerjoin(figures, figures.c.store_id == STORES.c.id)
+        .order_by(STORES.c.kind, STORES.c.root)
+    )
+    return tuple(
+        StoreStatus(
+            Store(KindName(row.kind), Path(row.root)),
+            StoreOrigin(row.origin),
+            row.via,
+            StoreState(row.state),
+            row.owner,
+            row.entries or 0,
+            row.flawed or 0,
+            row.unfinished or 0,
+            row.size or 0,
+            row.allocated or 0,
+            row.foreign_files,
+            row.scanned,
+            tuple(row.notes),
+        )
+        for row in rows
+    )
+
+
+def forget(connection: sa.Connection, store: Store) -> None:
+    """Forget a store and all that was in it; one that is not known is forgotten already."""
+    connection.execute(sa.delete(STORES).where(*_is(store)))

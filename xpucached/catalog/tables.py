@@ -1,0 +1,211 @@
+"""Record: the catalog's tables, as the newest migration leaves them.
+
+Times are microseconds since 1970 in UTC, sizes are bytes, both integers; enums are their text; paths are text.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
+#: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
+REVISION: Final = "0001"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    """Give the number that stands for a time; a naive one is refused with `TypeError`."""
+    return (moment - _EPOCH) // _TICK
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware time, stored as microseconds since 1970 in UTC."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        """Turn a time into its number; a naive one is refused with `TypeError`."""
+        return None if value is None else microseconds(value)
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Turn a number into its time."""
+        return None if value is None else _EPOCH + timedelta(microseconds=value)
+
+
+METADATA: Final = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _parent(column: str) -> sa.ForeignKey:
+    return sa.ForeignKey(column, ondelete="CASCADE")
+
+
+ENVIRONMENTS: Final = sa.Table(
+    "environments",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
+    sa.Column("platform", sa.Text, nullable=False),
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("driver", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text),
+    sa.Column("first", Moment),  # when this host first offered it
+    sa.Column("last", Moment),
+    sa.Column("present", sa.Boolean(create_constraint=False), nullable=False),
+)
+
+STORES: Final = sa.Table(
+    "stores",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("via", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("owner", sa.Integer),
+    sa.Column("foreign_files", sa.Integer, nullable=False),
+    sa.Column("scanned", Moment, nullable=False),
+    sa.Column("notes", sa.JSON, nullable=False),
+    sa.UniqueConstraint("kind", "root"),
+)
+
+ENTRIES: Final = sa.Table(
+    "entries",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("store_id", _parent("stores.id"), nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("ref", sa.Text, nullable=False),
+    sa.Column("stamp", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("flaw", sa.Text),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("allocated", sa.BigInteger, nullable=False),
+    sa.Column("created", Moment, nullable=False),
+    sa.Column("accessed", Moment),
+    sa.Column("first_seen", Moment, nullable=False),
+    sa.Column("run_used", Moment),  # when the newest run that created or used it ended
+    sa.Column("environment_id", sa.ForeignKey("environments.id")),
+    sa.Column("origin", sa.Text),
+    sa.Column("options", sa.Text, nullable=False),
+    sa.Column("constants", sa.Text, nullable=False),
+    sa.Column("image", sa.Text),
+    sa.Column("image_size", sa.BigInteger, nullable=False),
+    sa.Column("binary", sa.Text),
+    sa.Column("digest", sa.Text),
+    sa.Column("trusted", sa.Text),  # the digest that it had when it was first seen whole
+    sa.Column("detail", sa.Text, nullable=False),
+    # The two long ones stand last, so that questions about the others need not read through them.
+    sa.Column("kernels", sa.Text, nullable=False),  # JSON: [mangled, for people or null, library or null] each
+    sa.Column("kernel_names", sa.Text, nullable=False),  # one a line, mangled and for people, for searching
+    sa.UniqueConstraint("store_id", "key"),
+)
+sa.Index(None, ENTRIES.c.ref)
+# These cover the sums that `status` asks for, so that it costs no walk over the rows.
+sa.Index(None, ENTRIES.c.environment_id, ENTRIES.c.state, ENTRIES.c.allocated)
+sa.Index(None, ENTRIES.c.store_id, ENTRIES.c.state, ENTRIES.c.size, ENTRIES.c.allocated)
+
+MODELS: Final = sa.Table(
+    "models",
+    METADATA,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("command", sa.JSON, nullable=False),
+    sa.Column("directory", sa.Text, nullable=False),
+    sa.Column("variables", sa.JSON, nullable=False),
+    sa.Column("timeout", sa.Float, nullable=False),
+    sa.Column("workload", sa.Text, nullable=False),  # `Workload.digest`
+    sa.Column("store", sa.Text),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("pinned", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+)
+
+RUNS: Final = sa.Table(
+    "runs",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("model", _parent("models.name"), nullable=False),
+    sa.Column("workload", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("started", Moment, nullable=False),
+    sa.Column("finished", Moment),
+    sa.Column("outcome", sa.Text),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("passes", sa.JSON, nullable=False),
+    sa.Column("attributed", sa.Integer, nullable=False),  # entries it created or used, those gone since included
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("output", sa.Text, nullable=False),
+    sqlite_autoincrement=True,  # people quote run numbers: none is given twice
+)
+sa.Index(None, RUNS.c.model, RUNS.c.id)
+
+RUN_ENVIRONMENTS: Final = sa.Table(
+    "run_environments",
+    METADATA,
+    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+ATTRIBUTIONS: Final = sa.Table(
+    "attributions",
+    METADATA,
+    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("entry_id", _parent("entries.id"), primary_key=True),
+    sa.Column("created", sa.Boolean(create_constraint=False), nullable=False),
+    sqlite_with_rowid=False,
+)
+sa.Index(None, ATTRIBUTIONS.c.entry_id)
+
+HOST: Final = sa.Table(
+    "host",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),  # one row: 1
+    sa.Column("surveyed", Moment, nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),  # the last survey, whole; `hosts` writes and reads it
+)
+
+CHANGES: Final = sa.Table(
+    "changes",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", Moment, nullable=False),
+    sa.Column("stamp", sa.Text, nullable=False),
+)
+
+CHANGE_ENVIRONMENTS: Final = sa.Table(
+    "change_environments",
+    METADATA,
+    sa.Column("change_id", _parent("changes.id"), primary_key=True),
+    sa.Column("environment_id", sa.ForeignKey("environments.id"), primary_key=True),
+    sa.Column("appeared", sa.Boolean(create_constraint=False), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+INTENTS: Final = sa.Table(
+    "intents",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("root", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
