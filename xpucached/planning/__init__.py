@@ -1,0 +1,12 @@
+"""Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
+
+Divided by subject: `prewarm`, `standing`, `eviction`, `attribution`.  Other rooms use the names below.
+"""
+
+from __future__ import annotations
+
+from xpucached.planning.attribution import attribute as attribute
+from xpucached.planning.eviction import plan_eviction as plan_eviction
+from xpucached.planning.prewarm import plan_prewarm as plan_prewarm
+from xpucached.planning.standing import verdict as verdict
+from xpucached.planning.standing import warmth as warmth

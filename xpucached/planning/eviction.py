@@ -1,0 +1,281 @@
+"""Decide: which entries may go, and why.  Pure.
+
+Kept always: what is being written, what is younger than the grace, and what a pinned model can use in a present
+environment.  Then, in this order, goes what is
+
+flawed       unless the flaw is harmless, or only hides the entry until a lower slot of its leaf is mended
+superseded   for an older driver of a present device, beyond the generations kept for going back
+gone         for a device that this host once had and has not had for a while
+unused       not used for longer than the policy says
+over budget  the least recently used of the rest, until all stores together fit
+
+Generations follow a lineage, which is (platform, device).  A new driver may change the version string as well as its
+own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
+platforms differently (``… Level-Zero`` and ``… Level-Zero V2``), so their entries are two lineages: neither supersedes
+the other, because programs with either adapter may run side by side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import Effect, EntryState, Evict, EvictionPlan, EvictReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xpucached.domain import Environment, Host, IndexedEntry, Model, ModelName, Policy, Presence
+
+    _Lineage = tuple[str, str]
+
+_GONE_AFTER: Final = timedelta(days=14)
+"""A device may be away for a repair or a journey (an external GPU), and compiling for it again takes hours.  After two
+weeks it is more likely sold; being wrong costs one prewarming."""
+
+# A hidden entry is whole: once the damaged slot below it is gone and the gap closed, the runtime finds it again.
+_BEARABLE: Final = frozenset({Effect.HARMLESS, Effect.HIDDEN})
+
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+_ORDER: Final = {reason: number for number, reason in enumerate(EvictReason)}
+
+
+def plan_eviction(
+    entries: Iterable[IndexedEntry],
+    host: Host,
+    presence: Iterable[Presence],
+    warm: frozenset[ModelName],
+    models: Mapping[ModelName, Model],
+    policy: Policy,
+    now: datetime,
+    *,
+    reasons: frozenset[EvictReason] | None = None,
+    asked: bool = True,
+) -> EvictionPlan:
+    """Decide which entries may go, in which order, and why.
+
+    ``presence`` is the host's history, ``warm`` names the models that are warm now, ``models`` are all that are
+    registered.  With ``reasons`` only those are considered.  Without ``asked`` nobody looks the plan over: then a
+    driver that this host never offered is taken for a container's while its entries were used lately.  The plan for
+    what this plan leaves is empty.
+    """
+    every = list(entries)
+    known = {one.environment: one for one in presence}
+    ground = _Ground(host, known, warm, models, policy, now, asked)
+    rest = [one for one in every if not ground.protects(one)]
+    protected = [one for one in every if ground.protects(one)]
+    considered = frozenset(EvictReason) if reasons is None else reasons
+    evict: list[Evict] = []
+    while True:
+        # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
+        found = _one_round(rest, protected, ground, considered)
+        if not found:
+            break
+        evict += found
+        gone = {one.entry.entry.id for one in found}
+        rest = [one for one in rest if one.entry.id not in gone]
+    evict.sort(key=lambda one: _ORDER[one.reason])
+    return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(every) - len(evict))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What every decision rests on."""
+
+    host: Host
+    presence: Mapping[Environment, Presence]
+    warm: frozenset[ModelName]
+    models: Mapping[ModelName, Model]
+    policy: Policy
+    now: datetime
+    asked: bool
+
+    def protects(self, one: IndexedEntry) -> bool:
+        """Tell whether an entry is kept whatever else holds."""
+        entry = one.entry
+        if entry.state is EntryState.UNFINISHED:
+            return True
+        # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
+        born = entry.created if entry.created <= self.now else one.first_seen
+        if (self.now - born).total_seconds() < self.policy.grace:
+            return True
+        if not self._usable(one) or _flawed(one):
+            return False
+        return any(name in self.models and self.models[name].pinned for name in one.models)
+
+    def needed(self, one: IndexedEntry) -> bool:
+        """Tell whether a registered model uses an entry on this host now."""
+        return self._usable(one) and any(name in self.models for name in one.models)
+
+    def _usable(self, one: IndexedEntry) -> bool:
+        # Intermediate code of run-time compiled sources is for no device, and so for every one.
+        return one.entry.environment is None or one.entry.environment in self.host.environments
+
+
+def _flawed(one: IndexedEntry) -> bool:
+    entry = one.entry
+    return entry.state is EntryState.FLAWED and entry.flaw is not None and entry.flaw.effect not in _BEARABLE
+
+
+def _one_round(
+    rest: Sequence[IndexedEntry],
+    protected: Sequence[IndexedEntry],
+    ground: _Ground,
+    considered: frozenset[EvictReason],
+) -> list[Evict]:
+    superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
+    found: list[Evict] = []
+    left: list[IndexedEntry] = []
+    for one in rest:
+        decision = _decide(one, ground, superseded, considered)
+        if decision is None:
+            left.append(one)
+        else:
+            found.append(decision)
+    found.sort(key=lambda decided: _age(decided.entry))
+    if EvictReason.BUDGET in considered and ground.policy.max_bytes is not None:
+        found += _over_budget(left, protected, ground, ground.policy.max_bytes)
+    return found
+
+
+def _decide(
+    one: IndexedEntry,
+    ground: _Ground,
+    superseded: Mapping[Environment, str],
+    considered: frozenset[EvictReason],
+) -> Evict | None:
+    flaw = one.entry.flaw
+    if EvictReason.FLAWED in considered and flaw is not None and _flawed(one):
+        return Evict(one, EvictReason.FLAWED, flaw.words)
+    environment = one.entry.environment
+    if environment is not None and environment in superseded and _warm_without(one, ground):
+        return Evict(one, EvictReason.SUPERSEDED, superseded[environment])
+    if EvictReason.GONE in considered and environment is not None:
+        since = _gone_since(one, environment, ground)
+        if since is not None:
+            detail = f"for {environment.device}, which this host has not had since {since:%Y-%m-%d}"
+            return Evict(one, EvictReason.GONE, detail)
+    limit = ground.policy.max_unused
+    if EvictReason.UNUSED in considered and limit is not None:
+        idle = (ground.now - one.last_used).total_seconds()
+        if idle > limit:
+            detail = f"not used for {idle / 86400:.0f} days, since {one.last_used:%Y-%m-%d}"
+            return Evict(one, EvictReason.UNUSED, detail)
+    return None
+
+
+def _age(one: IndexedEntry) -> tuple[datetime, str, str]:
+    """Order entries by last use, the oldest first; those of one moment by where they are."""
+    return (one.last_used, str(one.entry.id.store.root), one.entry.id.key)
+
+
+# -- older drivers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Traces:
+    """What the entries of one environment tell about it."""
+
+    created: datetime = _LONG_AGO  #: when the newest was
+    used: datetime = _LONG_AGO  #: when any was last
+
+
+def _superseded(
+    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _Ground
+) -> Mapping[Environment, str]:
+    """Tell which environments are too old to be kept for going back, each with the sentence that says so."""
+    present: defaultdict[_Lineage, list[Environment]] = defaultdict(list)
+    for environment in ground.host.environments:
+        present[environment.lineage].append(environment)
+    generations: defaultdict[_Lineage, defaultdict[Environment, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
+    for one in (*rest, *protected):
+        its = one.entry.environment
+        if its is not None and its.lineage in present and its not in present[its.lineage]:
+            traces = generations[its.lineage][its]
+            traces.created = max(traces.created, one.entry.created)
+            traces.used = max(traces.used, one.last_used)
+    found: dict[Environment, str] = {}
+    kept = ground.policy.keep_driver_generations
+    for lineage, past in generations.items():
+        # What others still have is nothing to go back to, so it takes no other generation's place.
+        old = [one for one in past if not _in_use(one, past[one], present[lineage], ground)]
+        old.sort(key=lambda one: _recency(one, past[one].created, ground), reverse=True)
+        now = ", ".join(sorted({one.driver for one in present[lineage]}))
+        back = {0: "none", 1: "one"}.get(kept, str(kept))
+        for environment in old[kept:]:
+            found[environment] = f"for driver {environment.driver}; now it is {now}, and {back} older is kept"
+    return found
+
+
+def _in_use(environment: Environment, traces: _Traces, present: Sequence[Environment], ground: _Ground) -> bool:
+    """Tell whether a container, or a program with a driver of its own, still seems to have an absent driver."""
+    since = _successor_since(environment, present, ground)
+    if since is None or traces.created > since:
+        return True
+    known = ground.presence.get(environment)
+    once_ours = known is not None and known.last is not None
+    return not ground.asked and not once_ours and ground.now - traces.used < _GONE_AFTER
+
+
+def _recency(
+    environment: Environment, newest: datetime, ground: _Ground
+) -> tuple[bool, datetime, datetime, datetime, str]:
+    """Order the generations of one lineage: the host's own history first, else by their newest entry."""
+    known = ground.presence.get(environment)
+    if known is None or known.last is None:
+        return (False, newest, _LONG_AGO, _LONG_AGO, environment.identity)
+    return (True, known.last, known.first or _LONG_AGO, newest, environment.identity)
+
+
+def _successor_since(environment: Environment, present: Sequence[Environment], ground: _Ground) -> datetime | None:
+    """Tell when the present environment that took another's place came; None if that is not known."""
+    known = [ground.presence[one] for one in present if one in ground.presence]
+    firsts = sorted(one.first for one in known if one.first is not None)
+    before = ground.presence.get(environment)
+    if before is not None and before.last is not None:
+        # Several drivers may serve one device: the one that was there all along replaced nothing.
+        after = [first for first in firsts if first >= before.last]
+        firsts = after or firsts
+    return firsts[0] if firsts else None
+
+
+def _warm_without(one: IndexedEntry, ground: _Ground) -> bool:
+    """Warm before evict: every registered model that has this entry must be warm by others now."""
+    return all(name in ground.warm for name in one.models if name in ground.models)
+
+
+# -- devices that went, and the budget ----------------------------------------------------------------------------
+
+
+def _gone_since(one: IndexedEntry, environment: Environment, ground: _Ground) -> datetime | None:
+    """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
+    if not ground.host.environments:
+        # No device at all is more likely a broken driver than an empty machine.
+        return None
+    if any(environment.lineage == other.lineage for other in ground.host.environments):
+        return None
+    known = ground.presence.get(environment)
+    if known is None or known.last is None:
+        return None
+    # Somebody who used it since then has the device all the same (a container, another driver directory).
+    since = max(known.last, one.last_used)
+    return since if ground.now - since > _GONE_AFTER else None
+
+
+def _over_budget(
+    left: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _Ground, limit: int
+) -> list[Evict]:
+    """Take the least recently used until the stores fit; what a registered model uses here goes last."""
+    total = sum(one.entry.allocated for one in (*left, *protected))
+    found: list[Evict] = []
+    detail = f"least recently used; the stores hold {total} bytes, more than the {limit} allowed"
+    for one in sorted(left, key=lambda one: (ground.needed(one), *_age(one))) if total > limit else ():
+        if total <= limit:
+            break
+        if one.entry.allocated > 0:
+            total -= one.entry.allocated
+            found.append(Evict(one, EvictReason.BUDGET, detail))
+    return found

@@ -1,0 +1,150 @@
+"""Decide: which models to warm now, and which wait.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import Deferred, Outcome, PrewarmPlan, Warm, WarmReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpucached.domain import Coverage, Environment, Host, Model, ModelName, Policy, Run
+
+_LONGEST_DELAY: Final = 30 * 86400.0
+"""Doubling has to end somewhere: a month is as good as never, and no date overflows."""
+
+# These runs say nothing about the model: we were stopped, or died.
+_SILENT: Final = frozenset({Outcome.CANCELLED, Outcome.LOST})
+
+NO_DEVICE: Final = "no device to warm it on"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Why a model is not warm."""
+
+    reason: WarmReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A model's failures in a row under the present circumstances, and when it may be tried again."""
+
+    count: int
+    last: Run
+    until: datetime | None  #: None: not by itself
+
+
+def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
+    """Tell why a model is not warm on a host that has a device; None if it is.
+
+    It is warm if its last good run had the present workload, each environment of that run is still offered (or, if it
+    touched none, the host offers exactly what it did then), and all its entries are still there and whole.
+    """
+    good = coverage.good if coverage is not None else None
+    if coverage is None or good is None:
+        return _never_warmed(model, coverage.last if coverage is not None else None, host)
+    if good.workload != model.workload.digest:
+        return Need(WarmReason.CHANGED, "its workload changed since it was warmed")
+    gone = sorted(set(good.environments) - set(host.environments))
+    if gone:
+        return Need(WarmReason.DRIVER, _gone(gone[0], host))
+    if not good.environments and good.host != host.signature:
+        return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
+    if coverage.remaining < coverage.entries:
+        lost = coverage.entries - coverage.remaining
+        return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged")
+    return None
+
+
+def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
+    if last is None or last.outcome in _SILENT:
+        return Need(WarmReason.NEVER, "it has never been warmed")
+    if last.workload != model.workload.digest:
+        return Need(WarmReason.CHANGED, "its workload changed since it was tried")
+    if last.host != host.signature:
+        return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was tried")
+    return Need(WarmReason.NEVER, "it has never been warmed")
+
+
+def _gone(environment: Environment, host: Host) -> str:
+    present = sorted({one.driver for one in host.environments if one.lineage == environment.lineage})
+    if present:
+        return f"it was warmed for driver {environment.driver}; {environment.device} now has {', '.join(present)}"
+    return f"it was warmed for {environment.device}, which this host does not offer now"
+
+
+def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy, now: datetime) -> Failure | None:
+    """Tell how often a model failed in a row; None if it did not, or if it may start afresh because things changed."""
+    last = coverage.last if coverage is not None else None
+    if coverage is None or last is None or coverage.failures <= 0:
+        return None
+    if last.workload != model.workload.digest or last.host != host.signature:
+        return None
+    if coverage.failures >= policy.attempts:
+        return Failure(coverage.failures, last, None)
+    ended = last.finished if last.finished is not None else last.started
+    if last.outcome in _SILENT or ended > now:
+        # We were stopped, or the clock was set back: neither is a reason to wait.
+        return Failure(coverage.failures, last, now)
+    delay = min(policy.retry_after * 2.0 ** (coverage.failures - 1), _LONGEST_DELAY)
+    return Failure(coverage.failures, last, ended + timedelta(seconds=delay))
+
+
+def told(failed: Failure) -> str:
+    """Tell of failures, as the beginning of a sentence."""
+    how = f"{failed.last.outcome or 'failed'}: {failed.last.detail}" if failed.last.detail else f"{failed.last.outcome}"
+    times = "once" if failed.count == 1 else f"{failed.count} times in a row"
+    return f"it could not be warmed, {times} ({how})"
+
+
+def plan_prewarm(
+    models: Iterable[Model],
+    coverage: Iterable[Coverage],
+    host: Host,
+    policy: Policy,
+    now: datetime,
+    *,
+    force: frozenset[ModelName] | None = None,
+) -> PrewarmPlan:
+    """Decide which models to warm now, the most urgent first (priority, then name), and which wait.
+
+    Models in ``force`` are warmed even if they are warm, or failed too often: somebody asked for them by name.
+    """
+    known = {one.model: one for one in coverage}
+    warm: list[Warm] = []
+    deferred: list[Deferred] = []
+    covered: list[ModelName] = []
+    for model in sorted(models, key=lambda one: (-one.priority, one.name)):
+        if not host.environments:
+            deferred.append(Deferred(model.name, NO_DEVICE, None))
+            continue
+        mine = known.get(model.name)
+        wanted = need(model, mine, host)
+        if force is not None and model.name in force:
+            warm.append(
+                Warm(model, WarmReason.MANUAL, f"asked for; {wanted.detail if wanted else 'it is warm already'}")
+            )
+            continue
+        if wanted is None:
+            covered.append(model.name)
+            continue
+        failed = failure(model, mine, host, policy, now)
+        if failed is None:
+            warm.append(Warm(model, wanted.reason, wanted.detail))
+        elif failed.until is not None and failed.until <= now:
+            warm.append(Warm(model, WarmReason.RETRY, f"{told(failed)}; {wanted.detail}"))
+        else:
+            deferred.append(Deferred(model.name, f"{told(failed)}; {again(failed)}", failed.until))
+    return PrewarmPlan(tuple(warm), tuple(deferred), tuple(covered))
+
+
+def again(failed: Failure) -> str:
+    """Tell when a model that failed is tried again."""
+    if failed.until is None:
+        return "it is not tried again until its workload or the driver changes, or somebody asks for it"
+    return f"it is tried again after {failed.until:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,106 @@
+"""Decide: how a model and the whole host stand, in words.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import Verdict, WarmReason, Warmth
+from xpucached.planning.prewarm import NO_DEVICE, again, failure, need, told
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from xpucached.domain import Coverage, Host, Model, ModelStatus, Policy, Problem
+
+# With one of these a model that somebody declared may be missing from our list, so that "all" is not all.
+_HIDING: Final = frozenset({"bad-settings", "conflict"})
+
+_NAMED: Final = 3
+"""Models or drivers that one sentence names."""
+
+
+def warmth(
+    model: Model,
+    coverage: Coverage | None,
+    host: Host,
+    policy: Policy,
+    now: datetime,
+    *,
+    warming: bool = False,
+) -> tuple[Warmth, str, WarmReason | None]:
+    """Tell how a model stands, why, and for which reason it will be warmed; ``warming`` says that it is just now."""
+    if not host.environments:
+        return Warmth.COLD, NO_DEVICE, None
+    wanted = need(model, coverage, host)
+    if warming:
+        return Warmth.WARMING, wanted.detail if wanted else "it is warmed once more", wanted.reason if wanted else None
+    if wanted is None:
+        good = coverage.good if coverage is not None else None
+        count = coverage.entries if coverage is not None else 0
+        proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
+        return Warmth.WARM, f"all its {count} entries are there; {proof}", None
+    failed = failure(model, coverage, host, policy, now)
+    if failed is None:
+        return Warmth.COLD, wanted.detail, wanted.reason
+    return Warmth.FAILED, f"{told(failed)}; {again(failed)}", WarmReason.RETRY
+
+
+def verdict(
+    host: Host | None,
+    models: Sequence[ModelStatus],
+    problems: Sequence[Problem],
+    *,
+    starting: bool = False,
+) -> tuple[Verdict, str]:
+    """Tell in one sentence whether this host is warm, and what to do if it is not."""
+    word, sentence = _judge(host, models, problems, starting=starting)
+    hiding = sum(problem.code in _HIDING for problem in problems)
+    if hiding and word is not Verdict.STARTING:
+        sentence += f"; {_count(hiding, 'mistake')} in the configuration, see the problems"
+    return word, sentence
+
+
+def _judge(
+    host: Host | None, models: Sequence[ModelStatus], problems: Sequence[Problem], *, starting: bool
+) -> tuple[Verdict, str]:
+    if starting:
+        return Verdict.STARTING, "Starting: looking at the host and its stores"
+    if host is None or not host.environments:
+        about = [problem for problem in problems if problem.code not in _HIDING]
+        why = f": {about[0].message}" if about else ""
+        return Verdict.NO_DEVICE, f"No device: programs find none on this host{why}; see: xpucachectl devices"
+    if not models:
+        return Verdict.NO_MODELS, "No models: nothing is kept warm; run: xpucachectl model add NAME -- COMMAND"
+    return _judge_models(host, models)
+
+
+def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, str]:
+    drivers = sorted({one.driver for one in host.environments})
+    on = f"for driver {_names(drivers)}" if len(drivers) == 1 else f"for drivers {_names(drivers)}"
+    by = {state: [one.model.name for one in models if one.warmth is state] for state in Warmth}
+    total, warm, failed, cold = len(models), len(by[Warmth.WARM]), by[Warmth.FAILED], by[Warmth.COLD]
+    if by[Warmth.WARMING]:
+        sentence = f"Warming: {_of(warm, total)} warm {on}; {_names(by[Warmth.WARMING])} is under way"
+        return Verdict.WARMING, sentence
+    if failed:
+        sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({_names(failed)})"
+        return Verdict.FAILED, f"{sentence}; see: xpucachectl model show {failed[0]}"
+    if cold:
+        return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"
+    if total == 1:
+        return Verdict.WARM, f"Warm: {models[0].model.name} is warm {on}"
+    return Verdict.WARM, f"Warm: all {total} models are warm {on}"
+
+
+def _of(some: int, total: int) -> str:
+    return f"{some} of {_count(total, 'model')} {'is' if some == 1 else 'are'}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
