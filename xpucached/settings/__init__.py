@@ -1,0 +1,291 @@
+"""Door: configuration and model files; with `host` the only reader of the outside.  Home of pydantic-settings.
+
+One TOML file, and ``XPUCACHED_SECTION_KEY`` variables over it.  What is wrong is refused with its file, its line and
+what was expected, so whoever holds a `Settings` needs no checks of his own.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
+
+from xpucached.domain import Policy
+from xpucached.errors import SettingsError
+from xpucached.settings.document import PREFIX, UNLIMITED, Document, Key, explain, keys, spell
+from xpucached.settings.modelfiles import models as models
+from xpucached.settings.texts import Mistake, Toml, read, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+    from xpucached.domain import KindName
+
+_NAME: Final = "xpucached"
+_MANUAL: Final = "docs/configuration.md describes every key and variable"
+
+# The client's variable for the same thing, so that one variable moves both ends of the socket.
+_SOCKET: Final = "XPUCACHED_SOCKET"
+
+# What begins like ours and is not configuration: the mark of a model's process, and where the tests find runtimes.
+_FOREIGN: Final = frozenset({"XPUCACHED_RUN", "XPUCACHED_RUNTIMES", "XPUCACHED_REQUIRE_RUNTIMES"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration in effect."""
+
+    file: Path  #: the file that was read, or that would be if it were there
+    state: Path  #: directory of the catalog and the lock
+    cache: Path  #: directory of the managed stores
+    socket: Path
+    socket_mode: int
+    models_directory: Path
+    find_stores: bool
+    store_paths: tuple[Path, ...]
+    variables: Mapping[str, str]  #: what programs that use the cache find in their environment on this host
+    probe_timeout: float
+    policy: Policy
+    scan_interval: float
+    settle: float
+    prewarm_automatically: bool
+    evict_automatically: bool
+    log_level: str  #: as `logging` spells it
+    _shown: Mapping[str, str]
+
+    def managed(self, kind: KindName) -> Path:
+        """Tell where our own store of a kind is."""
+        return self.cache / kind
+
+    def shown(self) -> Mapping[str, str]:
+        """Give every key as ``section.key``, with its value and in brackets where that comes from."""
+        return self._shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where things are when nobody says otherwise."""
+
+    configuration: Path
+    state: Path
+    cache: Path
+    runtime: Path
+
+
+def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settings:
+    """Read the configuration: of the user that we run as, or of the host.
+
+    ``path`` None is the usual place, where nothing need be.  Raises `SettingsError`.
+    """
+    places = _places(user=user, environ=environ)
+    file = path if path is not None else places.configuration / f"{_NAME}.toml"
+    if not file.is_absolute():
+        file = Path.cwd() / file
+    try:
+        toml = Toml.parse(file, read(file))
+    except FileNotFoundError as error:
+        if path is not None:
+            raise SettingsError(f"{file}: there is no such file") from error
+        toml = Toml(file, "", {})
+    given = _given(environ)
+    over: dict[str, dict[str, object]] = {}
+    for key, (_, value) in given.items():
+        over.setdefault(key.section, {})[key.name] = value
+    try:
+        document = Document(file=toml.values, variables=over)
+    except ValidationError as error:
+        mistakes = [_mistake(fault, toml, given) for fault in error.errors(include_url=False, include_context=False)]
+        raise refuse(sorted(set(mistakes), key=_order), _MANUAL) from error
+    return _settle(document, toml, given, places, user=user)
+
+
+def _settle(
+    document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]], places: _Places, *, user: bool
+) -> Settings:
+    paths, policy, schedule = document.paths, document.policy, document.schedule
+    settings = Settings(
+        file=toml.path,
+        state=paths.state or places.state,
+        cache=paths.cache or places.cache,
+        socket=paths.socket or places.runtime / f"{_NAME}.sock",
+        # Who may connect may read; of the host's daemon everybody may, and who may change is asked of each.
+        socket_mode=paths.socket_mode if paths.socket_mode is not None else 0o600 if user else 0o666,
+        models_directory=paths.models or places.configuration / "models.d",
+        find_stores=document.stores.found,
+        store_paths=tuple(dict.fromkeys(Path(os.path.normpath(one)) for one in document.stores.paths)),
+        variables=dict(document.driver.variables),
+        probe_timeout=document.driver.probe_timeout,
+        policy=Policy(
+            keep_driver_generations=policy.keep_driver_generations,
+            max_unused=policy.max_unused,
+            max_bytes=policy.max_bytes,
+            grace=policy.grace,
+            attempts=policy.attempts,
+            retry_after=policy.retry_after,
+        ),
+        scan_interval=schedule.scan_interval,
+        settle=schedule.settle,
+        prewarm_automatically=schedule.prewarm,
+        evict_automatically=schedule.evict,
+        log_level=document.log.level.upper(),
+        _shown={},
+    )
+    if paths.socket is None and user:
+        _check_runtime(places.runtime)
+    object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
+    return settings
+
+
+# -- where things are ---------------------------------------------------------------------------------------------
+
+
+def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
+    """Follow the XDG base directories or the host's, and systemd where it made directories for us."""
+    if user:
+        home = environ.get("HOME", "")
+        base = Path(home) if home.startswith("/") else Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+        def xdg(variable: str, otherwise: Path) -> Path:
+            # The specification says that a relative value is to be ignored.
+            value = environ.get(variable, "")
+            return Path(value) if value.startswith("/") else otherwise
+
+        runtime = xdg("XDG_RUNTIME_DIR", Path())
+        usual = _Places(
+            xdg("XDG_CONFIG_HOME", base / ".config") / _NAME,
+            xdg("XDG_STATE_HOME", base / ".local/state") / _NAME,
+            xdg("XDG_CACHE_HOME", base / ".cache") / _NAME,
+            # Below /tmp anybody may have made it first: its owner is checked here, and again by who binds there.
+            runtime / _NAME if runtime.is_absolute() else Path(f"/tmp/{_NAME}-{os.getuid()}"),  # noqa: S108 - see above
+        )
+    else:
+        usual = _Places(*(Path(base, _NAME) for base in ("/etc", "/var/lib", "/var/cache", "/run")))
+
+    def made(variable: str, otherwise: Path) -> Path:
+        # systemd separates several by colons; the first is ours.
+        value = environ.get(variable, "").partition(":")[0]
+        return Path(value) if value.startswith("/") else otherwise
+
+    return _Places(
+        made("CONFIGURATION_DIRECTORY", usual.configuration),
+        made("STATE_DIRECTORY", usual.state),
+        made("CACHE_DIRECTORY", usual.cache),
+        made("RUNTIME_DIRECTORY", usual.runtime),
+    )
+
+
+def _check_runtime(directory: Path) -> None:
+    """Refuse a directory below /tmp that somebody else made, or may look into."""
+    if directory.parent != Path("/tmp"):  # noqa: S108 - the one that is checked
+        return
+    try:
+        status = directory.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SettingsError(f"{directory}: cannot be used for the socket: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise SettingsError(
+            f"{directory}: expected a directory of our own that nobody else may enter (mode 0700)",
+            hint="set XDG_RUNTIME_DIR, or paths.socket in the configuration",
+        )
+
+
+# -- variables, mistakes, and what is shown -----------------------------------------------------------------------
+
+
+def _given(environ: Mapping[str, str]) -> dict[Key, tuple[str, object]]:
+    """Read our variables: for each key that one sets, the variable's name and the value."""
+    known = {key.variable: key for key in keys()}
+    known[_SOCKET] = known["XPUCACHED_PATHS_SOCKET"]
+    found: dict[Key, tuple[str, object]] = {}
+    mistakes: list[Mistake] = []
+    # In this order the daemon's own variable for the socket comes before the client's, and wins.
+    for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in _FOREIGN):
+        key = known.get(name)
+        if key is None:
+            mistakes.append(Mistake(name, "unknown variable; expected one such as XPUCACHED_LOG_LEVEL"))
+            continue
+        try:
+            found.setdefault(_plain(key), (name, key.from_text(environ[name])))
+        except ValueError as error:
+            mistakes.append(Mistake(name, str(error)))
+    if mistakes:
+        raise refuse(mistakes, _MANUAL)
+    return found
+
+
+def _plain(key: Key) -> Key:
+    """Give a key that can be looked up: lists and tables cannot be hashed."""
+    return Key(key.section, key.name, None)
+
+
+def _mistake(fault: ErrorDetails, toml: Toml, given: Mapping[Key, tuple[str, object]]) -> Mistake:
+    place = fault["loc"]
+    section = str(place[0])
+    names = [key.name for key in keys() if key.section == section]
+    known = names if len(place) > 1 else list(Document.model_fields)
+    what = explain(fault, known)
+    if len(place) > 1:
+        variable, _ = given.get(Key(section, str(place[1]), None), ("", None))
+        if variable:
+            return Mistake(variable, what)
+    return toml.mistake(place, what)
+
+
+def _order(mistake: Mistake) -> tuple[str, int, str]:
+    head, _, line = mistake.where.rpartition(":")
+    return (head, int(line), mistake.what) if line.isdecimal() else (mistake.where, 0, mistake.what)
+
+
+def _show(
+    settings: Settings, document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]]
+) -> Mapping[str, str]:
+    settled: Mapping[tuple[str, str], object] = {
+        ("paths", "state"): settings.state,
+        ("paths", "cache"): settings.cache,
+        ("paths", "socket"): settings.socket,
+        ("paths", "socket_mode"): f"{settings.socket_mode:04o}",
+        ("paths", "models"): settings.models_directory,
+    }
+    shown: dict[str, str] = {}
+    for key in keys():
+        section = getattr(document, key.section)
+        value = settled.get((key.section, key.name), getattr(section, key.name))
+        variable, _ = given.get(_plain(key), ("", None))
+        if variable:
+            origin = variable
+        elif _has(toml.values, (key.section, key.name)):
+            origin = f"{toml.path}:{toml.line((key.section, key.name))}"
+        else:
+            origin = "default"
+        shown[f"{key.section}.{key.name}"] = f"{_spelled(value)} ({origin})"
+    return shown
+
+
+def _has(values: Mapping[str, object], place: Sequence[str]) -> bool:
+    section = values.get(place[0])
+    return isinstance(section, dict) and place[1] in section
+
+
+def _spelled(value: object) -> str:
+    match value:
+        case None:
+            return UNLIMITED
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return spell(value)
+        case list():
+            return ":".join(map(str, value)) or "none"
+        case dict():
+            return " ".join(f"{name}={text}" for name, text in value.items()) or "none"
+        case _:
+            return str(value)

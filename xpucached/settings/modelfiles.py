@@ -1,0 +1,135 @@
+"""Door: model files, one model each.  Reads the directory; what is wrong with one file does not hide the others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from xpucached import quantities
+from xpucached.domain import Model, Problem, Workload, check_name
+from xpucached.errors import SettingsError
+from xpucached.settings.document import AbsolutePath, Section, Variables, explain
+from xpucached.settings.texts import Toml, read, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.domain import ModelName
+
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+"""Where a command is looked for when the model's variables have no PATH.  Not in ours: it depends on who started us."""
+
+_MOST: Final = 4096
+"""Files that are read: nobody has so many models, and a directory named by mistake may have more files."""
+
+_LONGEST_RUN: Final = 86400.0
+
+
+def _timeout(value: object) -> object:
+    expected = "expected a duration such as 90s or 30m, above 0 and at most 1d"
+    try:
+        seconds = quantities.duration(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_RUN:
+        raise ValueError(expected)
+    return float(seconds)
+
+
+def _command(value: object) -> object:
+    words = value if isinstance(value, list) else []
+    if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
+        expected = 'expected an array of strings, such as ["/usr/bin/python3", "app.py"]'
+        raise ValueError(expected)
+    return words
+
+
+class ModelFile(Section):
+    """What may stand in a model file."""
+
+    command: Annotated[list[str], BeforeValidator(_command)]
+    name: Annotated[str | None, AfterValidator(lambda name: name if name is None else check_name(name))] = None
+    directory: AbsolutePath = Path("/")
+    variables: Variables = Field(default_factory=dict)
+    timeout: Annotated[float, BeforeValidator(_timeout)] = 1800.0
+    store: AbsolutePath | None = None
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    pinned: bool = False
+
+
+def models(directory: Path) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+    """Read every ``*.toml`` of a directory, in the order of their names.
+
+    Gives the models, and what is wrong: one `Problem` per mistake, its subject the file.  Without the directory there
+    are no models, which is fine.
+    """
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith("."))
+    except FileNotFoundError:
+        return (), ()
+    except OSError as error:
+        return (), (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
+    found: dict[ModelName, Model] = {}
+    problems: list[Problem] = []
+    if len(names) > _MOST:
+        message = f"{directory}: only the first {_MOST} of {len(names)} model files are read"
+        problems.append(_problem(message, directory))
+    for name in names[:_MOST]:
+        path = directory / name
+        try:
+            model = _model(path)
+        except FileNotFoundError:
+            if path.is_symlink():
+                problems.append(_problem(f"{path}: a link to nothing", path))
+            continue
+        except SettingsError as error:
+            problems += [_problem(line, path, error.hint) for line in error.message.split("\n")]
+            continue
+        other = found.setdefault(model.name, model)
+        if other is not model:
+            problems.append(_problem(f"{path}: the name {model.name} is taken by {other.source}", path))
+    return tuple(found.values()), tuple(problems)
+
+
+def _problem(message: str, path: Path, hint: str = "") -> Problem:
+    return Problem("bad-settings", message, hint or "correct the file, then: systemctl reload xpucached", str(path))
+
+
+def _model(path: Path) -> Model:
+    """Read one file.  Raises `SettingsError` with all its mistakes, or `FileNotFoundError`."""
+    toml = Toml.parse(path, read(path))
+    known = list(ModelFile.model_fields)
+    try:
+        file = ModelFile.model_validate(toml.values)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        mistakes = [toml.mistake(fault["loc"], explain(fault, known)) for fault in faults]
+        raise refuse(mistakes) from error
+    try:
+        name = check_name(file.name if file.name is not None else path.stem)
+    except ValueError as error:
+        raise refuse([toml.mistake((), f"the file's name is the model's: {error}; or give a name")]) from error
+    try:
+        program = _program(file.command[0], file.variables)
+    except ValueError as error:
+        raise refuse([toml.mistake(("command",), str(error))]) from error
+    workload = Workload((program, *file.command[1:]), file.directory, dict(file.variables), file.timeout)
+    return Model(name, workload, file.store, file.priority, file.pinned, str(path))
+
+
+def _program(name: str, variables: Mapping[str, str]) -> str:
+    """Give the absolute path of a program.  An absolute one need not be there yet: it may not be mounted."""
+    if name.startswith("/"):
+        return name
+    path = variables.get("PATH", _PATH)
+    if "/" not in name:
+        for folder in path.split(":"):
+            candidate = f"{folder.rstrip('/')}/{name}"
+            # Links are not followed: the python3 of a virtual environment is one, and knows by its name where it is.
+            if folder.startswith("/") and Path(candidate).is_file() and os.access(candidate, os.X_OK):
+                return candidate
+    message = f"expected an absolute path, or a program that is in {path}; found {name!r}"
+    raise ValueError(message)
