@@ -1,0 +1,440 @@
+"""The wire: values and requests there and back, its description, and its manual."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import doors
+from xpucached import api, quantities
+from xpucached.api import client, codec, intake, openapi
+from xpucached.domain import (
+    Effect,
+    EntryPage,
+    EntryQuery,
+    EntryState,
+    Event,
+    EvictReason,
+    Flaw,
+    Host,
+    ImageFormat,
+    IndexedEntry,
+    Job,
+    JobId,
+    JobState,
+    KindName,
+    ModelName,
+    ModelStatus,
+    Origin,
+    Outcome,
+    PrewarmReport,
+    Refusal,
+    Run,
+    Status,
+    StoreOrigin,
+    StoreState,
+    StoreStatus,
+    Verdict,
+    WarmReason,
+    Warmth,
+)
+from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, XpucachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROTOCOL = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
+
+JOB = Job(
+    id=JobId("3"),
+    verb="evict",
+    state=JobState.DONE,
+    created=doors.NOW,
+    prewarm=PrewarmReport((doors.make_run(),)),
+    evict=doors.make_eviction(dry_run=False),
+    error=Refusal("busy", "too much to do", "wait"),
+)
+
+SAMPLES: list[tuple[object, object]] = [
+    (Status, doors.make_status(jobs=(JOB,))),
+    (Host, doors.make_host()),
+    (tuple[StoreStatus, ...], (doors.make_store(),)),
+    (EntryPage, EntryPage((doors.make_entry(1), doors.make_flawed()), 9, 4096, "2")),
+    (IndexedEntry, doors.make_flawed()),
+    (tuple[ModelStatus, ...], (doors.make_model(),)),
+    (tuple[Run, ...], (doors.make_run(),)),
+    (Job, JOB),
+    (tuple[Event, ...], (Event(1, doors.NOW, "evicted", doors.NASTY, {"store": doors.NASTY}),)),
+    (api.Hello, api.Hello(1, "1.2.3")),
+]
+
+REQUESTS: list[api.AnyRequest] = [
+    api.GetHello(),
+    api.GetStatus(),
+    api.ListDevices(),
+    api.ListStores(),
+    api.ListEntries(),
+    api.ListEntries(
+        ref="00ff",
+        kind=KindName("sycl"),
+        store=Path("/a b/ü&c=d"),
+        driver="25.*",
+        architecture="bmg-g21",
+        device="Arc",
+        model=ModelName("a+b"),
+        state=EntryState.FLAWED,
+        flaw=Flaw.BIN_EMPTY,
+        kernel="operator()",
+        min_size=0,
+        max_size=1 << 40,
+        unused=0.5,
+        limit=7,
+        after="x/y?z",
+    ),
+    api.GetEntry(ref="0123456789ab"),
+    api.ListModels(),
+    api.GetModel(name=ModelName("résumé/%2F?")),
+    api.AddModel(
+        name=ModelName("resnet"),
+        command=("/bin/sh", "-c", "echo '\x07'"),
+        directory=Path("/srv"),
+        variables={"A": "ü=\n"},
+        timeout=1,
+        store=Path("/s"),
+        priority=99,
+        pinned=True,
+        replace=True,
+    ),
+    api.RemoveModel(name=ModelName("x")),
+    api.ListRuns(model=ModelName("x"), limit=3),
+    api.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
+    api.PrewarmModels(all=True),
+    api.EvictEntries(dry_run=True, refs=("00",), reasons=("flawed",)),
+    api.ScanStores(stores=(Path("/s"),), full=True),
+    api.ListJobs(),
+    api.GetJob(id=JobId("3")),
+    api.WaitJob(id=JobId("3"), timeout=1.5),
+    api.CancelJob(id=JobId("3")),
+    api.ListEvents(since=4, follow=True),
+    api.GetConfig(),
+    api.GetEnv(model=ModelName("x")),
+    api.GetOpenApi(),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=lambda one: getattr(one, "__name__", None))
+def test_a_value_comes_back_as_it_went(kind: object, value: object) -> None:
+    written = codec.dumps(codec.to_json(value))
+
+    assert codec.from_json(cast("type[object]", kind), json.loads(written)) == value
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
+def test_a_request_comes_out_as_it_went_in(request_: api.AnyRequest) -> None:
+    method, target, body = client.compose(request_)  # type: ignore[misc] # a union has no one reply
+    path, _, query = target.partition("?")
+    row = next(one for one in api.ENDPOINTS if one.request is type(request_))
+    pattern = re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", row.path)
+    match = re.fullmatch(pattern, path)
+
+    assert match is not None
+    placeholders = {name: unquote(text) for name, text in match.groupdict().items()}
+    assert method == row.method
+    assert intake.read(row, placeholders, query, body or b"") == request_
+
+
+def test_every_request_has_a_sample_and_a_row() -> None:
+    assert {type(one) for one in REQUESTS} == {row.request for row in api.ENDPOINTS}
+    assert len(api.ENDPOINTS) == len({(row.method, row.path) for row in api.ENDPOINTS})
+
+
+def test_a_list_of_entries_asks_all_that_a_query_can() -> None:
+    assert [one.name for one in fields(api.ListEntries)] == [one.name for one in fields(EntryQuery)]
+
+
+def test_a_page_is_bounded() -> None:
+    assert api.ListEntries().query.limit == api.DEFAULT_PAGE
+    assert api.ListEntries(limit=10**9).query.limit == api.MAX_PAGE
+
+
+def test_an_entry_is_flat() -> None:
+    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_entry(1)))
+
+    assert {name: wire[name] for name in ("kind", "store", "key", "driver", "architecture", "state", "flaw")} == {
+        "kind": "sycl",
+        "store": "/var/cache/xpucached/sycl",
+        "key": "1/2/3/4/1",
+        "driver": "25.18.33578",
+        "architecture": "bmg-g21",
+        "state": "ok",
+        "flaw": None,
+    }
+    assert wire["ref"] == doors.make_entry(1).entry.id.ref
+    assert wire["fingerprint"] == doors.OPENCL.fingerprint
+    assert wire["kernels"] == [{"name": "_ZTS4Gemm", "display": "Gemm", "library": "oneDNN"}]
+
+
+def test_a_flaw_says_what_it_costs() -> None:
+    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_flawed()))
+
+    assert (wire["flaw"], wire["effect"], wire["words"]) == ("bin-empty", "grows", Flaw.BIN_EMPTY.words)
+
+
+def test_times_are_utc() -> None:
+    there = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+
+    assert codec.to_json(there) == "2026-01-02T01:04:05Z"
+    assert codec.from_json(datetime, "2026-01-02T01:04:05Z") == there.astimezone(UTC)
+
+
+@given(st.text() | st.text(st.characters(categories=["Cs", "Cc"])))
+def test_any_text_can_be_written(text: str) -> None:
+    written = codec.dumps(codec.to_json(text))
+
+    # Two halves that meet are one character again, as in UTF-16.
+    assert json.loads(written) == text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    assert all(0x20 <= byte < 0x7F for byte in written)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_json_has_no_number_for_is_null(value: float) -> None:
+    assert codec.dumps(codec.to_json(value)) == b"null"
+
+
+def test_a_newer_daemons_answer_is_read() -> None:
+    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_entry(1)))
+
+    assert codec.from_json(IndexedEntry, {**wire, "novelty": 1}) == doors.make_entry(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"size": "1"}, "data.size"),
+        ({"state": "splendid"}, "splendid"),
+        ({"kernels": [{"name": 3, "display": "x"}]}, r"data.kernels\[0\].name"),
+        ({"created": "yesterday"}, "yesterday"),
+    ],
+)
+def test_another_programs_answer_is_not(change: dict[str, api.Json], place: str) -> None:
+    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_entry(1)))
+
+    with pytest.raises(ValueError, match=place):
+        codec.from_json(IndexedEntry, {**wire, **change})
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(ValueError, match=r"driver is missing|platform is missing"):
+        codec.from_json(type(doors.OPENCL), {})
+
+
+def test_lists_leave_reports_out() -> None:
+    brief = codec.brief_status(doors.make_status(jobs=(JOB,)))
+
+    assert (brief.jobs[0].prewarm, brief.jobs[0].evict) == (None, None)
+    assert brief.models[0].run is not None
+    assert brief.models[0].run.output == ""
+
+
+def test_a_refusal_becomes_the_error_that_it_was() -> None:
+    for kind in (NotFound, Conflict, RequestError, Unavailable):
+        error = client.refusal(kind.code, "so", "therefore")
+        assert (type(error), error.message, error.hint) == (kind, "so", "therefore")
+    assert type(client.refusal("never-heard", "so", "")) is XpucachedError
+
+
+@pytest.mark.parametrize("module", ["api", "api.client", "api.codec", "ctl", "render"])
+def test_the_clients_side_is_light(module: str) -> None:
+    program = f"import sys, xpucached.{module}; print(sorted(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    for heavy in ("pydantic", "starlette", "uvicorn", "sqlalchemy", "rich", "asyncio"):
+        assert f"'{heavy}'" not in done.stdout
+
+
+def test_the_socket_is_where_both_look() -> None:
+    assert api.socket_path(user=False, environ={"XDG_RUNTIME_DIR": "/run/user/7"}) == Path(
+        "/run/xpucached/xpucached.sock"
+    )
+    assert api.socket_path(user=True, environ={"XDG_RUNTIME_DIR": "/run/user/7"}) == Path(
+        "/run/user/7/xpucached/xpucached.sock"
+    )
+    for environ in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
+        path = api.socket_path(user=True, environ=environ)
+        assert re.fullmatch(r"/tmp/xpucached-\d+/xpucached\.sock", str(path))
+
+
+# -- the description ------------------------------------------------------------------------------------------------
+
+
+def test_the_description_has_every_endpoint() -> None:
+    document = openapi.document("1.2.3")
+    paths = cast("dict[str, dict[str, api.Json]]", document["paths"])
+
+    assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == {
+        (row.method, row.path) for row in api.ENDPOINTS
+    }
+
+
+def test_every_reference_in_the_description_leads_somewhere() -> None:
+    document = openapi.document("1.2.3")
+    text = json.dumps(document)
+    parts = cast("dict[str, dict[str, api.Json]]", document["components"])["schemas"]
+
+    for name in set(re.findall(r'"#/components/schemas/(\w+)"', text)):
+        assert name in parts
+    assert "#/$defs" not in text
+
+
+@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=lambda one: getattr(one, "__name__", None))
+def test_values_are_as_described(kind: object, value: object) -> None:
+    parts = cast("Mapping[str, Mapping[str, object]]", openapi.document("1")["components"])["schemas"]
+    schema = openapi._describe(kind, {})
+
+    check(schema, codec.to_json(value), parts, "data")
+
+
+def check(schema: Mapping[str, object], value: object, parts: Mapping[str, object], place: str) -> None:
+    """Hold a value against as much of JSON Schema as the description uses."""
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        check(cast("Mapping[str, object]", parts[name]), value, parts, place)
+    elif "anyOf" in schema:
+        choices = cast("list[Mapping[str, object]]", schema["anyOf"])
+        if value is None:
+            assert {"type": "null"} in choices, place
+        else:
+            check(next(one for one in choices if one != {"type": "null"}), value, parts, place)
+    elif schema["type"] == "object" and "properties" in schema:
+        assert isinstance(value, dict), place
+        members = cast("Mapping[str, Mapping[str, object]]", schema["properties"])
+        assert set(value) == set(members), place
+        for name, one in members.items():
+            check(one, value[name], parts, f"{place}.{name}")
+    elif schema["type"] == "object":
+        assert isinstance(value, dict), place
+        for name, one in value.items():
+            check(cast("Mapping[str, object]", schema["additionalProperties"]), one, parts, f"{place}.{name}")
+    elif schema["type"] == "array":
+        assert isinstance(value, list), place
+        for one in value:
+            check(cast("Mapping[str, object]", schema["items"]), one, parts, f"{place}[]")
+    else:
+        kinds: dict[object, tuple[type, ...]] = {
+            "string": (str,),
+            "integer": (int,),
+            "number": (int, float),
+            "boolean": (bool,),
+        }
+        assert isinstance(value, kinds[schema["type"]]), place
+        assert value in cast("list[object]", schema.get("enum", [value])), place
+
+
+def test_the_manual_has_every_endpoint_and_its_keys() -> None:
+    manual = PROTOCOL.read_text(encoding="utf-8")
+
+    for row in api.ENDPOINTS:
+        line = next((one for one in manual.splitlines() if f"`{row.method} {row.path}`" in one), "")
+        assert line, f"{row.method} {row.path}"
+        for one in fields(row.request):
+            assert f"`{one.name}`" in line or f"{{{one.name}}}" in row.path, f"{row.path}: {one.name}"
+        assert row.right.value in line
+
+
+def test_the_manual_has_every_key_of_every_value() -> None:
+    manual = PROTOCOL.read_text(encoding="utf-8")
+    parts = cast("Mapping[str, Mapping[str, object]]", openapi.document("1")["components"])["schemas"]
+    requests = {row.request.__name__ for row in api.ENDPOINTS}
+
+    for name, schema in cast("Mapping[str, Mapping[str, object]]", parts).items():
+        if name in requests or "properties" not in schema:
+            continue
+        section = manual.partition(f"### {name}\n")[2].partition("\n#")[0]
+        assert section, name
+        for key in cast("Mapping[str, object]", schema["properties"]):
+            assert f"`{key}`" in section, f"{name}.{key}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        EntryState,
+        Effect,
+        Origin,
+        StoreOrigin,
+        StoreState,
+        ImageFormat,
+        Outcome,
+        WarmReason,
+        Warmth,
+        EvictReason,
+        JobState,
+        Verdict,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_the_manual_has_every_word_of_every_list(words: type[StrEnum]) -> None:
+    manual = PROTOCOL.read_text(encoding="utf-8")
+
+    assert [one.value for one in words if f"`{one.value}`" not in manual] == []
+
+
+# -- quantities -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("512k", 512_000),
+        ("10MB", 10**7),
+        ("1GiB", 2**30),
+        ("1.5 KiB", 1536),
+        ("2T", 2 * 10**12),
+    ],
+)
+def test_a_size_is_read(text: str, count: int) -> None:
+    assert quantities.size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1x", "1 000", "1e3", "٣", "1.k", "9" * 30])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        quantities.size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0", 0),
+        ("7d", 604_800),
+        ("1h30m", 5400),
+        ("1h 30min", 5400),
+        ("250ms", 0.25),
+        ("1.5 h", 5400),
+        ("2w", 1_209_600),
+    ],
+)
+def test_a_duration_is_read(text: str, seconds: float) -> None:
+    assert quantities.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "-1d", "1y", "1h30", "30 1h", "1d!", "inf", "nan"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        quantities.duration(text)

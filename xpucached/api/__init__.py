@@ -1,0 +1,395 @@
+"""Door: what one may ask the daemon, as values, and the one table that server, client and documentation come from.
+
+Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at every start, and pydantic stays out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar, Final, Generic, Literal, TypeVar
+
+from xpucached.domain import (
+    EntryPage,
+    EntryQuery,
+    EntryState,
+    Event,
+    Flaw,
+    Host,
+    IndexedEntry,
+    Job,
+    JobId,
+    KindName,
+    ModelName,
+    ModelStatus,
+    Run,
+    Status,
+    StoreStatus,
+)
+
+VERSION: Final = 1
+"""Of the wire.  It changes when a key goes or changes its meaning; new keys and paths may come without notice."""
+
+FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "scan")
+"""What this daemon can do, for clients that must work with several versions."""
+
+Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+Reply = TypeVar("Reply")
+
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+:-]{0,79}")
+_REF: Final = re.compile(r"[0-9a-f]{1,12}")
+
+# A day: longer than any model that is worth caching, and short enough that a slip of the finger ends.
+_MAX_TIMEOUT: Final = 86400.0
+MAX_WAIT: Final = 300.0
+MAX_PAGE: Final = 1000
+DEFAULT_PAGE: Final = 200
+
+
+class Right(StrEnum):
+    """What a caller must be allowed to do."""
+
+    READ = "read"
+    CHANGE = "change"
+
+
+def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not holds:
+        raise ValueError(message)
+
+
+class Request(Generic[Reply]):
+    """Something one may ask; the parameter is the type of what comes back."""
+
+    __slots__ = ()
+    # Read by pydantic where the server checks a request; naming it here does not import pydantic.
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who answers: the version of the wire, of the program, and what it can do."""
+
+    api: int
+    version: str
+    features: tuple[str, ...] = FEATURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetHello(Request[Hello]):
+    """Ask which daemon this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetStatus(Request[Status]):
+    """Ask how this host stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDevices(Request[Host]):
+    """Ask for the host's devices and drivers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListStores(Request[tuple[StoreStatus, ...]]):
+    """Ask for all stores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListEntries(Request[EntryPage]):
+    """Ask for the entries that match; a page has at most `MAX_PAGE` of them."""
+
+    ref: str | None = None
+    kind: KindName | None = None
+    store: Path | None = None
+    driver: str | None = None
+    architecture: str | None = None
+    device: str | None = None
+    model: ModelName | None = None
+    state: EntryState | None = None
+    flaw: Flaw | None = None
+    kernel: str | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+    unused: float | None = None
+    limit: int | None = None
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no entry can match."""
+        _need(self.ref is None or _REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
+        _need(self.limit is None or self.limit >= 1, "limit: expected at least 1")
+        _need(self.min_size is None or self.min_size >= 0, "min_size: expected bytes, 0 or more")
+        _need(self.max_size is None or self.max_size >= 0, "max_size: expected bytes, 0 or more")
+        _need(self.unused is None or 0 <= self.unused < float("inf"), "unused: expected seconds, 0 or more")
+
+    @property
+    def query(self) -> EntryQuery:
+        """The same, in the catalog's word, and with a limit."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return EntryQuery(**{**values, "limit": min(self.limit or DEFAULT_PAGE, MAX_PAGE)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetEntry(Request[IndexedEntry]):
+    """Ask for one entry by its ref, or by the beginning of it if that is unique."""
+
+    ref: str
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a ref."""
+        _need(_REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListModels(Request[tuple[ModelStatus, ...]]):
+    """Ask for all models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetModel(Request[ModelStatus]):
+    """Ask for one model."""
+
+    name: ModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddModel(Request[ModelStatus]):
+    """Register a model: its command, and where and how it runs.  ``store`` None is the managed store."""
+
+    name: ModelName
+    command: tuple[str, ...]
+    directory: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 1800.0
+    store: Path | None = None
+    priority: int = 50
+    pinned: bool = False
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what could never run."""
+        _need(
+            _MODEL_NAME.fullmatch(self.name) is not None,
+            "name: expected a letter or digit, then up to 79 letters, digits or any of . _ @ + : -",
+        )
+        _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
+        _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
+        _need(not any("\0" in word for word in self.command), "command: expected no null characters")
+        _need(self.directory.is_absolute(), "directory: expected an absolute path")
+        _need(self.store is None or self.store.is_absolute(), "store: expected an absolute path")
+        _need(0 < self.timeout <= _MAX_TIMEOUT, "timeout: expected more than 0 and at most 86400 seconds")
+        _need(0 <= self.priority <= 100, "priority: expected 0 to 100")  # noqa: PLR2004 - the sentence says it
+        for key, value in self.variables.items():
+            _need(bool(key) and "=" not in key and "\0" not in key + value, f"variables: {key!r} cannot be a variable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveModel(Request[None]):
+    """Forget a model; its entries stay until they are evicted."""
+
+    name: ModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRuns(Request[tuple[Run, ...]]):
+    """Ask for the newest runs, of one model or of all."""
+
+    model: ModelName | None = None
+    limit: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuse what would be unbounded."""
+        _need(1 <= self.limit <= MAX_PAGE, f"limit: expected 1 to {MAX_PAGE}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmModels(Request[Job]):
+    """Warm these models, or all, or those that need it (``stale``); ``force`` even what is warm."""
+
+    models: tuple[ModelName, ...] = ()
+    all: bool = False
+    stale: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what could mean two things."""
+        _need(
+            bool(self.models) + self.all + self.stale == 1,
+            "models: expected exactly one of models, all and stale",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictEntries(Request[Job]):
+    """Evict what the policy lets go; only these refs or reasons if any are given.  ``dry_run`` only plans."""
+
+    dry_run: bool = False
+    refs: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanStores(Request[Job]):
+    """Look at these stores, or at all; ``full`` reads also what seems unchanged."""
+
+    stores: tuple[Path, ...] = ()
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListJobs(Request[tuple[Job, ...]]):
+    """Ask for the jobs that the daemon remembers, without their reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetJob(Request[Job]):
+    """Ask for one job, with its report."""
+
+    id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitJob(Request[Job]):
+    """Ask for one job as soon as it has ended, or as it is after ``timeout`` seconds."""
+
+    id: JobId
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse to wait for ever: the client asks again instead."""
+        _need(0 <= self.timeout <= MAX_WAIT, f"timeout: expected 0 to {MAX_WAIT:.0f} seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob(Request[Job]):
+    """Cancel one job; what it has done stays done."""
+
+    id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListEvents(Request[tuple[Event, ...]]):
+    """Ask for events after ``since``; with ``follow`` as an endless stream, one JSON object per line."""
+
+    since: int = 0
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConfig(Request[Mapping[str, str]]):
+    """Ask for the settings in effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetEnv(Request[Mapping[str, str]]):
+    """Ask for the variables that make a program use the cache, of one model or of the managed store."""
+
+    model: ModelName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOpenApi(Request[Mapping[str, str]]):
+    """Ask for this description."""
+
+
+AnyRequest = (
+    GetHello
+    | GetStatus
+    | ListDevices
+    | ListStores
+    | ListEntries
+    | GetEntry
+    | ListModels
+    | GetModel
+    | AddModel
+    | RemoveModel
+    | ListRuns
+    | PrewarmModels
+    | EvictEntries
+    | ScanStores
+    | ListJobs
+    | GetJob
+    | WaitJob
+    | CancelJob
+    | ListEvents
+    | GetConfig
+    | GetEnv
+    | GetOpenApi
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row of the table.
+
+    Fields of the request that the path names come from there.  The rest comes from the query string, or for POST from
+    the body, which is a JSON object.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    request: type[AnyRequest]
+    reply: object  #: a type, or None where the answer has no data
+    right: Right = Right.READ
+    status: int = 200
+    location: str | None = None  #: where the thing made can be found; braces name fields of the reply
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The fields that stand in the path."""
+        return tuple(re.findall(r"{(\w+)}", self.path))
+
+
+_JOB: Final = "/v1/jobs/{id}"
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/v1", GetHello, Hello),
+    Endpoint("GET", "/v1/status", GetStatus, Status),
+    Endpoint("GET", "/v1/devices", ListDevices, Host),
+    Endpoint("GET", "/v1/stores", ListStores, tuple[StoreStatus, ...]),
+    Endpoint("GET", "/v1/entries", ListEntries, EntryPage),
+    Endpoint("GET", "/v1/entries/{ref}", GetEntry, IndexedEntry),
+    Endpoint("GET", "/v1/models", ListModels, tuple[ModelStatus, ...]),
+    Endpoint("POST", "/v1/models", AddModel, ModelStatus, Right.CHANGE, 201, "/v1/models/{name}"),
+    Endpoint("GET", "/v1/models/{name}", GetModel, ModelStatus),
+    Endpoint("DELETE", "/v1/models/{name}", RemoveModel, None, Right.CHANGE),
+    Endpoint("GET", "/v1/runs", ListRuns, tuple[Run, ...]),
+    Endpoint("POST", "/v1/prewarm", PrewarmModels, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/evict", EvictEntries, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
+    Endpoint("GET", _JOB, GetJob, Job),
+    Endpoint("DELETE", _JOB, CancelJob, Job, Right.CHANGE),
+    Endpoint("GET", "/v1/jobs/{id}/wait", WaitJob, Job),
+    Endpoint("GET", "/v1/events", ListEvents, tuple[Event, ...]),
+    Endpoint("GET", "/v1/config", GetConfig, Mapping[str, str]),
+    Endpoint("GET", "/v1/env", GetEnv, Mapping[str, str]),
+    Endpoint("GET", "/v1/openapi.json", GetOpenApi, Mapping[str, str]),
+)
+"""Everything one may ask."""
+
+_BY_REQUEST: Final[Mapping[type[AnyRequest], Endpoint]] = {one.request: one for one in ENDPOINTS}
+
+
+def endpoint(request: Request[Reply]) -> Endpoint:
+    """Give the row of a request."""
+    return next(one for kind, one in _BY_REQUEST.items() if kind is type(request))
+
+
+def socket_path(*, user: bool, environ: Mapping[str, str]) -> Path:
+    """Tell where the daemon's socket is, the system's or this user's.  Daemon and client must agree, so both ask here.
+
+    Below /tmp the directory may have been made by anybody: who binds there checks its owner.
+    """
+    if not user:
+        return Path("/run/xpucached/xpucached.sock")
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/"):
+        return Path(runtime, "xpucached", "xpucached.sock")
+    return Path(f"/tmp/xpucached-{os.getuid()}/xpucached.sock")  # noqa: S108 - the owner is checked, see above

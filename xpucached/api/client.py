@@ -1,0 +1,183 @@
+"""Door: the client's call, standard library only, because its start time is `xpucachectl`'s.  Touches the socket."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import struct
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+from xpucached import errors
+from xpucached.api import ListEvents, Request, WaitJob, codec, endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xpucached.api import Json
+
+T = TypeVar("T")
+
+# No answer takes longer than this except a wait, which says how long.
+_PATIENCE: Final = 60.0
+_CONNECTING: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What came back: the data as it stood on the wire, and what kind of value it is."""
+
+    data: Json
+    kind: object
+
+    @property
+    def value(self) -> T:
+        """The data as a domain value."""
+        try:
+            return codec.from_json(self.kind, self.data)  # type: ignore[arg-type] # the table's column is no type[T]
+        except ValueError as error:
+            message = f"the daemon's answer cannot be read: {error}"
+            raise errors.XpucachedError(
+                message, hint="xpucachectl and xpucached may be of different versions"
+            ) from error
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_PATIENCE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # A socket with a timeout of Python's would not wait at all where the daemon's queue is full.
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECTING, 0))
+        self.sock.connect(str(self._path))
+        self.sock.settimeout(self.timeout)
+
+
+class Client:
+    """One connection to the daemon.  Raises what the daemon refused with, or `errors.Unavailable`."""
+
+    def __init__(self, path: Path, *, hint: str = "") -> None:
+        self._path = path
+        self._hint = hint
+        self._connection = _Connection(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._connection.close()
+
+    def call(self, request: Request[T]) -> Answer[T]:
+        """Ask, and wait for the answer."""
+        patience = _PATIENCE + (request.timeout if isinstance(request, WaitJob) else 0.0)
+        response = self._send(request, patience)
+        try:
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from error
+        return Answer(_unwrap(text), endpoint(request).reply)
+
+    def follow(self, since: int) -> Iterator[str]:
+        """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
+        response = self._send(ListEvents(since=since, follow=True), _PATIENCE)
+        if response.status != http.client.OK:
+            _unwrap(response.read())
+        try:
+            for line in response:
+                if line.strip():
+                    yield line.decode("ascii").rstrip("\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from error
+
+    def _send(self, request: Request[T], patience: float) -> http.client.HTTPResponse:
+        method, target, body = compose(request)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        connection = self._connection
+        connection.timeout = patience
+        if connection.sock is not None:
+            connection.sock.settimeout(patience)
+        if method != "GET":
+            # The daemon closes idle connections, and a change must not be sent twice: so never over an old one.
+            connection.close()
+        for last in (False, True):
+            fresh = connection.sock is None
+            try:
+                # Who refuses early may close before we have sent all; the refusal is there to be read all the same.
+                with contextlib.suppress(BrokenPipeError):
+                    connection.request(method, target, body, headers)
+                return connection.getresponse()
+            except PermissionError as error:
+                connection.close()
+                message = f"you may not open {self._path}"
+                raise errors.Denied(message, hint="ask the owner of the daemon, or start your own") from error
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if last or fresh or isinstance(error, TimeoutError):
+                    raise self._unavailable(error) from error
+        raise AssertionError
+
+    def _unavailable(self, error: Exception) -> errors.Unavailable:
+        self._connection.close()
+        if isinstance(error, TimeoutError | BlockingIOError):
+            return errors.Unavailable(
+                f"the daemon does not answer on {self._path}", hint="it may be stuck: see its log"
+            )
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            return errors.Unavailable(f"no daemon answers on {self._path}", hint=self._hint)
+        if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
+            return errors.Unavailable(f"no daemon answers on {self._path}: {error}", hint=self._hint)
+        return errors.Unavailable(f"what answers on {self._path} is not xpucached: {type(error).__name__}")
+
+
+def compose(request: Request[T]) -> tuple[str, str, bytes | None]:
+    """Give method, target and body of a request.  Fields that are unset are left out."""
+    row = endpoint(request)
+    values = {one.name: getattr(request, one.name) for one in fields(request)}  # type: ignore[arg-type] # all are
+    target = row.path
+    for name in row.placeholders:
+        target = target.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))
+    if row.method == "POST":
+        return row.method, target, codec.dumps({name: codec.to_json(value) for name, value in values.items()})
+    pairs = [(name, _text(codec.to_json(value))) for name, value in values.items() if value is not None]
+    query = urlencode(pairs, errors="surrogateescape")
+    return row.method, f"{target}?{query}" if query else target, None
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _unwrap(text: bytes) -> Json:
+    try:
+        envelope = json.loads(text)
+    except ValueError:
+        envelope = None
+    if isinstance(envelope, dict):
+        if "data" in envelope:
+            data: Json = envelope["data"]
+            return data
+        error = envelope.get("error")
+        if isinstance(error, dict):
+            raise refusal(str(error.get("code", "")), str(error.get("message", "")), str(error.get("hint", "")))
+    message = "the answer is not xpucached's"
+    raise errors.Unavailable(message, hint="another program may listen on that socket")
+
+
+def refusal(code: str, message: str, hint: str) -> errors.XpucachedError:
+    """Turn a refusal on the wire back into the error that it was."""
+    kinds = [errors.XpucachedError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind(message, hint=hint)
+        kinds.extend(kind.__subclasses__())
+    return errors.XpucachedError(message, hint=hint)

@@ -1,0 +1,81 @@
+"""Door: the server's half of the wire.  Checks requests with pydantic.  Pure."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import parse_qsl
+
+from pydantic import TypeAdapter, ValidationError
+
+from xpucached.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.api import AnyRequest, Endpoint
+
+# A message that lists a hundred faults helps nobody.
+_SHOWN: Final = 3
+_UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
+
+
+@functools.cache
+def adapter(row: Endpoint) -> TypeAdapter[AnyRequest]:
+    """Give what checks the requests of a row."""
+    return TypeAdapter(row.request)
+
+
+def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes) -> AnyRequest:
+    """Read a request from its path, query string and body.
+
+    Raises `RequestError` that names the key and what was expected.
+    """
+    check = adapter(row)
+    try:
+        if row.method == "POST":
+            if query:
+                message = "this request takes no query string"
+                raise RequestError(message, hint="send a JSON object in the body")
+            return check.validate_json(body or b"{}")
+        texts = _texts(query)
+        clash = sorted(set(texts) & set(placeholders))
+        if clash:
+            message = f"{clash[0]}: stands in the path already"
+            raise RequestError(message)
+        # Lax, because a query string has only texts; the declared type still decides what they may say.
+        return check.validate_strings({**texts, **placeholders}, strict=False)
+    except ValidationError as error:
+        raise _refusal(row, error) from error
+
+
+def _texts(query: str) -> Mapping[str, str]:
+    texts: dict[str, str] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True, max_num_fields=64):
+        if key in texts:
+            message = f"{key}: given twice"
+            raise RequestError(message)
+        texts[key] = value
+    return texts
+
+
+def _refusal(row: Endpoint, error: ValidationError) -> RequestError:
+    keys = [name for name in _properties(row) if name not in row.placeholders]
+    known = ", ".join(keys) or "none"
+    faults: list[str] = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        place = ".".join(str(step) for step in fault["loc"])
+        text = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        if fault["type"] in _UNKNOWN:
+            text = f"unknown key; known are: {known}"
+        elif fault["type"] == "missing":
+            text = "is required"
+        # Our own sentences from `__post_init__` name their field themselves and have no place.
+        faults.append(f"{place}: {text}" if place else text)
+    more = f" (and {len(faults) - _SHOWN} more)" if len(faults) > _SHOWN else ""
+    return RequestError("; ".join(faults[:_SHOWN]) + more, hint="GET /v1/openapi.json describes every request")
+
+
+def _properties(row: Endpoint) -> Mapping[str, object]:
+    schema = adapter(row).json_schema()
+    return cast("Mapping[str, object]", schema.get("properties", {}))

@@ -1,0 +1,295 @@
+"""Door: HTTP on a unix socket.  Turns requests into calls of the service, and its values into answers.
+
+`bind` and `activated` give the listeners, `connection` bounds what a client may cost, `routes` answers.  The loop and
+the signals belong to the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import os
+import socket
+import stat
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+
+import uvicorn
+
+from xpucached import __version__
+from xpucached.errors import RunningError, SettingsError
+from xpucached.server.connection import Connection, Limits, Places
+from xpucached.server.routes import Routes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+    from pathlib import Path
+
+    from xpucached.api import AddModel, EvictEntries, PrewarmModels, Right, ScanStores
+    from xpucached.domain import (
+        EntryPage,
+        EntryQuery,
+        Event,
+        Host,
+        IndexedEntry,
+        Job,
+        JobId,
+        ModelName,
+        ModelStatus,
+        Run,
+        Status,
+        StoreStatus,
+    )
+
+log = logging.getLogger(__name__)
+
+
+class Service(Protocol):
+    """What the server needs from below: one method per request.  Refusals are raised as `XpucachedError`."""
+
+    async def status(self) -> Status:
+        """How this host stands."""
+
+    async def devices(self) -> Host:
+        """Give the host as last surveyed."""
+
+    async def stores(self) -> tuple[StoreStatus, ...]:
+        """Give all stores."""
+
+    async def entries(self, query: EntryQuery) -> EntryPage:
+        """Give the entries that match; ``limit`` is always set."""
+
+    async def entry(self, ref: str) -> IndexedEntry:
+        """Give one entry by the beginning of its ref."""
+
+    async def models(self) -> tuple[ModelStatus, ...]:
+        """Give all models."""
+
+    async def model(self, name: ModelName) -> ModelStatus:
+        """Give one model."""
+
+    async def add_model(self, request: AddModel) -> ModelStatus:
+        """Register a model."""
+
+    async def remove_model(self, name: ModelName) -> None:
+        """Forget a model."""
+
+    async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
+        """Give the newest runs."""
+
+    async def prewarm(self, request: PrewarmModels) -> Job:
+        """Begin to prewarm."""
+
+    async def evict(self, request: EvictEntries) -> Job:
+        """Begin to evict."""
+
+    async def scan(self, request: ScanStores) -> Job:
+        """Begin to look at stores."""
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Give the jobs that are remembered."""
+
+    async def job(self, job: JobId, /) -> Job:
+        """Give one job."""
+
+    async def wait(self, job: JobId, timeout: float, /) -> Job:  # noqa: ASYNC109 - a bound, not an error
+        """Give one job when it has ended, or as it is after ``timeout`` seconds."""
+
+    async def cancel(self, job: JobId, /) -> Job:
+        """Cancel one job."""
+
+    async def config(self) -> Mapping[str, str]:
+        """Give the settings in effect, flat."""
+
+    async def env(self, model: ModelName | None) -> Mapping[str, str]:
+        """Give the variables that make a program use the cache."""
+
+    def events_since(self, since: int) -> tuple[Event, ...]:
+        """Give the events after ``since`` that are remembered."""
+
+    def subscribe(self, since: int) -> AsyncIterator[Event]:
+        """Give the events after ``since``, and then each new one, for ever."""
+
+
+class Server:
+    """The socket's end of the daemon."""
+
+    def __init__(
+        self,
+        service: Service,
+        allowed: Callable[[int, Right], bool],
+        *,
+        version: str = __version__,
+        limits: Limits | None = None,
+    ) -> None:
+        """``allowed`` tells whether a uid has a right; it is asked for every request."""
+        self._limits = limits or Limits()
+        self._places = Places(self._limits)
+        self._routes = Routes(service, allowed, version, self._limits)
+        self._listeners: list[asyncio.Server] = []
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Answer on these listening sockets from now on."""
+        # We use uvicorn's configuration and protocol but not its `Server`: that one wakes up ten times a second and
+        # wants the signals, and the daemon has both a loop and signal handlers of its own.
+        config = uvicorn.Config(
+            self._routes.application,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=self._limits.idle_time,  # type: ignore[arg-type] # handed to call_later, which takes both
+            h11_max_incomplete_event_size=self._limits.head,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        make = functools.partial(Connection, config, self._places, {})
+        for one in sockets:
+            # Since 3.13 asyncio would remove the file on close; a socket of systemd's is not ours to remove.
+            if sys.version_info >= (3, 13):
+                listener = await loop.create_unix_server(make, sock=one, backlog=_BACKLOG, cleanup_socket=False)
+            else:
+                listener = await loop.create_unix_server(make, sock=one, backlog=_BACKLOG)
+            self._listeners.append(listener)
+            log.info("listening: %s", one.getsockname())
+
+    async def stop(self) -> None:
+        """Take no more requests, let the running ones end within `Limits.stop_time`, then cut."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        self._routes.stop()
+        connections = [one for one in self._places.connections if isinstance(one, Connection)]
+        for connection in connections:
+            if not connection.transport.is_closing():
+                connection.shutdown()
+        if self._places.tasks:
+            _, late = await asyncio.wait(self._places.tasks, timeout=self._limits.stop_time)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        for connection in connections:
+            if not connection.transport.is_closing():
+                connection.transport.abort()
+        # One turn of the loop, in which the transports tell their protocols that they are gone.
+        await asyncio.sleep(0)
+
+
+# -- listening sockets ----------------------------------------------------------------------------------------------
+
+# The kernel's sun_path has 108 bytes, and one is the null at the end.
+_LONGEST: Final = 107
+# A burst of clients must not meet a full queue: for them that looks like a daemon that is not there.
+_BACKLOG: Final = 256
+_FIRST_DESCRIPTOR: Final = 3
+
+
+def bind(path: Path, mode: int) -> socket.socket:
+    """Make a listening socket at ``path`` that is never open to more than ``mode`` says.
+
+    Makes the directory if only that is missing.  Raises `RunningError` if a daemon answers there, `SettingsError` if
+    the path cannot or must not be used.
+    """
+    size = len(os.fsencode(path))
+    if size > _LONGEST:
+        message = f"the socket's path has {size} bytes, more than the {_LONGEST} that a unix socket may have: {path}"
+        raise SettingsError(message, hint="use a shorter path")
+    _check_directory(path.parent, mode)
+    clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        # Linux gives the new file the descriptor's mode (less the umask); nobody can connect before we listen.
+        os.fchmod(listener.fileno(), mode)
+        listener.bind(str(path))
+        path.chmod(mode)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {path}: {error.strerror}"
+        raise SettingsError(message) from error
+    return listener
+
+
+def _check_directory(directory: Path, mode: int) -> None:
+    try:
+        # Who may connect must be able to get through; nobody else needs to.
+        directory.mkdir(mode=0o755 if mode & 0o077 else 0o700, exist_ok=True)
+        link, found = directory.lstat(), directory.stat()
+    except OSError as error:
+        message = f"cannot use {directory} for the socket: {error.strerror}"
+        raise SettingsError(message) from error
+    trusted = {0, os.geteuid()}
+    if not stat.S_ISDIR(found.st_mode):
+        message = f"{directory} is not a directory"
+    elif link.st_uid not in trusted or found.st_uid not in trusted:
+        # Below /tmp anybody may have made it first, and would then own what our clients connect to.
+        message = f"{directory} belongs to another user (uid {found.st_uid})"
+    elif found.st_mode & stat.S_IWOTH:
+        message = f"{directory} is writable by everybody"
+    else:
+        return
+    raise SettingsError(message, hint="the socket needs a directory of its own, writable only by its owner")
+
+
+def clear(path: Path) -> None:
+    """Remove the socket that a dead daemon left.  Nothing there is fine.
+
+    Raises `RunningError` if somebody answers, `SettingsError` if it is not ours to remove.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            message = f"{path} exists and is not a socket"
+            raise SettingsError(message, hint="move it away, or choose another socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            status = probe.connect_ex(str(path))
+        # EAGAIN is a full queue: somebody listens, and has much to do.
+        if status in {0, errno.EAGAIN, errno.EINPROGRESS}:
+            message = f"a daemon already answers on {path}"
+            raise RunningError(message, hint="xpucachectl status asks it; stop it before you start another")
+        if status == errno.ECONNREFUSED:
+            path.unlink()
+        elif status != errno.ENOENT:
+            message = f"cannot tell who owns {path}: {os.strerror(status)}"
+            raise SettingsError(message)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        message = f"cannot replace {path}: {error.strerror}"
+        raise SettingsError(message) from error
+
+
+def activated(environ: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
+    """Take the sockets that systemd opened for us; none if it did not start us that way.
+
+    Removes the variables, so that no child believes they are meant for it.  Raises `SettingsError` for a socket that
+    is not a listening unix stream socket.
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or not count.isdecimal():
+        return []
+    taken: list[socket.socket] = []
+    for number in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count)):
+        try:
+            os.set_inheritable(number, False)  # noqa: FBT003 - the standard library's signature
+            one = socket.socket(fileno=number)
+        except OSError as error:
+            message = f"descriptor {number} from systemd is not a socket: {error.strerror}"
+            raise SettingsError(message) from error
+        taken.append(one)
+        listening = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if one.family != socket.AF_UNIX or one.type != socket.SOCK_STREAM or not listening:
+            for other in taken:
+                other.close()
+            message = f"descriptor {number} from systemd is not a listening unix stream socket"
+            raise SettingsError(message, hint="use ListenStream= with an absolute path in the socket unit")
+        one.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    return taken

@@ -1,0 +1,222 @@
+"""Door: one client's connection.  Knows who it is, and bounds what it may cost.  Touches its socket.
+
+uvicorn's protocol parses and frames; this adds peer credentials, time limits and a share of the places per user.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from xpucached.api import VERSION, codec
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn import Config
+
+log = logging.getLogger(__name__)
+
+_UCRED: Final = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may cost.  Times are seconds, sizes bytes."""
+
+    head: int = 16 * 1024
+    body: int = 1024 * 1024
+    head_time: float = 10.0
+    body_time: float = 10.0
+    idle_time: float = 30.0
+    write_time: float = 30.0  #: a reader who stops for so long is cut off, and what waited for him is freed
+    per_user: int = 64
+    total: int = 512
+    heartbeat: float = 15.0
+    backlog: int = 256  #: events that may wait for one slow reader
+    stop_time: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who connected, as the kernel says."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def refusal_bytes(code: str, message: str, hint: str = "") -> bytes:
+    """Write a refusal as it stands on the wire."""
+    return codec.dumps({"api": VERSION, "error": {"code": code, "message": message, "hint": hint}})
+
+
+def _last_words(status: str, code: str, message: str) -> bytes:
+    body = refusal_bytes(code, message)
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    )
+    return f"{head}\r\n".encode("ascii") + body
+
+
+_FULL: Final = _last_words("503 Service Unavailable", "busy", "too many connections")
+
+
+class Places(ServerState):
+    """All connections of a server, and who holds them."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.held: Counter[int] = Counter()
+        self.idle: dict[Connection, None] = {}  # oldest first
+
+    def make_room(self, uid: int) -> bool:
+        """Find a place for one more connection of this user, if need be by closing an idle one."""
+        if self.held[uid] >= self.limits.per_user:
+            return self._drop_idle(uid)
+        if self.held.total() >= self.limits.total:
+            # Whoever holds most gives way, so nobody can shut the others out.
+            return any(self._drop_idle(greedy) for greedy, _ in self.held.most_common())
+        return True
+
+    def _drop_idle(self, uid: int) -> bool:
+        for connection in self.idle:
+            if connection.peer.uid == uid:
+                connection.drop()
+                return True
+        return False
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, with a known peer and bounded in time."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: Places,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.places = server_state
+        self.limits = server_state.limits
+        # What hostile clients send is no news for the journal.
+        self.logger = log.getChild("http")
+        self.peer = Peer(0, -1, -1)
+        self._placed = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation hides that it begins as None
+        return cycle is not None and not cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
+        """Learn who it is, and whether there is a place for him."""
+        super().connection_made(transport)
+        peer = cast("socket.socket", transport.get_extra_info("socket"))
+        self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+        if not self.places.make_room(self.peer.uid):
+            log.debug("no place for another connection: uid %d", self.peer.uid)
+            self.connections.discard(self)
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._placed = True
+        self.places.held[self.peer.uid] += 1
+        self.app_state = {**self.app_state, "peer": self.peer, "abort": transport.abort}
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._release()
+        self._stop_timer("_head_timer")
+        self._stop_timer("_write_timer")
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, unless we already said goodbye."""
+        if self._placed:
+            super().data_received(data)
+            self._settle()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        """Start to lose patience with a client who does not read."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.limits.write_time, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Regain it."""
+        super().resume_writing()
+        self._stop_timer("_write_timer")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, in our own form."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.busy:
+            self.transport.write(
+                _last_words("400 Bad Request", "bad-request", "the request is not HTTP/1.1, or its head is too large")
+            )
+            self.transport.close()
+        else:
+            # In the middle of an answer there is nothing left to say.
+            log.debug("dropped a connection: %s", msg)
+            self.transport.abort()
+        self._release()
+
+    def drop(self) -> None:
+        """Close at once; used for those who wait for nothing."""
+        self._release()
+        self.transport.abort()
+
+    def _release(self) -> None:
+        if self._placed:
+            self._placed = False
+            self.places.held[self.peer.uid] -= 1
+            if not self.places.held[self.peer.uid]:
+                del self.places.held[self.peer.uid]
+            self.places.idle.pop(self, None)
+
+    def _settle(self) -> None:
+        """Set the timers that fit what we wait for."""
+        if not self._placed:
+            return
+        self.places.idle.pop(self, None)
+        if not self.busy:
+            self.places.idle[self] = None
+        waiting = self.timeout_keep_alive_task is not None
+        if self.busy or waiting:
+            self._stop_timer("_head_timer")
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_time, self._head_late)
+
+    def _head_late(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(
+                _last_words("408 Request Timeout", "bad-request", "the request did not arrive in time")
+            )
+            self.transport.close()
+        self._release()
+
+    def _stop_timer(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+            setattr(self, name, None)
