@@ -1,0 +1,221 @@
+"""Tables and figures: what people read."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import doors
+from xpucached import render
+from xpucached.domain import (
+    EntryPage,
+    Event,
+    Job,
+    JobId,
+    JobState,
+    Outcome,
+    Progress,
+    Refusal,
+    ScanReport,
+    Verdict,
+)
+from xpucached.render import text
+from xpucached.render.text import Cell, Colour, Look
+
+LOOK = Look(doors.NOW + timedelta(days=3))
+
+
+def test_the_first_line_of_status_is_the_sentence() -> None:
+    written = render.status(doors.make_status(Verdict.COLD), LOOK)
+
+    assert written.splitlines()[0] == "This host is cold."
+
+
+def test_status_shows_what_it_rests_on() -> None:
+    job = Job(JobId("5"), "scan", JobState.RUNNING, doors.NOW, progress=Progress(1, 4, "store"))
+    written = render.status(doors.make_status(jobs=(job,)), LOOK)
+
+    for needle in (
+        "Linux 6.12.0",
+        "3 entries, 12 KiB, 1 flawed, 1 for drivers or devices that are gone",
+        "changed 3 d ago: 24.1 → 25.18.33578",
+        "Intel(R) Arc(TM) B580 Graphics  bmg-g21",
+        "the runtime evicts here too",
+        "there is no Level Zero driver (no-level-zero)",
+        "install libze-intel-gpu1",
+        "1/4",
+    ):
+        assert needle in written
+
+
+def test_a_table_is_aligned() -> None:
+    written = text.table(("A", "N"), [["x", "1"], ["long", "100"], ["日本", "5"]], LOOK, right="N")
+
+    assert written == "A       N\nx       1\nlong  100\n日本    5"
+
+
+def test_a_table_fits_the_terminal() -> None:
+    rows: list[list[str | Cell]] = [["short", "a" * 200, "b" * 100], ["s", "日" * 90, "c"]]
+    for width in (20, 40, 79):
+        written = text.table(("ONE", "TWO", "THREE"), rows, replace(LOOK, width=width))
+        assert all(text.cells(line) <= max(width, 22) for line in written.splitlines())
+        assert "…" in written
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    assert "x" * 5000 in text.table(("A",), [["x" * 5000]], LOOK)
+
+
+def test_colours_come_only_when_asked_for() -> None:
+    rows: list[list[str | Cell]] = [[Cell("bad", Colour.RED), "x"]]
+
+    assert "\x1b" not in text.table(("A", "B"), rows, LOOK)
+    painted = text.table(("A", "B"), rows, replace(LOOK, colour=True))
+    assert "\x1b[31mbad\x1b[0m" in painted
+
+
+@given(st.text() | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"])))
+def test_nothing_reaches_the_terminal_as_an_order(wild: str) -> None:
+    tame = text.safe(wild)
+
+    assert all(one.isprintable() or one == " " or unicodedata.category(one) == "Zs" for one in tame)
+    tame.encode("utf-8")
+
+
+def test_nasty_names_are_shown_not_obeyed() -> None:
+    flawed = doors.make_flawed()
+    event = Event(1, doors.NOW, "evicted", doors.NASTY, {"store": doors.NASTY})
+    run = doors.make_run()
+    for written in (
+        render.entries(EntryPage((flawed,), 1, 1), LOOK),
+        render.entry(flawed, LOOK),
+        render.event(event),
+        render.run(run, LOOK),
+        render.runs((replace(run, detail=doors.NASTY),), LOOK),
+        render.progress(Job(JobId("1"), "scan", JobState.RUNNING, doors.NOW, progress=Progress(0, 0, doors.NASTY))),
+        render.settings({"a": doors.NASTY}, LOOK),
+    ):
+        assert "\x1b" not in written
+        assert "\u202e" not in written
+        written.encode("utf-8")
+    assert "\\x1b[31m" in render.event(event)
+
+
+def test_lines_in_a_cell_do_not_break_the_table() -> None:
+    assert text.table(("A",), [["a\nb\r\nc"]], LOOK) == "A\na b c"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (10_240, "10 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**5, "5120 TiB"),
+    ],
+)
+def test_sizes(count: int, words: str) -> None:
+    assert text.size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (0.42, "0.42 s"),
+        (9.999, "10 s"),
+        (59.7, "1 min"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (600, "10 min"),
+        (7200, "2 h"),
+    ],
+)
+def test_durations(seconds: float | None, words: str) -> None:
+    assert text.seconds(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("passed", "words"),
+    [
+        (0, "just now"),
+        (-5, "just now"),
+        (59, "59 s ago"),
+        (3599, "59 min ago"),
+        (86400, "1 d ago"),
+        (10**7, "115 d ago"),
+    ],
+)
+def test_ages(passed: int, words: str) -> None:
+    assert text.age(doors.NOW, doors.NOW + timedelta(seconds=passed)) == words
+
+
+def test_an_age_of_nothing() -> None:
+    assert text.age(None, doors.NOW) == "never"
+
+
+def test_every_value_about_an_entry_is_shown() -> None:
+    written = render.entry(doors.make_entry(1), LOOK)
+
+    for needle in ("1/2/3/4/1", "25.18.33578", "bmg-g21", "-O2", "00ff", "spirv", "elf", "Gemm  [oneDNN]", "resnet"):
+        assert needle in written
+
+
+def test_a_page_says_how_much_it_leaves_out() -> None:
+    page = EntryPage((doors.make_entry(1),), 20, 1 << 20, "1")
+
+    assert render.entries(page, LOOK).endswith("1 of 20 entries, 1.0 MiB")
+
+
+def test_a_plan_is_not_a_report() -> None:
+    planned = render.eviction(doors.make_eviction(dry_run=True), LOOK)
+    done = render.eviction(doors.make_eviction(dry_run=False), LOOK)
+
+    assert planned.endswith("would evict 1 entry and free 4.0 KiB, 2 entries kept")
+    assert done.endswith("evicted 1 entry and freed 4.0 KiB, 2 entries kept")
+
+
+def test_what_became_of_a_job() -> None:
+    job = Job(JobId("1"), "scan", JobState.FAILED, doors.NOW, error=Refusal("busy", "too much", "wait"))
+
+    assert render.job(job, LOOK) == "scan failed: too much\nwait"
+    scanned = replace(job, state=JobState.DONE, error=None, scan=ScanReport(2, 1, 0, 3, 9, 0.5))
+    assert render.job(scanned, LOOK) == "looked at 2 stores in 0.50 s: 9 entries, 1 new, 0 changed, 3 gone"
+
+
+def test_a_failed_run_says_how() -> None:
+    run = doors.make_run()
+    failed = replace(run, outcome=Outcome.FAILED, passes=(replace(run.passes[0], exit_status=-11),))
+
+    assert "ended by signal 11" in render.run(failed, LOOK)
+
+
+def test_variables_for_a_shell() -> None:
+    values = {"B": "it's", "A": "$x"}
+
+    assert render.variables(values, render.Syntax.SHELL) == "export A='$x'\nexport B='it'\"'\"'s'"
+
+
+def test_variables_for_a_unit() -> None:
+    assert render.variables({"A": 'a "b" \\ 100%'}, render.Syntax.SYSTEMD) == 'Environment="A=a \\"b\\" \\\\ 100%%"'
+
+
+def test_variables_for_docker() -> None:
+    assert render.variables({"A": "b c"}, render.Syntax.DOCKER) == "A=b c"
+    with pytest.raises(ValueError, match="line break"):
+        render.variables({"A": "b\nc"}, render.Syntax.DOCKER)
+
+
+def test_empty_lists_say_so() -> None:
+    assert render.stores((), LOOK) == "no stores"
+    assert render.entries(EntryPage((), 0, 0), LOOK) == "no entries"
+    assert render.models((), LOOK) == "no models"
+    assert render.runs((), LOOK) == "no runs"
+    assert render.jobs((), LOOK) == "no jobs"

@@ -1,0 +1,213 @@
+"""Door: what may be typed behind xpucachectl.  Reads the command line only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from xpucached import __version__, quantities
+from xpucached.domain import EntryState, EvictReason, Flaw
+from xpucached.errors import RequestError
+from xpucached.render import Syntax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, hint=f"{self.prog} --help")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read a command line.  Raises `RequestError` for one that cannot be meant."""
+    # argparse has changed its mind about `--` more than once; what stands behind it is none of its business.
+    argv = list(argv)
+    command: list[str] = []
+    if "--" in argv:
+        split = argv.index("--")
+        argv, command = argv[:split], argv[split + 1 :]
+    options = _parser().parse_args(argv)
+    options.command = command
+    if command and options.verb != "model add":
+        raise RequestError("only model add takes a command behind --", hint="xpucachectl --help")
+    return options
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="xpucachectl", description="Ask and tell the daemon that keeps SYCL kernel caches warm.")
+    parser.add_argument("--version", action="version", version=f"xpucachectl {__version__}")
+    _common(parser, first=True)
+    common = _Parser(add_help=False)
+    _common(common, first=False)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def verb(name: str, help_: str, within: argparse._SubParsersAction[_Parser] = verbs, full: str = "") -> _Parser:
+        made = within.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", parents=[common])
+        made.set_defaults(verb=full or name)
+        return made
+
+    one = verb("status", "tell whether this host is warm")
+    one.add_argument("--check", action="store_true", help="one line and an exit status for monitoring")
+    _ls(verb("ls", "list entries"))
+    verb("show", "show one entry").add_argument("ref", metavar="REF", type=str.lower)
+    verb("stores", "list stores")
+    verb("devices", "show devices and drivers")
+    _model(verb("model", "register, list, show and remove models"), verb)
+    _jobs(verb)
+    one = verb("events", "show what happened")
+    one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
+    one.add_argument("--since", type=int, default=0, metavar="N", help="only events after number N")
+    one = verb("runs", "list prewarming runs")
+    one.add_argument("model", nargs="?", metavar="MODEL")
+    one.add_argument("--limit", type=_positive, default=20, metavar="N")
+    one = verb("env", "print the variables that make programs use the cache")
+    one.add_argument("model", nargs="?", metavar="MODEL")
+    syntaxes = one.add_mutually_exclusive_group()
+    for syntax in Syntax:
+        syntaxes.add_argument(f"--{syntax}", dest="syntax", action="store_const", const=syntax, default=Syntax.SHELL)
+    config = verb("config", "show the settings in effect").add_subparsers(
+        metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    verb("show", "show the settings in effect", config, "config show")
+    verb("version", "show the versions of client and daemon")
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
+    # Accepted on both sides of the command; behind it, an option that is not given must not undo one before it.
+    def default(value: object) -> object:
+        return value if first else argparse.SUPPRESS
+
+    group = parser.add_argument_group("common options")
+    group.add_argument(
+        "--socket", type=_path, metavar="PATH", default=default(None), help="the daemon's socket (XPUCACHED_SOCKET)"
+    )
+    scope = group.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--user", dest="scope", action="store_const", const="user", default=default(None), help="ask the user's daemon"
+    )
+    scope.add_argument(
+        "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
+    )
+    group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
+    group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")
+    group.add_argument("--no-color", action="store_true", default=default(value=False), help="never use colours")
+
+
+def _ls(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--kind", metavar="KIND", help="sycl, …")
+    one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
+    one.add_argument("--arch", metavar="ARCH", help="device architecture, such as bmg-g21")
+    one.add_argument("--device", metavar="TEXT", help="part of the device's name")
+    one.add_argument("--model", metavar="NAME", help="entries that this model uses")
+    one.add_argument("--store", type=_path, metavar="PATH")
+    one.add_argument("--state", type=EntryState, choices=list(EntryState), metavar="STATE", help=", ".join(EntryState))
+    one.add_argument("--flaw", type=Flaw, choices=list(Flaw), metavar="FLAW", help="such as bin-empty")
+    one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
+    one.add_argument(
+        "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
+    )
+    one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
+    one.add_argument("--limit", type=_positive, metavar="N")
+
+
+def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
+    models = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    one = verb("add", "register a model", models, "model add")
+    one.usage = "xpucachectl model add NAME [options] -- COMMAND…"
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("--directory", type=_path, metavar="D", help="where the command runs (default: here)")
+    one.add_argument(
+        "--env", action="append", default=[], metavar="K[=V]", help="a variable; without =V as it is here; repeatable"
+    )
+    one.add_argument("--timeout", type=_wrap(quantities.duration), default=1800.0, metavar="T", help="default: 30m")
+    one.add_argument("--store", metavar="PATH", help="where it caches; 'default' is the managed store")
+    one.add_argument("--priority", type=int, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
+    one.add_argument("--pinned", action="store_true", help="never evict what it needs")
+    one.add_argument("--replace", action="store_true", help="even if the name is taken")
+    verb("list", "list models", models, "model list")
+    verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")
+    verb("remove", "forget one model", models, "model remove").add_argument("name", metavar="NAME")
+
+
+def _jobs(verb: Callable[..., _Parser]) -> None:
+    one = verb("prewarm", "warm models; without a name those that need it")
+    one.add_argument("models", nargs="*", metavar="MODEL")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="every model")
+    which.add_argument("--stale", action="store_true", help="every model that needs it")
+    one.add_argument("--force", action="store_true", help="even what is warm")
+    _waits(one)
+    one = verb("evict", "evict what the policy lets go")
+    one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
+    one.add_argument(
+        "--reason", action="append", default=[], choices=list(EvictReason), metavar="R", help=", ".join(EvictReason)
+    )
+    _waits(one)
+    one = verb("scan", "look at the stores again")
+    one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
+    one.add_argument("--full", action="store_true", help="read even what seems unchanged")
+    _waits(one)
+    one = verb("jobs", "list jobs, or show or cancel one")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("id", nargs="?", metavar="ID")
+    which.add_argument("--cancel", metavar="ID")
+
+
+def _waits(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True, help="until it is done")
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _wrap(read: Callable[[str], float]) -> Callable[[str], float]:
+    # argparse keeps the sentence only of its own kind of error.
+    def convert(text: str) -> float:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path")
+    # Not resolved: a store is known by the name that programs use for it.
+    return Path(os.path.normpath(Path(text).expanduser().absolute()))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a count: {text!r}; expected 1 or more")
+    return int(text)
+
+
+_BOUND: Final = re.compile(r"(?P<sign>[<>]=?)(?P<size>.*)")
+
+
+def _bound(text: str) -> tuple[int | None, int | None]:
+    """Read ``>1MB`` as the smallest and the largest size that it lets through, in bytes."""
+    match = _BOUND.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a bound: {text!r}; expected <, <=, > or >= and a size, such as '>1MB'")
+    try:
+        count = quantities.size(match["size"])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    match match["sign"]:
+        case ">":
+            return count + 1, None
+        case ">=":
+            return count, None
+        case "<":
+            return None, count - 1
+        case _:
+            return None, count

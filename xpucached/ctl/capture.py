@@ -1,0 +1,86 @@
+"""Door: what a new model needs of its registrar's surroundings.  Reads the environment that it is given, and PATH."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NAMES: Final = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"})
+# Whatever steers the runtime, the driver, its compiler, or a framework on top: another value, another kernel.
+_PREFIXES: Final = (
+    "SYCL_",
+    "ONEAPI_",
+    "OCL_",
+    "ZE_",
+    "ZES_",
+    "UR_",
+    "NEO",
+    "IGC_",
+    "CL_CONFIG_",
+    "ITEX_",
+    "IPEX_",
+    "XPU_",
+    "BIGDL_",
+)
+# Where and whether to cache is ours to say.
+_OURS: Final = "SYCL_CACHE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was taken over from the caller."""
+
+    command: tuple[str, ...]
+    directory: Path
+    variables: Mapping[str, str]
+    store: Path | None
+
+
+def capture(
+    command: Sequence[str],
+    directory: Path | None,
+    wanted: Sequence[str],
+    store: str | None,
+    environ: Mapping[str, str],
+) -> Captured:
+    """Find the program, and take over the variables that decide what it compiles.
+
+    ``wanted`` are ``K=V`` or ``K``.  Raises `RequestError` if the program or a variable is not there.
+    """
+    if not command:
+        raise RequestError("the model's command is missing", hint="xpucachectl model add NAME -- python3 app.py")
+    here = Path.cwd()
+    variables = {
+        name: text
+        for name, text in environ.items()
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not name.startswith(_OURS)
+    }
+    for one in wanted:
+        name, given, text = one.partition("=")
+        if not name or (not given and name not in environ):
+            raise RequestError(f"there is no variable to take: {one!r}", hint="--env NAME=VALUE, or export it first")
+        variables[name] = text if given else environ[name]
+    program = shutil.which(command[0], path=variables.get("PATH"))
+    if program is None:
+        raise RequestError(f"there is no program {command[0]!r}", hint="name it as you would in this shell")
+    # Absolute but not resolved: a virtual environment's python is a link, and is what it is by its place.
+    return Captured(
+        command=(str(here / program), *command[1:]),
+        directory=directory or here,
+        variables=dict(sorted(variables.items())),
+        store=_store(store, environ, here),
+    )
+
+
+def _store(store: str | None, environ: Mapping[str, str], here: Path) -> Path | None:
+    if store == "default":
+        return None
+    chosen = store or environ.get("SYCL_CACHE_DIR")
+    return here / Path(chosen).expanduser() if chosen else None

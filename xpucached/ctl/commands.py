@@ -1,0 +1,344 @@
+"""Door: what each command asks, and how its answer is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from xpucached import __version__, api, render
+from xpucached.api import codec
+from xpucached.api.client import Client, refusal
+from xpucached.ctl import capture
+from xpucached.ctl.waiting import wait
+from xpucached.domain import Event, Job, JobState, Outcome, Verdict
+from xpucached.errors import RequestError, RunFailed, Unavailable
+from xpucached.render.text import Look, plain
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Mapping
+
+    from xpucached.api import Json, Request
+    from xpucached.api.client import Answer
+
+T = TypeVar("T")
+
+CHECKS: Final[Mapping[Verdict | None, int]] = {
+    Verdict.WARM: 0,
+    Verdict.COLD: 1,
+    Verdict.WARMING: 1,
+    Verdict.STARTING: 1,
+    Verdict.NO_MODELS: 1,
+    Verdict.FAILED: 2,
+    Verdict.NO_DEVICE: 3,
+    None: 3,  # nobody answers
+}
+"""Exit status of ``status --check``, as monitoring systems expect it."""
+_LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """One command line at work."""
+
+    options: Namespace
+    client: Client
+    look: Look
+    json: bool
+    quiet: bool
+
+    def show(
+        self, request: Request[T], write: Callable[[T, Look], str], names: Callable[[T], str] | None = None
+    ) -> int:
+        """Ask, and print the answer in the form that was wished for."""
+        self.tell(self.client.call(request), write, names)
+        return 0
+
+    def tell(self, answer: Answer[T], write: Callable[[T, Look], str], names: Callable[[T], str] | None = None) -> None:
+        """Print an answer in the form that was wished for."""
+        if self.json:
+            self.dump(answer.data)
+        elif self.quiet and names is not None:
+            _print(names(answer.value))
+        else:
+            _print(write(answer.value, self.look))
+
+    def dump(self, data: Json) -> None:
+        """Print data as it stood on the wire."""
+        print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
+
+
+def _print(text: str) -> None:
+    if text:
+        print(text)
+
+
+def run(options: Namespace) -> int:
+    """Do what the command line says; gives the exit status."""
+    terminal = sys.stdout.isatty()
+    colour = terminal and not options.no_color and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    look = Look(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
+    client = _client(options)
+    try:
+        return _COMMANDS[options.verb](Desk(options, client, look, options.json, options.quiet))
+    except ValueError as error:
+        # A request that cannot be meant refuses to exist; what it says is for people.
+        raise RequestError(str(error)) from error
+    finally:
+        client.close()
+
+
+def _client(options: Namespace) -> Client:
+    user = options.scope != "system" if options.scope else os.geteuid() != 0
+    path: Path = api.socket_path(user=user, environ=os.environ)
+    if options.socket is not None:
+        path = options.socket
+    elif options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
+        path = Path(os.environ["XPUCACHED_SOCKET"])
+    hint = (
+        "start it: systemctl --user start xpucached, or xpucached --user &"
+        if user
+        else ("start it: systemctl start xpucached")
+    )
+    system = api.socket_path(user=False, environ=os.environ)
+    if user and path != system and system.exists():
+        hint += "; or ask the system's: xpucachectl --system"
+    return Client(path, hint=hint)
+
+
+# -- looking --------------------------------------------------------------------------------------------------------
+
+
+def _status(desk: Desk) -> int:
+    if not desk.options.check:
+        return desk.show(api.GetStatus(), render.status, lambda value: value.verdict)
+    answer = desk.client.call(api.GetStatus())
+    level = CHECKS[answer.value.verdict]
+    desk.tell(answer, lambda value, _look: f"XPUCACHED {_LEVELS[level]} - {plain(value.sentence)}")
+    return level
+
+
+def _ls(desk: Desk) -> int:
+    given = desk.options
+    smallest = [low for low, _ in given.size if low is not None]
+    largest = [high for _, high in given.size if high is not None]
+    values: list[Json] = []
+    after: str | None = None
+    while True:
+        left = given.limit - len(values) if given.limit else api.MAX_PAGE
+        answer = desk.client.call(
+            api.ListEntries(
+                kind=given.kind,
+                store=given.store,
+                driver=given.driver,
+                architecture=given.arch,
+                device=given.device,
+                model=given.model,
+                state=given.state,
+                flaw=given.flaw,
+                kernel=given.kernel,
+                min_size=max(smallest, default=None),
+                max_size=min(largest, default=None),
+                unused=given.unused,
+                limit=min(left, api.MAX_PAGE),
+                after=after,
+            )
+        )
+        page = answer.data
+        rows = page.get("entries") if isinstance(page, dict) else None
+        if not isinstance(page, dict) or not isinstance(rows, list):
+            raise Unavailable("the answer is not xpucached's")
+        values += rows
+        after = answer.value.next
+        if after is None or (given.limit and len(values) >= given.limit):
+            break
+    # All pages as one: whoever asked does not care how they travelled.
+    whole = type(answer)({**page, "entries": values}, answer.kind)
+    desk.tell(whole, render.entries, lambda value: "\n".join(one.entry.id.ref for one in value.entries))
+    return 0
+
+
+def _show(desk: Desk) -> int:
+    return desk.show(api.GetEntry(ref=desk.options.ref), render.entry, lambda value: value.entry.id.ref)
+
+
+def _stores(desk: Desk) -> int:
+    return desk.show(
+        api.ListStores(), render.stores, lambda value: "\n".join(plain(str(one.store.root)) for one in value)
+    )
+
+
+def _devices(desk: Desk) -> int:
+    return desk.show(
+        api.ListDevices(), render.devices, lambda value: "\n".join(plain(one.name) for one in value.devices)
+    )
+
+
+def _runs(desk: Desk) -> int:
+    asked = api.ListRuns(model=desk.options.model, limit=desk.options.limit)
+    return desk.show(asked, render.runs, lambda value: "\n".join(str(one.id) for one in value))
+
+
+def _env(desk: Desk) -> int:
+    syntax = desk.options.syntax
+    return desk.show(api.GetEnv(model=desk.options.model), lambda value, _look: render.variables(value, syntax))
+
+
+def _config(desk: Desk) -> int:
+    return desk.show(api.GetConfig(), render.settings, lambda value: "\n".join(sorted(value)))
+
+
+def _version(desk: Desk) -> int:
+    try:
+        daemon: str | None = desk.client.call(api.GetHello()).value.version
+    except Unavailable:
+        daemon = None
+    if desk.json:
+        desk.dump({"client": __version__, "daemon": daemon})
+    else:
+        print(f"xpucachectl {__version__}\n{f'xpucached {plain(daemon)}' if daemon else 'no daemon answers'}")
+    return 0
+
+
+def _events(desk: Desk) -> int:
+    since = desk.options.since
+    if not desk.options.follow:
+        return desk.show(
+            api.ListEvents(since=since), lambda value, _look: "\n".join(render.event(one) for one in value)
+        )
+    for line in desk.client.follow(since):
+        # One object a line, without the envelope: it is the stream as it comes.
+        print(line if desk.json else render.event(_event(line)), flush=True)
+    return 0
+
+
+def _event(line: str) -> Event:
+    return codec.from_json(Event, json.loads(line))
+
+
+# -- models ---------------------------------------------------------------------------------------------------------
+
+
+def _model_add(desk: Desk) -> int:
+    given = desk.options
+    taken = capture.capture(given.command, given.directory, given.env, given.store, os.environ)
+    request = api.AddModel(
+        name=given.name,
+        command=taken.command,
+        directory=taken.directory,
+        variables=taken.variables,
+        timeout=given.timeout,
+        store=taken.store,
+        priority=given.priority,
+        pinned=given.pinned,
+        replace=given.replace,
+    )
+    answer = desk.client.call(request)
+    desk.tell(answer, lambda value, look: f"registered\n{render.model(value, look)}", lambda value: value.model.name)
+    return 0
+
+
+def _model_list(desk: Desk) -> int:
+    return desk.show(api.ListModels(), render.models, lambda value: "\n".join(one.model.name for one in value))
+
+
+def _model_show(desk: Desk) -> int:
+    return desk.show(api.GetModel(name=desk.options.name), render.model, lambda value: value.model.name)
+
+
+def _model_remove(desk: Desk) -> int:
+    name = desk.options.name
+    return desk.show(api.RemoveModel(name=name), lambda _value, _look: f"removed {plain(name)}", lambda _value: "")
+
+
+# -- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def _job_names(job: Job) -> str:
+    return job.id
+
+
+def _begin(desk: Desk, request: Request[Job], names: Callable[[Job], str] = _job_names) -> int:
+    begun = desk.client.call(request)
+    if not desk.options.wait:
+        desk.tell(begun, lambda value, _look: f"job {value.id}: {render.progress(value)}", _job_names)
+        return 0
+    ended = wait(desk.client, begun.value, quiet=desk.quiet)
+    desk.tell(ended, render.job, names)
+    return _verdict(ended.value)
+
+
+def _verdict(job: Job) -> int:
+    """Give the exit status of a job that has ended.  Its report is printed already."""
+    if job.error is not None:
+        return refusal(job.error.code, job.error.message, job.error.hint).exit
+    if job.state is not JobState.DONE:
+        return RunFailed.exit
+    if job.prewarm is not None:
+        cold = sum(one.outcome is not Outcome.WARMED for one in job.prewarm.runs) + len(job.prewarm.deferred)
+        if cold:
+            print(f"xpucachectl: not every model is warm: {cold} not", file=sys.stderr)
+            return RunFailed.exit
+    return 0
+
+
+def _prewarm(desk: Desk) -> int:
+    given = desk.options
+    stale = given.stale or not (given.models or given.all)
+    request = api.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
+    return _begin(desk, request, lambda job: "\n".join(one.model for one in job.prewarm.runs) if job.prewarm else "")
+
+
+def _evict(desk: Desk) -> int:
+    given = desk.options
+    request = api.EvictEntries(dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason))
+    return _begin(desk, request, _evicted)
+
+
+def _evicted(job: Job) -> str:
+    if job.evict is None:
+        return ""
+    planned = (one.entry.entry.id.ref for one in job.evict.plan.evict)
+    return "\n".join(planned if job.evict.dry_run else job.evict.removed)
+
+
+def _scan(desk: Desk) -> int:
+    request = api.ScanStores(stores=tuple(desk.options.stores), full=desk.options.full)
+    return _begin(desk, request, lambda _job: "")
+
+
+def _jobs(desk: Desk) -> int:
+    given = desk.options
+    if given.cancel is not None:
+        return desk.show(api.CancelJob(id=given.cancel), render.job, _job_names)
+    if given.id is not None:
+        return desk.show(api.GetJob(id=given.id), render.job, _job_names)
+    return desk.show(api.ListJobs(), render.jobs, lambda value: "\n".join(one.id for one in value))
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
+    "status": _status,
+    "ls": _ls,
+    "show": _show,
+    "stores": _stores,
+    "devices": _devices,
+    "model add": _model_add,
+    "model list": _model_list,
+    "model show": _model_show,
+    "model remove": _model_remove,
+    "prewarm": _prewarm,
+    "evict": _evict,
+    "scan": _scan,
+    "jobs": _jobs,
+    "events": _events,
+    "runs": _runs,
+    "env": _env,
+    "config show": _config,
+    "version": _version,
+}

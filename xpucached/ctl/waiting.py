@@ -1,0 +1,76 @@
+"""Door: seeing a job through, with live progress for whoever watches.  Touches the terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from xpucached import api, render
+from xpucached.domain import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xpucached.api.client import Answer, Client
+    from xpucached.domain import Job
+
+_ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+# How long the daemon may hold an answer back, and so how old a figure on the screen may be.
+_BEAT: Final = 1.0
+
+
+def wait(client: Client, job: Job, *, quiet: bool) -> Answer[Job]:
+    """Wait until a job has ended, and give it with its report.
+
+    Ctrl-C ends the waiting, not the job: says so and raises `KeyboardInterrupt`.
+    """
+    try:
+        with _shower(quiet=quiet) as show:
+            while True:
+                answer = client.call(api.WaitJob(id=job.id, timeout=_BEAT))
+                now = answer.value
+                if now.state in _ENDED:
+                    return answer
+                show(now)
+    except KeyboardInterrupt:
+        print(f"\njob {job.id} goes on; to end it: xpucachectl jobs --cancel {job.id}", file=sys.stderr)
+        raise
+
+
+def _shower(*, quiet: bool) -> AbstractContextManager[Callable[[Job], None]]:
+    if quiet:
+        return nullcontext(lambda _job: None)
+    return _live() if sys.stderr.isatty() else nullcontext(_Lines().show)
+
+
+class _Lines:
+    """One line per change, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, job: Job) -> None:
+        line = render.progress(job)
+        if line != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = line
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[Job], None]]:
+    # Most commands never watch anything, and rich takes longer to load than they take to run.
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(job: Job) -> None:
+            total = job.progress.total or None
+            progress.update(task, description=render.progress(job), completed=job.progress.done, total=total)
+
+        yield show

@@ -1,0 +1,487 @@
+"""Door: the daemon's values as tables and sentences for people.  Pure: values in, text out.
+
+What comes from caches and file names is never trusted: control characters are shown, not sent to the terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import EntryState, JobState, Outcome, StoreState, Verdict, Warmth
+from xpucached.render.text import Cell, Colour, age, count, facts, plain, safe, seconds, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from xpucached.domain import (
+        Device,
+        EntryPage,
+        Environment,
+        Event,
+        EvictionReport,
+        Host,
+        IndexedEntry,
+        Job,
+        ModelStatus,
+        PrewarmReport,
+        Problem,
+        Run,
+        Status,
+        StoreStatus,
+    )
+    from xpucached.render.text import Look
+
+
+# -- status ---------------------------------------------------------------------------------------------------------
+
+_VERDICTS: Final[Mapping[Verdict, Colour]] = {
+    Verdict.WARM: Colour.GREEN,
+    Verdict.COLD: Colour.YELLOW,
+    Verdict.WARMING: Colour.YELLOW,
+    Verdict.STARTING: Colour.YELLOW,
+    Verdict.NO_MODELS: Colour.YELLOW,
+    Verdict.FAILED: Colour.RED,
+    Verdict.NO_DEVICE: Colour.RED,
+}
+_WARMTHS: Final[Mapping[Warmth, Colour]] = {
+    Warmth.WARM: Colour.GREEN,
+    Warmth.COLD: Colour.YELLOW,
+    Warmth.WARMING: Colour.YELLOW,
+    Warmth.FAILED: Colour.RED,
+}
+
+
+def status(value: Status, look: Look) -> str:
+    """Write how the host stands: first the sentence, then what it rests on."""
+    parts = [look.paint(plain(value.sentence), _VERDICTS[value.verdict])]
+    figures = f"{count(value.entries, 'entry')}, {size(value.allocated)}"
+    if value.flawed:
+        figures += f", {value.flawed} flawed"
+    if value.stale:
+        figures += f", {value.stale} for drivers or devices that are gone"
+    pairs = [
+        ("cache", figures),
+        ("daemon", f"{value.version}, pid {value.pid}, started {age(value.started, look.now)}"),
+    ]
+    if value.host is not None:
+        pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, look.now)}"))
+    if value.changes:
+        last = max(value.changes, key=lambda one: one.at)
+        pairs.append(("driver", f"changed {age(last.at, look.now)}{_change(last.appeared, last.vanished)}"))
+    parts.append(facts(pairs, look))
+    if value.host is not None and value.host.devices:
+        parts.append(section("Devices", _device_table(value.host.devices, look), look))
+    if value.stores:
+        parts.append(section("Stores", stores(value.stores, look), look))
+    if value.models:
+        parts.append(section("Models", models(value.models, look), look))
+    if value.problems:
+        parts.append(section("Problems", problems(value.problems, look), look))
+    running = [one for one in value.jobs if one.state in {JobState.QUEUED, JobState.RUNNING}]
+    if running:
+        parts.append(section("Jobs", jobs(running, look), look))
+    return "\n\n".join(parts)
+
+
+def _change(appeared: Sequence[Environment], vanished: Sequence[Environment]) -> str:
+    news = ", ".join(sorted({one.driver for one in appeared}))
+    olds = ", ".join(sorted({one.driver for one in vanished}))
+    return f": {olds} → {news}" if news and olds else f": {news} appeared" if news else f": {olds} went" if olds else ""
+
+
+def problems(values: Iterable[Problem], look: Look) -> str:
+    """Write problems, each with its hint."""
+    lines: list[str] = []
+    for one in values:
+        subject = f"{one.subject}: " if one.subject and one.subject not in one.message else ""
+        lines.append(f"{look.paint('!', Colour.RED)} {plain(subject + one.message)} ({one.code})")
+        if one.hint:
+            lines.append(f"  {plain(one.hint)}")
+    return "\n".join(lines)
+
+
+# -- the host -------------------------------------------------------------------------------------------------------
+
+
+def _device_table(values: Iterable[Device], look: Look) -> str:
+    rows: list[list[str | Cell]] = [
+        [
+            one.name,
+            one.architecture,
+            ", ".join(sorted({environment.driver for environment in one.environments})) or "none",
+            " ".join(part for part in (one.kernel_driver, one.kernel_driver_version) if part) or "-",
+            one.pci_address or "-",
+        ]
+        for one in values
+    ]
+    return table(("NAME", "ARCH", "DRIVER", "KERNEL", "PCI"), rows, look)
+
+
+def devices(value: Host, look: Look) -> str:
+    """Write devices, environments, driver files and problems of the host."""
+    parts = [_device_table(value.devices, look) if value.devices else "no devices"]
+    if value.environments:
+        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in value.environments]
+        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
+        parts.append(section("What programs use now", table(heads, rows, look), look))
+    if value.driver:
+        rows = [
+            [str(one.path), one.version or "-", size(one.size), age(one.modified, look.now), one.package or "-"]
+            for one in value.driver
+        ]
+        files = table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, look, right="SIZE")
+        parts.append(section("Driver files", files, look))
+    if value.problems:
+        parts.append(section("Problems", problems(value.problems, look), look))
+    return "\n\n".join(parts)
+
+
+# -- stores and entries ---------------------------------------------------------------------------------------------
+
+
+def stores(values: Sequence[StoreStatus], look: Look) -> str:
+    """Write one line per store, and below the table what is worth knowing about one."""
+    if not values:
+        return "no stores"
+    rows: list[list[str | Cell]] = [
+        [
+            one.store.kind,
+            str(one.store.root),
+            Cell(one.state, None if one.state is StoreState.OK else Colour.YELLOW),
+            str(one.entries),
+            Cell(str(one.flawed), Colour.YELLOW if one.flawed else None),
+            size(one.allocated),
+            age(one.scanned, look.now),
+            one.origin if one.via in {"", one.origin} else f"{one.origin}: {one.via}",
+        ]
+        for one in values
+    ]
+    heads = ("KIND", "STORE", "STATE", "ENTRIES", "FLAWED", "SIZE", "LOOKED AT", "ORIGIN")
+    text = table(heads, rows, look, right="ENTRIES FLAWED SIZE")
+    notes = [
+        f"{look.paint('!', Colour.YELLOW)} {plain(f'{one.store.root}: {note}')}" for one in values for note in one.notes
+    ]
+    return "\n".join([text, *notes])
+
+
+def entries(page: EntryPage, look: Look) -> str:
+    """Write one line per entry, and how many there are."""
+    if not page.entries:
+        return "no entries"
+    rows: list[list[str | Cell]] = [
+        [
+            one.entry.id.ref,
+            Cell(one.entry.flaw or one.entry.state, None if one.entry.state is EntryState.OK else Colour.YELLOW),
+            one.architecture or "-",
+            one.entry.environment.driver if one.entry.environment else "-",
+            size(one.entry.allocated),
+            age(one.last_used, look.now),
+            ", ".join(one.models) or "-",
+            _kernels(one),
+        ]
+        for one in page.entries
+    ]
+    heads = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "MODELS", "KERNELS")
+    text = table(heads, rows, look, right="SIZE")
+    shown = len(page.entries)
+    total = f"{count(page.total, 'entry')}, {size(page.size)}"
+    return f"{text}\n{total if shown == page.total else f'{shown} of {total}'}"
+
+
+def _kernels(one: IndexedEntry) -> str:
+    kernels = one.entry.kernels
+    if not kernels:
+        return "-"
+    more = f" (+{len(kernels) - 1})" if len(kernels) > 1 else ""
+    return kernels[0].display + more
+
+
+def entry(one: IndexedEntry, look: Look) -> str:
+    """Write everything about one entry."""
+    held = one.entry
+    known = held.environment
+    pairs = [
+        ("ref", held.id.ref),
+        ("store", f"{held.id.store.root} ({held.id.store.kind})"),
+        ("key", held.id.key),
+        ("state", held.state),
+        ("flaw", f"{held.flaw}: {held.flaw.words}" if held.flaw else ""),
+        ("effect", held.flaw.effect if held.flaw else ""),
+        ("evidence", held.detail),
+        ("platform", known.platform if known else "unknown"),
+        ("device", known.device if known else ""),
+        ("version", known.version if known else ""),
+        ("driver", known.driver if known else ""),
+        ("architecture", one.architecture or ""),
+        ("origin", one.origin or ""),
+        ("options", held.options),
+        ("constants", held.constants),
+        ("image", f"{held.image}, {size(held.image_size)}" if held.image else ""),
+        ("binary", held.binary or ""),
+        ("digest", held.digest or ""),
+        ("size", f"{size(held.size)}, {size(held.allocated)} on disk"),
+        ("created", f"{held.created:%Y-%m-%d %H:%M:%S} UTC, {age(held.created, look.now)}"),
+        ("last used", f"{age(one.last_used, look.now)} ({one.last_used_by})"),
+        ("first seen", age(one.first_seen, look.now)),
+        ("models", ", ".join(one.models)),
+    ]
+    text = facts(pairs, look)
+    if held.kernels:
+        lines = [
+            f"  {plain(kernel.display)}{f'  [{plain(kernel.library)}]' if kernel.library else ''}"
+            for kernel in held.kernels
+        ]
+        text += "\n" + section(count(len(held.kernels), "kernel"), "\n".join(lines), look)
+    return text
+
+
+# -- models and runs ------------------------------------------------------------------------------------------------
+
+
+def models(values: Sequence[ModelStatus], look: Look) -> str:
+    """Write one line per model."""
+    if not values:
+        return "no models"
+    rows: list[list[str | Cell]] = [
+        [
+            one.model.name,
+            Cell(one.warmth, _WARMTHS[one.warmth]),
+            str(one.entries),
+            size(one.allocated),
+            seconds(one.cold_seconds),
+            seconds(one.warm_seconds),
+            one.why,
+        ]
+        for one in values
+    ]
+    heads = ("NAME", "STATE", "ENTRIES", "SIZE", "FIRST", "AGAIN", "WHY")
+    return table(heads, rows, look, right="ENTRIES SIZE FIRST AGAIN")
+
+
+def model(value: ModelStatus, look: Look) -> str:
+    """Write everything about one model."""
+    registered, workload = value.model, value.model.workload
+    pairs = [
+        ("name", registered.name),
+        ("state", f"{value.warmth}: {value.why}" if value.why else value.warmth),
+        ("command", shlex.join(workload.command)),
+        ("directory", str(workload.directory)),
+        ("timeout", seconds(workload.timeout)),
+        ("store", str(registered.store) if registered.store else "the managed store"),
+        ("priority", f"{registered.priority}{', pinned' if registered.pinned else ''}"),
+        ("source", registered.source),
+        ("entries", f"{value.entries}, {size(value.allocated)}"),
+        ("first pass", seconds(value.cold_seconds)),
+        ("warm pass", seconds(value.warm_seconds)),
+        *((f"{name}", f"= {text}") for name, text in sorted(workload.variables.items())),
+    ]
+    text = facts(pairs, look)
+    return f"{text}\n\n{section('Last run', run(value.run, look), look)}" if value.run else text
+
+
+_GOOD: Final = frozenset({Outcome.WARMED})
+
+
+def _outcome(one: Run) -> Cell:
+    if one.outcome is None:
+        return Cell("running", Colour.YELLOW)
+    return Cell(one.outcome, Colour.GREEN if one.outcome in _GOOD else Colour.RED)
+
+
+def run(one: Run, look: Look) -> str:
+    """Write everything about one run."""
+    outcome = _outcome(one)
+    pairs = [
+        ("run", f"{one.id}, {one.model}, {one.reason}"),
+        ("outcome", f"{outcome.text}: {one.detail}" if one.detail else outcome.text),
+        ("started", age(one.started, look.now)),
+        *(
+            (
+                f"pass {number}",
+                f"{seconds(each.seconds)}, {each.created} created, {each.used} used, {_exit(each.exit_status)}",
+            )
+            for number, each in enumerate(one.passes, 1)
+        ),
+    ]
+    text = facts(pairs, look)
+    if one.output:
+        lines = "\n".join(f"  {safe(line)}" for line in one.output.splitlines())
+        text += "\n" + section("Output", lines, look)
+    return text
+
+
+def _exit(status: int | None) -> str:
+    if status is None:
+        return "never started"
+    return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def runs(values: Sequence[Run], look: Look) -> str:
+    """Write one line per run."""
+    if not values:
+        return "no runs"
+    rows: list[list[str | Cell]] = [
+        [
+            str(one.id),
+            one.model,
+            _outcome(one),
+            one.reason,
+            age(one.started, look.now),
+            seconds(sum(each.seconds for each in one.passes)) if one.passes else "-",
+            str(one.passes[0].created) if one.passes else "-",
+            one.detail,
+        ]
+        for one in values
+    ]
+    heads = ("RUN", "MODEL", "OUTCOME", "REASON", "STARTED", "TOOK", "CREATED", "DETAIL")
+    return table(heads, rows, look, right="RUN TOOK CREATED")
+
+
+# -- jobs and events ------------------------------------------------------------------------------------------------
+
+_JOB_COLOURS: Final[Mapping[JobState, Colour]] = {
+    JobState.QUEUED: Colour.DIM,
+    JobState.RUNNING: Colour.YELLOW,
+    JobState.DONE: Colour.GREEN,
+    JobState.FAILED: Colour.RED,
+    JobState.CANCELLED: Colour.YELLOW,
+}
+
+
+def progress(job: Job) -> str:
+    """Write how far a job is, in one line."""
+    figures = f" {job.progress.done}/{job.progress.total}" if job.progress.total else ""
+    detail = f": {job.progress.detail}" if job.progress.detail else ""
+    return plain(f"{job.verb} {job.state}{figures}{detail}")
+
+
+def jobs(values: Sequence[Job], look: Look) -> str:
+    """Write one line per job."""
+    if not values:
+        return "no jobs"
+    rows: list[list[str | Cell]] = [
+        [
+            one.id,
+            one.verb,
+            Cell(one.state, _JOB_COLOURS[one.state]),
+            f"{one.progress.done}/{one.progress.total}" if one.progress.total else "-",
+            age(one.created, look.now),
+            one.error.message if one.error else one.progress.detail,
+        ]
+        for one in values
+    ]
+    return table(("JOB", "WHAT", "STATE", "DONE", "ASKED", "DETAIL"), rows, look)
+
+
+def job(one: Job, look: Look) -> str:
+    """Write what became of a job."""
+    if one.error is not None:
+        hint = f"\n{plain(one.error.hint)}" if one.error.hint else ""
+        return f"{look.paint(f'{one.verb} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
+    if one.evict is not None:
+        return eviction(one.evict, look)
+    if one.prewarm is not None:
+        return prewarming(one.prewarm, look)
+    if one.scan is not None:
+        found = one.scan
+        changes = f"{found.added} new, {found.changed} changed, {found.vanished} gone"
+        looked = f"looked at {count(found.stores, 'store')} in {seconds(found.seconds)}"
+        return f"{looked}: {count(found.entries, 'entry')}, {changes}"
+    return progress(one)
+
+
+def prewarming(report: PrewarmReport, look: Look) -> str:
+    """Write what prewarming did."""
+    lines: list[str] = []
+    for one in report.runs:
+        outcome = _outcome(one)
+        detail = f": {plain(one.detail)}" if one.detail else ""
+        lines.append(f"{look.paint(plain(outcome.text), outcome.colour)}  {plain(one.model)}{detail}")
+    lines += [f"{look.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
+    lines += [
+        f"{look.paint('not now', Colour.YELLOW)}  {plain(one.model)}: {plain(one.why)}" for one in report.deferred
+    ]
+    return "\n".join(lines) or "nothing to warm"
+
+
+def eviction(report: EvictionReport, look: Look) -> str:
+    """Write what was evicted, or would be."""
+    gone, busy = frozenset(report.removed), frozenset(report.busy)
+    rows: list[list[str | Cell]] = [
+        [
+            one.entry.entry.id.ref,
+            "would go" if report.dry_run else _fate(one.entry.entry.id.ref in gone, one.entry.entry.id.ref in busy),
+            one.reason,
+            size(one.entry.entry.allocated),
+            one.entry.entry.environment.driver if one.entry.entry.environment else "-",
+            one.detail,
+        ]
+        for one in report.plan.evict
+    ]
+    kept = f"{count(report.plan.kept, 'entry')} kept"
+    if not rows:
+        return f"nothing to evict, {kept}"
+    text = table(("REF", "", "REASON", "SIZE", "DRIVER", "WHY"), rows, look, right="SIZE")
+    if report.dry_run:
+        return f"{text}\nwould evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
+    left = f", {len(busy)} busy and left" if busy else ""
+    return f"{text}\nevicted {count(len(gone), 'entry')} and freed {size(report.freed)}{left}, {kept}"
+
+
+def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two switches
+    return "gone" if gone else "busy" if busy else "left"
+
+
+def event(one: Event) -> str:
+    """Write an event as one line."""
+    rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()))
+    return plain(f"{one.at:%Y-%m-%dT%H:%M:%SZ} {one.topic}: {one.message}{rest}")
+
+
+# -- settings and variables -----------------------------------------------------------------------------------------
+
+
+def settings(values: Mapping[str, str], look: Look) -> str:
+    """Write settings, one a line."""
+    return table(("SETTING", "VALUE"), sorted(values.items()), look)
+
+
+class Syntax(StrEnum):
+    """For whom variables are written."""
+
+    SHELL = "shell"
+    SYSTEMD = "systemd"
+    DOCKER = "docker"
+
+
+def variables(values: Mapping[str, str], syntax: Syntax) -> str:
+    """Write variables so that a shell, a systemd unit or a docker env file takes them.
+
+    Raises `ValueError` for a value that the form cannot hold.
+    """
+    return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(values.items()))
+
+
+def _shell(name: str, text: str) -> str:
+    return f"export {name}={shlex.quote(text)}"
+
+
+def _systemd(name: str, text: str) -> str:
+    # In a unit % begins a specifier; inside double quotes \ and " need a backslash.
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("%", "%%")
+    return f'Environment="{name}={quoted}"'
+
+
+def _docker(name: str, text: str) -> str:
+    if "\n" in text:
+        raise ValueError(f"{name}: a docker env file cannot hold a line break")
+    return f"{name}={text}"
+
+
+_WRITERS: Final[Mapping[Syntax, Callable[[str, str], str]]] = {
+    Syntax.SHELL: _shell,
+    Syntax.SYSTEMD: _systemd,
+    Syntax.DOCKER: _docker,
+}

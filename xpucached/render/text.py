@@ -1,0 +1,179 @@
+"""Door: words, figures and aligned columns for terminals.  Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+
+class Colour(StrEnum):
+    """The colours that we use, as their SGR numbers."""
+
+    BOLD = "1"
+    DIM = "2"
+    RED = "31"
+    GREEN = "32"
+    YELLOW = "33"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How to write: what "now" is for ages, how wide the terminal is (None: no limit), and whether it has colours."""
+
+    now: datetime
+    width: int | None = None
+    colour: bool = False
+
+    def paint(self, text: str, colour: Colour | None) -> str:
+        """Colour a text, if colours are wanted."""
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.colour and colour is not None and text else text
+
+
+# -- words and figures ----------------------------------------------------------------------------------------------
+
+_FORMAT_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def safe(text: str) -> str:
+    r"""Show what a terminal would obey or hide (escapes, direction marks, lone surrogates) as ``\x1b``, ``\u202e``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(one) if unicodedata.category(one) in _FORMAT_CONTROLS else one for one in text)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if code <= 0xFF:  # noqa: PLR2004 - units are what they are
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - units are what they are
+
+
+def cells(text: str) -> int:
+    """Tell how many columns a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
+    )
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten a text to so many columns; what is left out becomes ``…``."""
+    if cells(text) <= width:
+        return text
+    kept, used = "", 0
+    for one in text:
+        used += cells(one)
+        if used > width - 1:
+            break
+        kept += one
+    return kept + "…" if width > 0 else ""
+
+
+def size(count: int) -> str:
+    """Write bytes: ``0 B``, ``1.5 KiB``, ``12 MiB``."""
+    if count < 1024:  # noqa: PLR2004 - units are what they are
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1023.5 or unit == "TiB":  # noqa: PLR2004 - units are what they are
+            return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"  # noqa: PLR2004 - units are what they are
+    raise AssertionError
+
+
+def seconds(count: float | None) -> str:
+    """Write a duration: ``0.42 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    if count is None:
+        return "-"
+    if count < 9.995:  # noqa: PLR2004 - units are what they are
+        return f"{count:.2f} s"
+    whole = round(count)
+    if whole < 60:  # noqa: PLR2004 - units are what they are
+        return f"{whole} s"
+    if whole < 3600:  # noqa: PLR2004 - units are what they are
+        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
+    return f"{whole // 3600} h {whole % 3600 // 60} min".removesuffix(" 0 min")
+
+
+_AGES: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def age(then: datetime | None, now: datetime) -> str:
+    """Write how long ago something was: ``3 d ago``, ``just now``; ``never`` for None, and no future."""
+    if then is None:
+        return "never"
+    passed = int((now - then).total_seconds())
+    for length, unit in _AGES:
+        if passed >= length:
+            return f"{passed // length} {unit} ago"
+    return "just now"
+
+
+def count(number: int, noun: str) -> str:
+    """Write ``1 entry``, ``2 entries``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def plain(text: str) -> str:
+    """Write our own sentence in one line, whatever values it quotes."""
+    return safe(" ".join(text.split()))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table, in a colour."""
+
+    text: str
+    colour: Colour | None = None
+
+
+# Narrower than this a column says nothing any more.
+_NARROWEST: Final = 6
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], look: Look, *, right: str = "") -> str:
+    """Write aligned columns under their heads.  ``right`` names the heads of columns that are aligned to the right.
+
+    Too wide a table is cut: the widest columns give first.
+    """
+    cooked = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
+    lines = [[Cell(head, Colour.BOLD) for head in heads]] + [
+        [Cell(plain(one.text), one.colour) for one in row] for row in cooked
+    ]
+    widths = [max(cells(line[index].text) for line in lines) for index in range(len(heads))]
+    if look.width is not None:
+        while sum(widths) + 2 * (len(widths) - 1) > look.width and max(widths) > _NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+    aligned = frozenset(right.split())
+    written: list[str] = []
+    for line in lines:
+        parts: list[str] = []
+        for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            text = cut(cell.text, width)
+            gap = " " * (width - cells(text))
+            painted = look.paint(text, cell.colour)
+            last = index == len(widths) - 1
+            parts.append(gap + painted if heads[index] in aligned else painted if last else painted + gap)
+        written.append("  ".join(parts).rstrip())
+    return "\n".join(written)
+
+
+def facts(pairs: Iterable[tuple[str, str]], look: Look) -> str:
+    """Write names and values, one pair a line; pairs without a value are left out."""
+    shown = [(name, plain(text)) for name, text in pairs if text]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"{look.paint(name.ljust(width), Colour.DIM)}  {text}" for name, text in shown)
+
+
+def section(title: str, body: str, look: Look) -> str:
+    """Write a title above its body."""
+    return f"{look.paint(title, Colour.BOLD)}\n{body}"
