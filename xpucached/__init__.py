@@ -10,8 +10,8 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     1   errors · quantities
     0   domain
 
-Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and does
-nothing; ``dispatch`` and ``kinds`` act; ``catalog`` remembers.  ``service`` conducts them, one method per verb.
+Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and
+does nothing; ``dispatch`` and ``kinds`` act; ``catalog`` remembers.  ``service`` conducts them, one method per verb.
 ``settings``, ``api``, ``server``, ``render`` and ``ctl`` are the doors, and ``daemon`` is the life of the process.
 """
 

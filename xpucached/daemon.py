@@ -1,4 +1,4 @@
-"""The life of the process: start, wake, reconcile, reload, stop.  Home of APScheduler; speaks systemd's notify protocol."""
+"""The life of the process: start, wake, reconcile, reload, stop.  Home of APScheduler; tells systemd how it is."""
 
 from __future__ import annotations
 

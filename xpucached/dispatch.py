@@ -40,7 +40,14 @@ _TAIL: Final = 16 << 10
 _LINE: Final = 64 << 10
 """A longer line is no trace; it is kept in pieces."""
 
-_NOT_FOR_CHILDREN: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+_NOT_FOR_CHILDREN: Final = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,7 @@ class Execution:
 
     def as_pass(self) -> Pass:
         """Give what the history keeps."""
-        return Pass(
-            self.seconds, self.cpu_seconds, self.peak_rss, self.exit_status, len(self.created), len(self.used)
-        )
+        return Pass(self.seconds, self.cpu_seconds, self.peak_rss, self.exit_status, len(self.created), len(self.used))
 
 
 @dataclass(slots=True)
@@ -127,9 +132,7 @@ class Dispatch:
         """
         environment = {**self._base, **workload.variables, **variables, _MARK: f"{self._instance}:{uuid4().hex}"}
         cancel = threading.Event()
-        thread = asyncio.create_task(
-            asyncio.to_thread(_execute, workload, environment, trace, cancel, polite=polite)
-        )
+        thread = asyncio.create_task(asyncio.to_thread(_execute, workload, environment, trace, cancel, polite=polite))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import NewType
+from typing import Final, NewType
 
 KindName = NewType("KindName", str)
 EntryKey = NewType("EntryKey", str)
@@ -39,7 +40,7 @@ class Environment:
     @property
     def identity(self) -> str:
         """The runtime's device id string, as it stands in a SYCL entry."""
-        return "/".join((self.platform, self.device, self.version, self.driver))
+        return f"{self.platform}/{self.device}/{self.version}/{self.driver}"
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -376,6 +377,7 @@ class Problem:
     code: str
     message: str
     hint: str = ""
+    subject: str = ""  #: the file it is about, if it is about one
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +458,17 @@ class Workload:
         """16 hex digits that change whenever the workload does."""
         text = json.dumps([self.command, str(self.directory), sorted(self.variables.items())])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def check_name(text: str) -> ModelName:
+    """Take a model's name.  Raises `ValueError` with a sentence that says what was expected."""
+    if _MODEL_NAME.fullmatch(text) is None:
+        message = "expected a letter or digit, then up to 63 letters, digits or any of . _ -"
+        raise ValueError(message)
+    return ModelName(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Divided by subject: `observing` (the host, the stores, the model files), `warming`, `evicting`, and `jobs` (what goes on
 and what is said about it).  Everything that blocks runs in threads.  Two locks order the work: ``storing`` is held
-while a store is scanned or entries are removed, ``changing`` while one model runs or one plan of evictions is carried out.
+while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction plan is carried out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import __version__, planning
@@ -89,7 +88,7 @@ class Service:
         self._evict_due = False
         self._daemon_problems: tuple[Problem, ...] = ()
 
-    # -- the way from a wake to a changed host -------------------------------------------------------------------------
+    # -- the way from a wake to a changed host ------------------------------------------------------------------------
 
     async def recover(self) -> None:
         """Finish what a predecessor that was killed had begun."""
@@ -131,12 +130,12 @@ class Service:
         while self._again:
             self._again = False
             settings = self._observing.settings
-            if settings.prewarm_automatically and (await self._warming.plan()).warm:
+            if settings.prewarm_automatically and await self._warming.wanted():
                 await self._until_over(self._jobs.start("prewarm", self._warming.work()))
             if settings.evict_automatically and self._evict_due:
                 self._evict_due = False
-                if (await self._evicting.plan()).evict:
-                    await self._until_over(self._jobs.start("evict", self._evicting.work()))
+                if (await self._evicting.plan(asked=False)).evict:
+                    await self._until_over(self._jobs.start("evict", self._evicting.work(asked=False)))
 
     async def _until_over(self, job: Job) -> None:
         while (await self._jobs.wait(job.id, 60.0)).finished is None:
@@ -155,7 +154,7 @@ class Service:
         self._observing.settings = settings
         self._daemon_problems = problems
 
-    # -- verbs ---------------------------------------------------------------------------------------------------------
+    # -- verbs --------------------------------------------------------------------------------------------------------
 
     async def prewarm(self, request: api.PrewarmModels) -> Job:
         """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
@@ -183,9 +182,9 @@ class Service:
 
     async def scan(self, request: api.ScanStores) -> Job:
         """Look at stores now; see `api.ScanStores`."""
-        roots = frozenset(Path(os.path.realpath(path)) for path in request.stores)
 
         async def work(handle: Handle) -> ScanReport:
+            roots = frozenset([await asyncio.to_thread(path.resolve) for path in request.stores])
             if not roots:
                 await self._observing.survey()
                 await self._observing.load_models()
@@ -219,7 +218,7 @@ class Service:
         """End a job."""
         return await self._jobs.cancel(id)
 
-    # -- questions -------------------------------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     async def status(self) -> Status:
         """Tell how this host stands."""

@@ -31,8 +31,8 @@ class Evicting:
         self._warming = warming
         self._changing = changing
 
-    async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = ()) -> EvictionPlan:
-        """Decide what may go; of it only these, if any are given."""
+    async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, asked: bool = True) -> EvictionPlan:
+        """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it."""
         models = await self._warming.statuses()
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
         observing = self._observing
@@ -48,6 +48,7 @@ class Evicting:
                 observing.settings.policy,
                 observing.clock(),
                 reasons=frozenset(map(EvictReason, reasons)) or None,
+                asked=asked,
             )
             if not refs:
                 return plan
@@ -57,7 +58,7 @@ class Evicting:
         return await asyncio.to_thread(decide)
 
     def work(
-        self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, dry_run: bool = False
+        self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, dry_run: bool = False, asked: bool = True
     ) -> Callable[[Handle], Awaitable[EvictionReport]]:
         """Give the work of a job: plan, and unless it is a dry run carry the plan out."""
 
@@ -68,7 +69,7 @@ class Evicting:
             async with self._changing:
                 # The plan is made when it is our turn, from what is there then.
                 await self._observing.scan_stores()
-                return await self._carry_out(await self.plan(refs, reasons), handle)
+                return await self._carry_out(await self.plan(refs, reasons, asked=asked), handle)
 
         return work
 

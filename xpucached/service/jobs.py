@@ -25,6 +25,7 @@ from xpucached.domain import (
 from xpucached.errors import NotFound, RunFailed, XpucachedError
 
 log = logging.getLogger(__name__)
+journal = logging.getLogger("xpucached.events")
 
 Clock = Callable[[], datetime]
 Report = ScanReport | PrewarmReport | EvictionReport
@@ -50,7 +51,7 @@ class Events:
         event = Event(self._next, self._clock(), topic, message, dict(fields or {}))
         self._next += 1
         self._kept.append(event)
-        log.info("%s: %s", topic, message)
+        journal.info("%s: %s", topic, message)
         self._news.set()
         self._news = asyncio.Event()
         return event

@@ -67,7 +67,7 @@ class Observing:
         """What the last survey found; an empty host before the first one."""
         return self._host or Host(self.clock(), "", "", "")
 
-    # -- the host ------------------------------------------------------------------------------------------------------
+    # -- the host -----------------------------------------------------------------------------------------------------
 
     async def survey(self, *, force: bool = False) -> None:
         """Look at the host; ask the driver only if its files changed since it last answered."""
@@ -98,7 +98,7 @@ class Observing:
             went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
             self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
 
-    # -- stores --------------------------------------------------------------------------------------------------------
+    # -- stores -------------------------------------------------------------------------------------------------------
 
     def managed(self) -> FoundStore:
         """Give our own SYCL store."""
@@ -229,7 +229,7 @@ class Observing:
             if status.store not in found:
                 self.catalog.forget_store(status.store)
 
-    # -- model files -----------------------------------------------------------------------------------------------------
+    # -- model files --------------------------------------------------------------------------------------------------
 
     async def load_models(self) -> None:
         """Read the model files again; what a damaged one said before stays, and the damage is shown."""

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from xpucached import planning
-from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, Warmth, WarmReason
+from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, WarmReason, Warmth
 from xpucached.errors import NotFound
 from xpucached.kinds import KINDS
 
@@ -31,6 +31,10 @@ class Warming:
         self._changing = changing
         self._running: set[ModelName] = set()
 
+    async def wanted(self) -> bool:
+        """Tell whether a model needs warming and nobody is at it."""
+        return any(warm.model.name not in self._running for warm in (await self.plan()).warm)
+
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
         models = await asyncio.to_thread(self._catalog.models)
@@ -43,7 +47,7 @@ class Warming:
     def work(
         self, named: frozenset[ModelName] | None = None, *, force: bool = False
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
-        """Give the work of a job: warm what needs it, or of these models those that do, or with ``force`` all of them."""
+        """Give the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them."""
 
         async def work(handle: Handle) -> PrewarmReport:
             plan = await self.plan(named or frozenset())
@@ -61,22 +65,28 @@ class Warming:
 
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._changing:
-                    run = await self._warm(warm, tell)
-                if run is not None:
-                    runs.append(run)
+                    # Another job may have warmed it while this one waited.
+                    current = await self._look_again(warm, force=force)
+                    if current is None:
+                        covered.append(warm.model.name)
+                        continue
+                    runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
             return PrewarmReport(tuple(runs), tuple(covered), deferred)
 
         return work
 
-    async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run | None:
+    async def _look_again(self, warm: Warm, *, force: bool) -> Model | None:
+        """Give the model as it is now, if it still needs warming."""
+        for status in await self.statuses():
+            if status.model.name == warm.model.name:
+                return status.model if force or status.warmth is not Warmth.WARM else None
+        return None
+
+    async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
         """Run one model until it is proven warm, or until it is clear that it will not be."""
-        # Now that it is our turn, look again: it may have been removed or changed meanwhile.
-        try:
-            model = await asyncio.to_thread(self._catalog.model, warm.model.name)
-        except NotFound:
-            return None
+        model = warm.model
         observing = self._observing
         found = observing.store_of(model)
         if found.origin is StoreOrigin.MANAGED:
@@ -128,19 +138,25 @@ class Warming:
         self, run: Run, outcome: Outcome, executions: Sequence[Execution], attribution: Attribution, detail: str
     ) -> Run:
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
-        environments = {one.entry.environment for one in entries if one.entry.environment is not None}
-        return self._catalog.finish_run(
-            run.id,
-            outcome,
-            tuple(execution.as_pass() for execution in executions),
-            attribution,
-            tuple(sorted(environments)),
-            detail,
-            executions[-1].output if executions else "",
-            self._observing.clock(),
-        )
+        environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
+        passes = tuple(execution.as_pass() for execution in executions)
+        output = executions[-1].output if executions else ""
+        now = self._observing.clock()
+        try:
+            return self._catalog.finish_run(run.id, outcome, passes, attribution, environments, detail, output, now)
+        except NotFound:
+            # The model was removed while it ran, and its history with it.
+            return dataclasses.replace(
+                run,
+                outcome=outcome,
+                finished=now,
+                passes=passes,
+                environments=environments,
+                detail=f"{detail}; the model was removed meanwhile",
+                output=output,
+            )
 
-    # -- how models stand --------------------------------------------------------------------------------------------------
+    # -- how models stand ---------------------------------------------------------------------------------------------
 
     async def statuses(self) -> tuple[ModelStatus, ...]:
         """Give every model, how it stands, and its figures."""
@@ -186,7 +202,7 @@ def _attributed(
 ) -> Attribution:
     created = frozenset(EntryId(found.store, key) for one in executions for key in one.created)
     used = frozenset(EntryId(found.store, key) for one in executions for key in one.used)
-    return planning.attribute(before, after, created, used)
+    return planning.attribute(before, after, created, used, traced=any(one.traced for one in executions))
 
 
 def _judged(executions: Sequence[Execution]) -> tuple[Outcome, str]:

@@ -48,9 +48,12 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
         if not path.is_absolute():
             continue
         try:
-            with files.root_directory(os.fspath(path.parent)) as (folder, _), files.regular_file(folder, path.name) as (
-                descriptor,
-                _,
+            with (
+                files.root_directory(os.fspath(path.parent)) as (folder, _),
+                files.regular_file(folder, path.name) as (
+                    descriptor,
+                    _,
+                ),
             ):
                 content = files.read(descriptor, _CONFIG_LIMIT).decode("utf-8", "replace")
         except (OSError, ValueError):

@@ -82,7 +82,7 @@ def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         raise ValueError(message)
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<3H", data, 58)
-    if size != 64 or not 0 < count or table < 64 or table + size * count > len(data) or names >= count:  # noqa: PLR2004
+    if size != 64 or not count > 0 or table < 64 or table + size * count > len(data) or names >= count:  # noqa: PLR2004
         message = "its section table lies outside"
         raise ValueError(message)
     rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * index) for index in range(count)]

@@ -3,8 +3,8 @@
 Read from intel/llvm's ``persistent_device_code_cache.cpp`` and checked on runtimes 2024.2 to 2026.2.  All integers are
 unsigned, 64 bits, little-endian; there is no magic and no version field.
 
-An entry lies at ``D1/D2/D3/D4/<slot>``; each level is ``std::hash<std::string>`` of one field of the ``.src``, in decimal.
-On disk the fields are in another order: device, build options, specialization constants, image.
+An entry lies at ``D1/D2/D3/D4/<slot>``; each level is ``std::hash<std::string>`` of one field of the ``.src``, in
+decimal.  On disk the fields are in another order: device, build options, specialization constants, image.
 """
 
 from __future__ import annotations

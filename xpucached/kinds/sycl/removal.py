@@ -1,9 +1,9 @@
 """Act: take entries out of a SYCL store by the runtime's own rules.
 
-The order is lock, ``.src``, ``.bin``, access time, lock: without its source an entry cannot be found, and while the lock
-exists no program reads or writes the slot.  A lower slot must never go while a higher one stays, for a program stops
-at the first empty number: the highest slot that stays is moved down into the place, and remains readable at its old
-place until the new one is.
+The order is lock, ``.src``, ``.bin``, access time, lock: without its source an entry cannot be found, and while the
+lock exists no program reads or writes the slot.  A lower slot must never go while a higher one stays, for a program
+stops at the first empty number: the highest slot that stays is moved down into the place, and remains readable at its
+old place until the new one is.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def _remove_empty(descriptors: list[int], path: tuple[str, ...]) -> None:
 def _correct_size(root: int, freed: int) -> None:
     """Keep the runtime's own total right, where its eviction is on.
 
-    Without the runtime's lock: one that we left behind would hang every program that has a limit set, and a total that is
-    off by one entry is harmless.
+    Without the runtime's lock: one that we left behind would hang every program that has a limit set, and a total that
+    is off by one entry is harmless.
     """
     name = "cache_size.txt"
     beside = f"{name}.xpucached"

@@ -1,8 +1,8 @@
 """Observe: a whole SYCL store, every slot of every leaf, flawed ones too.
 
 The runtime's own walk decides what a slot is worth: it tries slots 0, 1, 2 … and stops at the first number that has
-neither ``.bin`` nor ``.src``; it skips a slot that has a ``.lock``; it compares the whole ``.src``; only then it opens the
-``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025.2 and 2026.2 (``docs/kinds.md``).
+neither ``.bin`` nor ``.src``; it skips a slot that has a ``.lock``; it compares the whole ``.src``; only then it opens
+the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025.2 and 2026.2 (``docs/kinds.md``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from xpucached.domain import (
@@ -86,13 +87,11 @@ class _Look:
         return self.found.store
 
 
-class _Changed(Exception):  # noqa: N818 - no error: the leaf moved under our eyes
+class _Changed(Exception):
     """A program wrote here meanwhile; look again."""
 
 
-def scan(
-    found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None
-) -> Scan:
+def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
     """Look at a whole store; see `Kind.scan`."""
     try:
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
@@ -177,7 +176,7 @@ def _walk_run_time_compiled(look: _Look, root: int) -> None:
         look.foreign += 1
 
 
-# -- one leaf -----------------------------------------------------------------------------------------------------------
+# -- one leaf ---------------------------------------------------------------------------------------------------------
 
 
 def _leaf(look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str]) -> None:
@@ -327,7 +326,7 @@ def _flawed(entry: Entry, flaw: Flaw, detail: str = "") -> Entry:
     return dataclasses.replace(entry, flaw=flaw, detail=detail, state=state)
 
 
-# -- locks ----------------------------------------------------------------------------------------------------------------
+# -- locks ------------------------------------------------------------------------------------------------------------
 
 
 def _lock_age(look: _Look, status: os.stat_result) -> timedelta | None:
@@ -364,7 +363,7 @@ def _locked(look: _Look, leaf: int, slot: _Slot, entry: Entry) -> _Reading | Non
     owner = lock_of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
     # One daemon never scans and removes at once, so its own number means a predecessor's (they repeat in containers).
-    if owner is not None and (owner == os.getpid() or age is not None or not os.path.exists(f"/proc/{owner}")):
+    if owner is not None and (owner == os.getpid() or age is not None or not Path(f"/proc/{owner}").exists()):
         look.ours.append(entry.id.key)
         return _Reading(_flawed(entry, Flaw.STALE_LOCK, f"made by xpucached, process {owner}"), live=False)
     if age is None:
@@ -389,7 +388,7 @@ def _complete(leaf: int, slot: _Slot) -> bool:
     return source.complete and frame.length > 0
 
 
-# -- the files of one slot ----------------------------------------------------------------------------------------------
+# -- the files of one slot --------------------------------------------------------------------------------------------
 
 
 def _frame(descriptor: int, size: int) -> layout.Frame:
@@ -563,7 +562,7 @@ def _compared(readings: list[_Reading]) -> list[Entry]:
             flaw = Flaw.DUPLICATE if lower.live else Flaw.SHADOWED
             entry = _flawed(entry, flaw, f"of slot {number}")
         # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
-        if reading.reachable and reading.identity is not None and entry.flaw not in (Flaw.BIN_MISSING,):
+        if reading.reachable and reading.identity is not None and entry.flaw is not Flaw.BIN_MISSING:
             first.setdefault(reading.identity, reading)
         entries.append(entry)
     return entries
