@@ -80,7 +80,11 @@ def test_last_line_needs_no_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "detail", "status"),
-    [("exit 3", "exit status 3", 3), ("kill -SEGV $$", "ended by SIGSEGV", -11), ("nothing-like-it", "exit status 127", 127)],
+    [
+        ("exit 3", "exit status 3", 3),
+        ("kill -SEGV $$", "ended by SIGSEGV", -11),
+        ("nothing-like-it", "exit status 127", 127),
+    ],
 )
 def test_failures(tmp_path: Path, script: str, detail: str, status: int) -> None:
     done = shell(script, tmp_path)
@@ -102,9 +106,19 @@ def test_time_limit_ends_even_who_ignores_it(tmp_path: Path, monkeypatch: pytest
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
+FORKING = """
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+open("pid", "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
 def test_daemons_that_it_forks_are_ended(tmp_path: Path) -> None:
-    script = "import os, time\nos.setsid() if os.fork() == 0 else os._exit(0)\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
-    done = shell(f"{sys.executable} -c \"{script}\" & sleep 1", tmp_path)
+    (tmp_path / "fork.py").write_text(FORKING)
+    done = shell(f"{sys.executable} fork.py & sleep 1", tmp_path)
     assert done.outcome is None
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -141,7 +155,7 @@ def test_cancelled_task_ends_the_child_first(tmp_path: Path) -> None:
         dispatch = Dispatch(os.environ, "test")
         workload = Workload(("/bin/sh", "-c", "echo $$ > pid; exec sleep 60"), tmp_path)
         task = asyncio.create_task(dispatch.execute(workload, {}, trace, polite=True))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -89,6 +89,28 @@ def _elsewhere(leaf: Path, name: str) -> None:
     (leaf / name).symlink_to(target)
 
 
+def _interrupt(leaf: Path, *names: str) -> None:
+    """Leave a dead writer's lock and only these files."""
+    _only(leaf, *names)
+    _lock(leaf, age=OLD)
+
+
+def _link(leaf: Path) -> None:
+    _elsewhere(leaf, "0.bin")
+    _elsewhere(leaf, "0.src")
+
+
+def _link_to_nothing(leaf: Path) -> None:
+    _only(leaf)
+    for name in ("0.bin", "0.src"):
+        (leaf / name).symlink_to("nowhere")
+
+
+def _empty(leaf: Path) -> None:
+    _only(leaf)
+    (leaf / "0_access_time.txt").write_text("1700000000000000000")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One way: what is done to a whole slot 0, and what the scan must say of each slot.
@@ -106,7 +128,7 @@ class Row:
 
 
 ROWS = (
-    Row("whole", lambda leaf: None, {"0": None}, EntryState.OK),
+    Row("whole", lambda _: None, {"0": None}, EntryState.OK),
     Row("bin empty", lambda leaf: _cut(leaf / "0.bin", 0), {"0": Flaw.BIN_EMPTY}, writes=(1, 1)),
     Row("bin header only", lambda leaf: _cut(leaf / "0.bin", 16), {"0": Flaw.BIN_TRUNCATED}, writes=(1, 1)),
     Row("bin half a header", lambda leaf: _cut(leaf / "0.bin", 9), {"0": Flaw.BIN_TRUNCATED}, writes=(1, 1)),
@@ -162,13 +184,13 @@ ROWS = (
     Row("lock held, whole", lambda leaf: _lock(leaf, age=0), {"0": None}, EntryState.UNFINISHED, writes=(1, 0)),
     Row(
         "lock left, no files",
-        lambda leaf: (_only(leaf), _lock(leaf, age=OLD)),
+        _interrupt,
         {"0": Flaw.LOCK_ONLY},
         writes=(1, 1),
     ),
     Row(
         "lock left, writer killed",
-        lambda leaf: (_only(leaf, "0.bin"), _lock(leaf, age=OLD)),
+        lambda leaf: _interrupt(leaf, "0.bin"),
         {"0": Flaw.INTERRUPTED},
         writes=(1, 0),
     ),
@@ -180,16 +202,16 @@ ROWS = (
         {"0": Flaw.BIN_TRUNCATED, "1": Flaw.SHADOWED},
         writes=(1, 1),
     ),
-    Row("links", lambda leaf: (_elsewhere(leaf, "0.bin"), _elsewhere(leaf, "0.src")), {"0": Flaw.LINK}, EntryState.OK),
+    Row("links", _link, {"0": Flaw.LINK}, EntryState.OK),
     Row(
         "link to nothing",
-        lambda leaf: (_only(leaf), (leaf / "0.bin").symlink_to("nowhere"), (leaf / "0.src").symlink_to("nowhere")),
+        _link_to_nothing,
         {"0": Flaw.DANGLING_LINK},
         writes=(1, 1),
     ),
     Row(
         "emptied by the runtime",
-        lambda leaf: (_only(leaf), (leaf / "0_access_time.txt").write_text("1700000000000000000")),
+        _empty,
         {"0": Flaw.SKELETON},
         writes=(1, 0),
     ),

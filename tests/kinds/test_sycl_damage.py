@@ -109,9 +109,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, int, int, int, bytes]]:
 
 def slots_of(scan: Scan, root: Path, leaf: Path) -> dict[str, Entry]:
     prefix = leaf.relative_to(root).as_posix() + "/"
-    return {
-        entry.id.key.removeprefix(prefix): entry for entry in scan.entries if entry.id.key.startswith(prefix)
-    }
+    return {entry.id.key.removeprefix(prefix): entry for entry in scan.entries if entry.id.key.startswith(prefix)}
 
 
 @pytest.mark.runtime

@@ -1,0 +1,47 @@
+# The commands after a clone: `make demo` and `make test`.  Needs Python 3.11 or newer with venv; see README.md.
+
+PYTHON ?= python3
+RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
+BIN := .venv/bin
+
+.DELETE_ON_ERROR:
+.PHONY: help test lint demo record clean
+
+help:
+	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
+	@echo 'make test    check the style, the types and all the tests'
+	@echo 'make lint    check the style and the types'
+	@echo 'make record  run the demo and make docs/demo.svg of it'
+	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
+
+test: lint
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
+
+lint: .venv/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: .venv/installed
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo
+	$(BIN)/python demo/demo.py --runtimes $(RUNTIMES)
+
+record: .venv/installed
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo
+	$(BIN)/python demo/record.py --output docs/demo.svg -- $(BIN)/python demo/demo.py --runtimes $(RUNTIMES)
+
+# Whether pip was done is remembered in a file, so that only a change of the project's needs starts it again.
+.venv/installed: pyproject.toml setup.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv .runtimes .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

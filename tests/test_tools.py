@@ -1,0 +1,93 @@
+"""The tool that installs runtimes, and the commands that the README promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+import runtimes as tool
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+RECIPE: Final = tool.RECIPES["rt2024.2"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory that looks like a finished environment."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    (tmp_path / tool.MARKER).write_text(RECIPE.marker, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_finished_runtime_is_left_alone(place: Path) -> None:
+    assert tool.is_finished(place, RECIPE)
+
+
+@pytest.mark.parametrize("text", ["", "null", "{}", tool.RECIPES["rt2025.1"].marker, RECIPE.marker[:-10]])
+def test_a_half_made_runtime_or_one_with_other_pins_is_made_again(place: Path, text: str) -> None:
+    (place / tool.MARKER).write_text(text, encoding="utf-8")
+
+    assert not tool.is_finished(place, RECIPE)
+
+
+def test_a_runtime_whose_python_is_gone_is_made_again(place: Path) -> None:
+    (place / "bin" / "python").unlink()
+    (place / "bin" / "python").symlink_to("/nonexistent/python3.11")
+
+    assert not tool.is_finished(place, RECIPE)
+
+
+def test_the_first_python_that_fits_is_taken() -> None:
+    new, fitting = tool.Interpreter("python3.13", (3, 13)), tool.Interpreter("python3.11", (3, 11))
+
+    assert tool.choose("rt2024.2", RECIPE, [new, fitting]) == fitting
+    with pytest.raises(tool.Failure, match=r"exists for Python 3\.11 only.*\n.*python3\.13 is 3\.13"):
+        tool.choose("rt2024.2", RECIPE, [new])
+
+
+def test_this_python_is_found() -> None:
+    assert sys.version_info[:2] in [one.version for one in tool.interpreters()]
+
+
+def test_equal_files_become_one(tmp_path: Path) -> None:
+    (tmp_path / "libx.so").write_bytes(b"same")
+    (tmp_path / "libx.so.1").write_bytes(b"same")
+    (tmp_path / "liby.so").write_bytes(b"else")
+    (tmp_path / "libz.so").symlink_to("libx.so")
+
+    tool.share_doubles(tmp_path)
+
+    assert (tmp_path / "libx.so").samefile(tmp_path / "libx.so.1")
+    assert (tmp_path / "liby.so").stat().st_nlink == 1
+    assert (tmp_path / "libx.so.1").read_bytes() == b"same"
+    assert (tmp_path / "libz.so").is_symlink()
+
+
+@pytest.mark.parametrize("arguments", [["DIR"], ["DIR", "rt1999"]])
+def test_a_wrong_call_is_refused(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "tools" / "runtimes.py", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert list(tmp_path.glob("DIR")) == []
+
+
+def test_the_commands_in_the_readme_are_there_and_checked() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    check = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^make (\w+)$", readme, re.MULTILINE)) == {"demo", "test"}
+    assert {"demo", "test"} <= targets
+    assert check.endswith("\nmake test\n")
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
