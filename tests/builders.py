@@ -50,10 +50,21 @@ def spirv(*kernels: str, size: int = 0) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def native(size: int = 256) -> bytes:
-    """Make something that looks like the CPU compiler's output: a 64-bit ELF of its own type."""
-    head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHI", 0xFF04, 62, 1)
-    return head + bytes(max(0, size - len(head)))
+def native(size: int = 256, *sections: tuple[bytes, bytes]) -> bytes:
+    """Make what a driver's compiler writes: a 64-bit ELF with these sections, of at least ``size`` bytes."""
+    every = ((b"", b""), *sections, (b".filling", b"\1" * max(0, size - 64 * (len(sections) + 4))))
+    names = b"\0".join(name for name, _ in every) + b"\0.shstrtab\0"
+    count = len(every) + 1
+    body, rows = b"", b""
+    for name, content in (*every, (b".shstrtab", names)):
+        place = names.index(name + b"\0")
+        kind = 0 if not name else 3 if content is names else 1
+        offset = 64 * (count + 1) + len(body)
+        rows += struct.pack("<IIQQQQIIQQ", place, kind, 0, 0, offset, len(content), 0, 0, 1, 0)
+        body += content
+    head = b"\x7fELF\2\1\1" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 0xFF04, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, count, count - 1)
+    return head + rows + body
 
 
 @dataclass(frozen=True, slots=True)

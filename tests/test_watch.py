@@ -324,13 +324,15 @@ def test_what_is_no_longer_wanted_is_not_watched(watcher: Watcher, wakes: Wakes,
 
 
 def test_of_very_many_device_directories_the_newest_are_watched(watcher: Watcher, tmp_path: Path) -> None:
-    for number in range(watch._MOST_DEVICES + 6):
-        (tmp_path / str(number)).mkdir()
-        os.utime(tmp_path / str(number), (number, number))
+    root = tmp_path / "store"
+    devices = [root / str(number) for number in range(watch._MOST_DEVICES + 6)]
+    for number, device in enumerate(devices):
+        device.mkdir(parents=True)
+        os.utime(device, (number, number))
 
-    watcher.watch([tmp_path], [], [])
+    watcher.watch([root], [], [])
 
-    assert watcher.directories == {tmp_path, *(tmp_path / str(number) for number in range(6, watch._MOST_DEVICES + 6))}
+    assert watcher.directories == {root, *devices[6:]}
 
 
 @pytest.mark.parametrize("limit", ["watches", "instances", "threads"])

@@ -207,7 +207,12 @@ class Watcher:
         if self._observer is None or not self._observer.is_alive():
             self._watched.clear()
             observer = InotifyObserver()
-            observer.start()
+            try:
+                observer.start()
+            except BaseException:
+                # It began a thread of its own when it was made.
+                observer.stop()
+                raise
             self._observer = observer
         return self._observer
 

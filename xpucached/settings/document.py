@@ -36,7 +36,7 @@ def spell(seconds: float) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds and seconds % length == 0:
             return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:g}s"
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 # -- values -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""A real daemon in a process of its own, and what a person at the command line sees of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+PATIENCE = 30.0
+
+
+@dataclass(slots=True)
+class Daemon:
+    """``xpucached --user`` below one directory: ``home`` may be long, ``run`` holds the socket and must be short."""
+
+    home: Path
+    run: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Give the variables of the daemon and its clients."""
+        return {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(self.run),
+            "PYTHONWARNINGS": "error",
+            **self.variables,
+        }
+
+    @property
+    def config(self) -> Path:
+        """The configuration file."""
+        return self.home / ".config" / "xpucached" / "xpucached.toml"
+
+    @property
+    def state(self) -> Path:
+        """Where the catalog is."""
+        return self.home / ".local" / "state" / "xpucached"
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.run / "log"
+
+    def configure(self, text: str) -> None:
+        """Write the configuration."""
+        self.config.parent.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(text)
+
+    def start(self, *, ready: bool = True) -> Self:
+        """Start it, and wait until it has looked at the host."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "xpucached", "--user"], env=self.environment, stdout=log, stderr=log
+            )
+        if ready:
+            self.until(lambda: self.ask("status").get("verdict") not in (None, "starting"))
+        return self
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if self.process is not None and self.process.poll() is not None:
+                raise AssertionError(f"the daemon ended: {self.log.read_text()}")
+            with contextlib.suppress(LookupError, TypeError):
+                if holds():
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"waited in vain: {self.log.read_text()}")
+
+    def ctl(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Call ``xpucachectl``."""
+        done = subprocess.run(
+            [sys.executable, "-m", "xpucached.ctl", "--user", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * 2,
+            check=False,
+        )
+        assert check is None or done.returncode == check, done.stdout + done.stderr + self.log.read_text()
+        return done
+
+    def ask(self, *arguments: str) -> dict[str, object]:
+        """Call ``xpucachectl --json``; give the data, or nothing for a refusal."""
+        answer: dict[str, dict[str, object]] = json.loads(self.ctl(*arguments, "--json", check=None).stdout or "{}")
+        return answer.get("data") or {}
+
+    def rows(self, *arguments: str) -> list[dict[str, object]]:
+        """Call ``xpucachectl --json`` for a list."""
+        found = json.loads(self.ctl(*arguments, "--json").stdout)["data"]
+        rows: list[dict[str, object]] = found["entries"] if isinstance(found, dict) else found
+        return rows
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End it, and give its exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self.process = None
+        return status
+
+
+@contextlib.contextmanager
+def daemon(home: Path, run: Path, **variables: str) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet, and see that none is left."""
+    run.chmod(0o700)
+    one = Daemon(home, run, variables)
+    try:
+        yield one
+    finally:
+        if one.process is not None:
+            one.process.kill()
+            one.process.wait()

@@ -1,0 +1,959 @@
+"""`planning`: a table of cases for each reason, and the promises as properties."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpucached.domain import (
+    Coverage,
+    Effect,
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryState,
+    Environment,
+    Evict,
+    EvictionPlan,
+    EvictReason,
+    Flaw,
+    Host,
+    IndexedEntry,
+    KindName,
+    Model,
+    ModelName,
+    ModelStatus,
+    Outcome,
+    Policy,
+    Presence,
+    PrewarmPlan,
+    Problem,
+    Run,
+    Store,
+    Verdict,
+    WarmReason,
+    Warmth,
+    Workload,
+)
+from xpucached.planning import attribute, plan_eviction, plan_prewarm, verdict, warmth
+
+NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
+DAY: Final = timedelta(days=1)
+STORE: Final = Store(KindName("sycl"), Path("/cache/sycl"))
+
+OCL: Final = "Intel(R) OpenCL"
+CPU: Final = "Intel(R) Xeon(R)"
+
+
+def env(driver: str, *, platform: str = OCL, device: str = CPU, version: str = "OpenCL 3.0") -> Environment:
+    return Environment(platform, device, version, driver)
+
+
+OLD: Final = env("1")
+NEW: Final = env("2")
+OTHER: Final = env("7", device="Intel(R) Arc(TM)")
+
+
+def host(*environments: Environment) -> Host:
+    return Host(NOW, "boot", "6.1", "stamp", environments=environments)
+
+
+# -- prewarm ------------------------------------------------------------------------------------------------------
+
+
+def model(name: str = "net", *, command: str = "/bin/true", priority: int = 50, pinned: bool = False) -> Model:
+    return Model(ModelName(name), Workload((command,), Path("/")), priority=priority, pinned=pinned)
+
+
+def run(
+    of: Model | None = None,
+    *,
+    outcome: Outcome = Outcome.WARMED,
+    on: Host | None = None,
+    environments: tuple[Environment, ...] = (NEW,),
+    ended: datetime = NOW - DAY,
+    number: int = 1,
+) -> Run:
+    of = of or model()
+    return Run(
+        id=number,
+        model=of.name,
+        workload=of.workload.digest,
+        reason=WarmReason.NEVER,
+        started=ended,
+        finished=ended,
+        outcome=outcome,
+        host=(on or host(NEW)).signature,
+        environments=environments,
+        detail="exit status 1" if outcome is Outcome.FAILED else "",
+    )
+
+
+def coverage(
+    good: Run | None = None, last: Run | None = None, *, failures: int = 0, entries: int = 4, remaining: int = 4
+) -> Coverage:
+    return Coverage(ModelName("net"), last or good, good, failures, entries if good else 0, remaining if good else 0)
+
+
+def failed(times: int, *, ago: float = 60, outcome: Outcome = Outcome.FAILED, on: Host | None = None) -> Coverage:
+    return coverage(
+        last=run(outcome=outcome, ended=NOW - timedelta(seconds=ago), on=on, environments=()), failures=times
+    )
+
+
+def plan(
+    known: Coverage | None, *, on: Host | None = None, policy: Policy | None = None, force: str | None = None
+) -> PrewarmPlan:
+    return plan_prewarm(
+        [model()],
+        [known] if known else [],
+        on or host(NEW),
+        policy or Policy(),
+        NOW,
+        force=frozenset({ModelName(force)}) if force else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "on"),
+    [
+        pytest.param(coverage(run()), host(NEW), id="same"),
+        pytest.param(coverage(run()), host(NEW, OTHER), id="another device came"),
+        pytest.param(coverage(run(environments=())), host(NEW), id="touched none, same host"),
+        pytest.param(
+            coverage(run(), run(outcome=Outcome.FAILED, number=2), failures=1), host(NEW), id="a later run failed"
+        ),
+    ],
+)
+def test_a_model_is_covered(known: Coverage, on: Host) -> None:
+    assert plan(known, on=on) == PrewarmPlan(covered=(ModelName("net"),))
+
+
+@pytest.mark.parametrize(
+    ("known", "on", "reason", "detail"),
+    [
+        (None, host(NEW), WarmReason.NEVER, "it has never been warmed"),
+        (coverage(), host(NEW), WarmReason.NEVER, "it has never been warmed"),
+        (failed(0, outcome=Outcome.LOST), host(NEW), WarmReason.NEVER, "it has never been warmed"),
+        (
+            coverage(run(model(command="/bin/false"))),
+            host(NEW),
+            WarmReason.CHANGED,
+            "its workload changed since it was warmed",
+        ),
+        (
+            coverage(last=run(model(command="/bin/false"), outcome=Outcome.FAILED), failures=3),
+            host(NEW),
+            WarmReason.CHANGED,
+            "its workload changed since it was tried",
+        ),
+        (
+            coverage(run(environments=(OLD,))),
+            host(NEW),
+            WarmReason.DRIVER,
+            f"it was warmed for driver 1; {CPU} now has 2",
+        ),
+        (
+            coverage(run(environments=(NEW, OTHER))),
+            host(NEW),
+            WarmReason.DRIVER,
+            "it was warmed for Intel(R) Arc(TM), which this host does not offer now",
+        ),
+        (
+            coverage(run(environments=(), on=host(OLD))),
+            host(NEW),
+            WarmReason.DRIVER,
+            "the host's devices or drivers changed since it was warmed",
+        ),
+        (
+            failed(3, on=host(OLD)),
+            host(NEW),
+            WarmReason.DRIVER,
+            "the host's devices or drivers changed since it was tried",
+        ),
+        (coverage(run(), remaining=3), host(NEW), WarmReason.LOST, "1 of its 4 entries are gone or damaged"),
+    ],
+)
+def test_a_model_is_warmed_for_a_reason(known: Coverage | None, on: Host, reason: WarmReason, detail: str) -> None:
+    decided = plan(known, on=on)
+
+    assert [(one.model.name, one.reason, one.detail) for one in decided.warm] == [("net", reason, detail)]
+    assert not decided.deferred
+    assert not decided.covered
+
+
+@pytest.mark.parametrize(
+    ("failures", "ago", "wait"),
+    [(1, 899, 1), (1, 900, 0), (2, 1799, 1), (2, 1800, 0), (2, 0, 1800), (1, -60, 0)],
+)
+def test_a_failed_model_waits_twice_as_long_each_time(failures: int, ago: float, wait: float) -> None:
+    decided = plan(failed(failures, ago=ago))
+
+    if wait:
+        (one,) = decided.deferred
+        assert one.until == NOW + timedelta(seconds=wait)
+        assert "exit status 1" in one.why
+        assert not decided.warm
+    else:
+        assert [one.reason for one in decided.warm] == [WarmReason.RETRY]
+        assert not decided.deferred
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNPROVEN, Outcome.TIMED_OUT, Outcome.OVER_MEMORY])
+def test_every_kind_of_failure_has_so_many_attempts(outcome: Outcome) -> None:
+    decided = plan(failed(3, ago=1e6, outcome=outcome))
+
+    (one,) = decided.deferred
+    assert one.until is None
+    assert "3 times in a row" in one.why
+    assert not decided.warm
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.CANCELLED])
+def test_a_run_that_was_stopped_is_no_reason_to_wait(outcome: Outcome) -> None:
+    assert [one.model.name for one in plan(failed(1, ago=1, outcome=outcome)).warm] == ["net"]
+    assert plan(failed(0, ago=1, outcome=outcome)).warm[0].reason is WarmReason.NEVER
+
+
+def test_another_driver_starts_afresh() -> None:
+    assert plan(failed(3), on=host(NEW)).warm == ()
+    assert [one.reason for one in plan(failed(3), on=host(NEW, OTHER)).warm] == [WarmReason.DRIVER]
+
+
+def test_the_longest_delay_overflows_no_date() -> None:
+    (one,) = plan(failed(99), policy=Policy(attempts=100, retry_after=1e7)).deferred
+
+    assert one.until is not None
+    assert one.until <= NOW + 31 * DAY
+
+
+@pytest.mark.parametrize("known", [coverage(run()), failed(3), None])
+def test_what_is_asked_for_is_warmed_whatever_was(known: Coverage | None) -> None:
+    decided = plan(known, force="net")
+
+    assert [one.reason for one in decided.warm] == [WarmReason.MANUAL]
+    assert decided.warm[0].detail.startswith("asked for; ")
+    assert plan(known, force="other") == plan(known)
+
+
+@pytest.mark.parametrize("force", [None, "net"])
+def test_without_a_device_everything_waits(force: str | None) -> None:
+    decided = plan(coverage(run()), on=host(), force=force)
+
+    assert [(one.model, one.why, one.until) for one in decided.deferred] == [("net", "no device to warm it on", None)]
+    assert not decided.warm
+    assert not decided.covered
+
+
+def test_the_urgent_come_first_then_the_names() -> None:
+    some = [model("c"), model("a"), model("b", priority=90), model("d", priority=10)]
+
+    decided = plan_prewarm(some, [], host(NEW), Policy(), NOW)
+
+    assert [one.model.name for one in decided.warm] == ["b", "a", "c", "d"]
+
+
+outcomes = st.sampled_from([one for one in Outcome if one is not Outcome.WARMED])
+
+
+@settings(deadline=None, database=None)
+@given(
+    failures=st.integers(0, 200),
+    outcome=outcomes,
+    ago=st.floats(-1e6, 1e8),
+    attempts=st.integers(1, 100),
+    retry=st.floats(0, 1e7),
+    good=st.booleans(),
+    remaining=st.integers(0, 4),
+    environments=st.sets(st.sampled_from([OLD, NEW, OTHER])),
+    then=st.sampled_from([host(OLD), host(NEW), host(NEW, OTHER), host()]),
+)
+def test_each_model_is_in_one_list_and_failures_end(
+    failures: int,
+    outcome: Outcome,
+    ago: float,
+    attempts: int,
+    retry: float,
+    good: bool,  # noqa: FBT001 - hypothesis gives it by name
+    remaining: int,
+    environments: set[Environment],
+    then: Host,
+) -> None:
+    last = run(outcome=outcome, ended=NOW - timedelta(seconds=ago), on=host(NEW), environments=(), number=2)
+    known = coverage(
+        run(environments=tuple(environments)) if good else None, last, failures=failures, remaining=remaining
+    )
+    policy = Policy(attempts=attempts, retry_after=retry)
+    decided = plan(known, on=then, policy=policy)
+    state, why, reason = warmth(model(), known, then, policy, NOW)
+
+    assert len(decided.warm) + len(decided.deferred) + len(decided.covered) == 1
+    assert why
+    assert (state is Warmth.WARM) == bool(decided.covered)
+    assert (reason is None) == (state is Warmth.WARM or not then.environments)
+    if then == host(NEW) and failures >= attempts:
+        assert not decided.warm
+    if state is Warmth.COLD and then.environments:
+        assert decided.warm
+
+
+# -- how things stand ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "on", "warming", "state", "why", "reason"),
+    [
+        (coverage(run()), host(NEW), False, Warmth.WARM, "all its 4 entries are there; run 1 proved it", None),
+        (coverage(run()), host(NEW), True, Warmth.WARMING, "it is warmed once more", None),
+        (None, host(NEW), True, Warmth.WARMING, "it has never been warmed", WarmReason.NEVER),
+        (None, host(NEW), False, Warmth.COLD, "it has never been warmed", WarmReason.NEVER),
+        (None, host(), True, Warmth.COLD, "no device", None),
+        (failed(1), host(NEW), False, Warmth.FAILED, "it is tried again after 2026-06-01 12:14 UTC", WarmReason.RETRY),
+        (failed(3), host(NEW), False, Warmth.FAILED, "it is not tried again until", WarmReason.RETRY),
+        (failed(3, on=host(OLD)), host(NEW), False, Warmth.COLD, "drivers changed", WarmReason.DRIVER),
+    ],
+)
+def test_how_a_model_stands(
+    known: Coverage | None,
+    on: Host,
+    warming: bool,  # noqa: FBT001 - a column of the table
+    state: Warmth,
+    why: str,
+    reason: WarmReason | None,
+) -> None:
+    found = warmth(model(), known, on, Policy(), NOW, warming=warming)
+
+    assert (found[0], found[2]) == (state, reason)
+    assert why in found[1]
+
+
+def status(name: str, state: Warmth) -> ModelStatus:
+    return ModelStatus(model(name), state, "why", None, 0, 0, None, None, None)
+
+
+def statuses(*states: Warmth) -> list[ModelStatus]:
+    return [status(f"m{number}", state) for number, state in enumerate(states, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("on", "states", "word", "sentence"),
+    [
+        (
+            host(),
+            [],
+            Verdict.NO_DEVICE,
+            "No device: programs find none on this host: no GPU found; see: xpucachectl devices",
+        ),
+        (
+            None,
+            [Warmth.COLD],
+            Verdict.NO_DEVICE,
+            "No device: programs find none on this host: no GPU found; see: xpucachectl devices",
+        ),
+        (
+            host(NEW),
+            [],
+            Verdict.NO_MODELS,
+            "No models: nothing is kept warm; run: xpucachectl model add NAME -- COMMAND",
+        ),
+        (host(NEW), [Warmth.WARM], Verdict.WARM, "Warm: m1 is warm for driver 2"),
+        (host(NEW, OTHER), [Warmth.WARM] * 2, Verdict.WARM, "Warm: all 2 models are warm for drivers 2, 7"),
+        (
+            host(NEW),
+            [Warmth.WARM, Warmth.COLD, Warmth.WARM],
+            Verdict.COLD,
+            "Cold: 1 of 3 models is not warm for driver 2; run: xpucachectl prewarm --stale",
+        ),
+        (
+            host(NEW),
+            [Warmth.COLD, Warmth.COLD],
+            Verdict.COLD,
+            "Cold: 2 of 2 models are not warm for driver 2; run: xpucachectl prewarm --stale",
+        ),
+        (
+            host(NEW),
+            [Warmth.WARMING, Warmth.COLD, Warmth.FAILED],
+            Verdict.WARMING,
+            "Warming: 0 of 3 models are warm for driver 2; m1 is under way",
+        ),
+        (
+            host(NEW),
+            [Warmth.COLD, Warmth.FAILED],
+            Verdict.FAILED,
+            "Failed: 1 of 2 models is cold for driver 2 and could not be warmed (m2); see: xpucachectl model show m2",
+        ),
+    ],
+)
+def test_how_the_host_stands(on: Host | None, states: list[Warmth], word: Verdict, sentence: str) -> None:
+    problems = [Problem("no-gpu", "no GPU found")]
+
+    assert verdict(on, statuses(*states), problems) == (word, sentence)
+    assert verdict(on, statuses(*states), problems, starting=True)[0] is Verdict.STARTING
+
+
+def test_a_sentence_names_three_at_most() -> None:
+    _, sentence = verdict(host(NEW), statuses(*[Warmth.FAILED] * 5), [])
+
+    assert "(m1, m2, m3 and 2 more)" in sentence
+
+
+def test_mistakes_in_the_configuration_are_not_hidden_by_a_good_verdict() -> None:
+    word, sentence = verdict(host(NEW), statuses(Warmth.WARM), [Problem("bad-settings", "x"), Problem("no-gpu", "y")])
+
+    assert word is Verdict.WARM
+    assert sentence == "Warm: m1 is warm for driver 2; 1 mistake in the configuration, see the problems"
+
+
+# -- attribution --------------------------------------------------------------------------------------------------
+
+
+def ids(text: str) -> frozenset[EntryId]:
+    return frozenset(EntryId(STORE, EntryKey(letter)) for letter in text)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "created", "used", "traced", "made", "touched"),
+    [
+        pytest.param("ab", "abcd", "c", "a", True, "c", "a", id="what others made beside it is not its"),
+        pytest.param("a", "a", "c", "b", True, "", "", id="what is not there afterwards does not count"),
+        pytest.param("a", "abc", "bc", "abc", True, "bc", "a", id="used by the second pass, made by the first"),
+        pytest.param("a", "ab", "ab", "", True, "b", "a", id="stored although it was there"),
+        pytest.param("ab", "bcd", "", "", False, "cd", "", id="no trace: what is new"),
+        pytest.param("ab", "bcd", "", "", None, "cd", "", id="a trace that names nothing is none"),
+        pytest.param("ab", "bcd", "", "b", None, "", "b", id="a trace that names something is one"),
+        pytest.param("ab", "bcd", "", "", True, "", "", id="an empty trace"),
+    ],
+)
+def test_whose_entries_these_are(
+    before: str,
+    after: str,
+    created: str,
+    used: str,
+    traced: bool | None,  # noqa: FBT001 - a column of the table
+    made: str,
+    touched: str,
+) -> None:
+    found = attribute(ids(before), ids(after), ids(created), ids(used), traced=traced)
+
+    assert (found.created, found.used) == (ids(made), ids(touched))
+
+
+letters = st.sets(st.sampled_from("abcdef")).map("".join)
+
+
+@settings(deadline=None, database=None)
+@given(before=letters, after=letters, created=letters, used=letters, traced=st.sampled_from([True, False, None]))
+def test_attributed_is_only_what_is_there_and_only_once(
+    before: str,
+    after: str,
+    created: str,
+    used: str,
+    traced: bool | None,  # noqa: FBT001 - hypothesis gives it by name
+) -> None:
+    found = attribute(ids(before), ids(after), ids(created), ids(used), traced=traced)
+
+    assert found.created | found.used <= ids(after)
+    assert not found.created & found.used
+    assert not found.created & ids(before)
+
+
+# -- eviction -----------------------------------------------------------------------------------------------------
+
+
+def entry(
+    key: str = "a",
+    *,
+    environment: Environment | None = NEW,
+    created: float = 30,
+    used: float = 1,
+    seen: float | None = None,
+    size: int = 1000,
+    models: tuple[str, ...] = (),
+    state: EntryState = EntryState.OK,
+    flaw: Flaw | None = None,
+) -> IndexedEntry:
+    """Make an entry; times are days ago."""
+    born = NOW - created * DAY
+    return IndexedEntry(
+        Entry(
+            EntryId(STORE, EntryKey(key)),
+            "stamp",
+            size,
+            size,
+            born,
+            None,
+            environment,
+            state=EntryState.FLAWED if flaw is not None else state,
+            flaw=flaw,
+        ),
+        None,
+        None,
+        tuple(map(ModelName, models)),
+        NOW - (created if seen is None else seen) * DAY,
+        NOW - used * DAY,
+        "created",
+    )
+
+
+def presence(environment: Environment, first: float | None, last: float | None) -> Presence:
+    """Tell when an environment was here, in days ago; last 0 is now."""
+    return Presence(
+        environment,
+        None if first is None else NOW - first * DAY,
+        None if last is None else NOW - last * DAY,
+        last == 0,
+    )
+
+
+# The driver changed ten days ago.
+HISTORY: Final = (presence(OLD, 100, 10), presence(NEW, 10, 0))
+
+
+def evict(
+    *entries: IndexedEntry,
+    on: Host | None = None,
+    history: tuple[Presence, ...] = HISTORY,
+    warm: tuple[str, ...] = (),
+    models: tuple[Model, ...] = (),
+    policy: Policy | None = None,
+    reasons: frozenset[EvictReason] | None = None,
+    asked: bool = True,
+) -> EvictionPlan:
+    return plan_eviction(
+        entries,
+        on or host(NEW),
+        history,
+        frozenset(map(ModelName, warm)),
+        {one.name: one for one in models},
+        policy or Policy(),
+        NOW,
+        reasons=reasons,
+        asked=asked,
+    )
+
+
+def decided(made: EvictionPlan) -> dict[str, EvictReason]:
+    return {one.entry.entry.id.key: one.reason for one in made.evict}
+
+
+NONE_KEPT: Final = Policy(keep_driver_generations=0)
+PINNED: Final = model("net", pinned=True)
+
+
+def test_nothing_to_evict() -> None:
+    assert evict() == EvictionPlan()
+    assert evict(entry()) == EvictionPlan(kept=1)
+
+
+@pytest.mark.parametrize("flaw", Flaw)
+def test_a_flaw_goes_unless_it_is_harmless_or_only_hides(flaw: Flaw) -> None:
+    made = evict(entry(flaw=flaw, environment=None))
+
+    if flaw.effect in {Effect.HARMLESS, Effect.HIDDEN}:
+        assert made == EvictionPlan(kept=1)
+    else:
+        assert [(one.reason, one.detail) for one in made.evict] == [(EvictReason.FLAWED, flaw.words)]
+        assert (made.frees, made.kept) == (1000, 0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(entry(flaw=Flaw.BIN_MISSING, created=0), id="younger than the grace, and flawed"),
+        pytest.param(entry(environment=OLD, created=0), id="younger than the grace, and superseded"),
+        pytest.param(entry(created=-300, seen=0), id="from the future, first seen just now"),
+        pytest.param(entry(state=EntryState.UNFINISHED, environment=None, used=900), id="being written"),
+        pytest.param(entry(models=("net",), used=900), id="pinned"),
+        pytest.param(entry(models=("net",), used=900, environment=None), id="pinned, and for every device"),
+        pytest.param(entry(models=("net",), used=900, flaw=Flaw.BIN_TRAILING), id="pinned, with a harmless flaw"),
+    ],
+)
+def test_kept_always(kept: IndexedEntry) -> None:
+    policy = Policy(keep_driver_generations=0, max_bytes=1, max_unused=1.0)
+
+    assert evict(kept, models=(PINNED,), warm=("net",), policy=policy) == EvictionPlan(kept=1)
+
+
+@pytest.mark.parametrize(
+    ("goes", "reason"),
+    [
+        pytest.param(entry(created=-300, seen=2, used=900), EvictReason.UNUSED, id="from the future, but old"),
+        pytest.param(entry(models=("net",), flaw=Flaw.SRC_FIFO), EvictReason.FLAWED, id="pinned, but it hangs"),
+        pytest.param(entry(models=("net",), environment=OLD), EvictReason.SUPERSEDED, id="pinned, for an old driver"),
+        pytest.param(entry(models=("gone",), used=900), EvictReason.UNUSED, id="of a model that is not registered"),
+    ],
+)
+def test_not_kept_for_ever(goes: IndexedEntry, reason: EvictReason) -> None:
+    made = evict(goes, models=(PINNED,), warm=("net",), policy=NONE_KEPT)
+
+    assert decided(made) == {"a": reason}
+
+
+def test_an_old_driver_goes_beyond_the_generations_kept() -> None:
+    some = [entry(driver, environment=env(driver), created=50) for driver in ("0", "1", "2")]
+    history = (presence(env("0"), 300, 100), presence(OLD, 100, 10), presence(NEW, 10, 0))
+
+    assert decided(evict(*some, history=history)) == {"0": EvictReason.SUPERSEDED}
+    assert decided(evict(*some, history=history, policy=Policy(keep_driver_generations=2))) == {}
+    made = evict(*some, history=history, policy=NONE_KEPT)
+    assert decided(made) == {"0": EvictReason.SUPERSEDED, "1": EvictReason.SUPERSEDED}
+    assert made.evict[0].detail == "for driver 0; now it is 2, and none older is kept"
+
+
+def test_generations_follow_the_hosts_history_and_then_the_age_of_their_entries() -> None:
+    # "b" was here last although its entries are older; "x" and "y" never were, and "y" is the newer.
+    names = ("a", "b", "x", "y")
+    ages = dict(zip(names, (20, 60, 40, 30), strict=True))
+    some = [entry(name, environment=env(name), created=ages[name]) for name in names]
+    history = (presence(env("a"), 300, 200), presence(env("b"), 200, 10), presence(NEW, 10, 0))
+
+    def left(kept: int) -> set[str]:
+        return set(names) - decided(evict(*some, history=history, policy=Policy(keep_driver_generations=kept))).keys()
+
+    assert [left(kept) for kept in range(5)] == [set(), {"b"}, {"b", "a"}, {"b", "a", "y"}, set(names)]
+
+
+def test_another_version_string_is_the_same_lineage_and_another_adapter_is_not() -> None:
+    newer = env("2", version="OpenCL 3.1")
+    adapter = env("1", platform=f"{OCL} V2")
+
+    made = evict(
+        entry("version", environment=OLD),
+        entry("adapter", environment=adapter),
+        on=host(newer),
+        history=(presence(OLD, 100, 10), presence(newer, 10, 0)),
+        policy=NONE_KEPT,
+    )
+
+    assert decided(made) == {"version": EvictReason.SUPERSEDED}
+
+
+def test_several_present_environments_of_a_lineage_are_all_kept() -> None:
+    both = host(OLD, NEW)
+    history = (presence(env("0"), 300, 100), presence(OLD, 100, 0), presence(NEW, 10, 0))
+    some = [entry(driver, environment=env(driver), created=110) for driver in ("0", "1", "2")]
+
+    assert decided(evict(*some, on=both, history=history, policy=NONE_KEPT)) == {"0": EvictReason.SUPERSEDED}
+
+
+@pytest.mark.parametrize(
+    ("history", "goes"),
+    [
+        pytest.param((presence(OLD, 100, 10), presence(NEW, 10, 0)), False, id="made after the change: in use"),
+        pytest.param((presence(OLD, 100, 3), presence(NEW, 3, 0)), True, id="made before the change"),
+        pytest.param((presence(OLD, 100, 3),), False, id="nobody knows when the change was"),
+        pytest.param((), False, id="no history at all"),
+        pytest.param((presence(NEW, 3, 0),), True, id="never here, made before the present one came"),
+        pytest.param((presence(NEW, 10, 0),), False, id="never here, made since: a container's"),
+    ],
+)
+def test_an_old_driver_that_somebody_still_uses_is_kept(history: tuple[Presence, ...], *, goes: bool) -> None:
+    some = [entry("a", environment=OLD, created=5), entry("b", environment=OLD, created=50)]
+
+    made = evict(*some, history=history, policy=NONE_KEPT)
+
+    assert bool(made.evict) == goes
+    assert len(made.evict) in {0, 2}
+
+
+def test_the_successor_is_the_one_that_came_after() -> None:
+    # A driver that stays beside the one that is upgraded replaced nothing.
+    stays = env("9")
+    history = (presence(stays, 300, 0), presence(OLD, 100, 10), presence(NEW, 10, 0))
+
+    made = evict(entry(environment=OLD, created=50), on=host(stays, NEW), history=history, policy=NONE_KEPT)
+
+    assert decided(made) == {"a": EvictReason.SUPERSEDED}
+
+
+def test_a_generation_in_use_takes_no_other_generations_place() -> None:
+    container = entry("container", environment=env("c"), created=2)
+    previous = entry("previous", environment=OLD, created=50)
+
+    assert decided(evict(container, previous)) == {}
+
+
+@pytest.mark.parametrize(("asked", "used", "goes"), [(True, 1, True), (False, 1, False), (False, 15, True)])
+def test_unasked_a_driver_that_was_never_here_goes_only_when_nobody_used_it_lately(
+    *, asked: bool, used: float, goes: bool
+) -> None:
+    some = entry(environment=env("c"), created=50, used=used)
+
+    assert bool(evict(some, policy=NONE_KEPT, asked=asked).evict) == goes
+    # What the host itself had needs no such proof.
+    assert evict(entry(environment=OLD, created=50), policy=NONE_KEPT, asked=asked).evict
+
+
+@pytest.mark.parametrize(
+    ("owners", "warm", "goes"),
+    [
+        ((), (), True),
+        (("net",), (), False),
+        (("net",), ("net",), True),
+        (("net", "two"), ("net",), False),
+        (("x",), (), True),
+    ],
+)
+def test_warm_before_evict(owners: tuple[str, ...], warm: tuple[str, ...], *, goes: bool) -> None:
+    made = evict(
+        entry(environment=OLD, models=owners), warm=warm, models=(model("net"), model("two")), policy=NONE_KEPT
+    )
+
+    assert bool(made.evict) == goes
+
+
+@pytest.mark.parametrize(
+    ("last", "used", "on", "goes"),
+    [
+        pytest.param(15, 20, host(NEW), True, id="gone for long"),
+        pytest.param(13, 20, host(NEW), False, id="gone for a while"),
+        pytest.param(15, 3, host(NEW), False, id="somebody uses it"),
+        pytest.param(15, 20, host(), False, id="no device at all: the survey may be wrong"),
+        pytest.param(15, 20, host(dataclasses.replace(OTHER, driver="8")), False, id="its device is here"),
+        pytest.param(None, 20, host(NEW), False, id="never here"),
+    ],
+)
+def test_a_device_that_is_gone(last: float | None, used: float, on: Host, *, goes: bool) -> None:
+    history = (presence(OTHER, 100, last),) if last is not None else ()
+
+    made = evict(entry(environment=OTHER, created=50, used=used), on=on, history=history)
+
+    assert decided(made) == ({"a": EvictReason.GONE} if goes else {})
+    if goes:
+        assert made.evict[0].detail == "for Intel(R) Arc(TM), which this host has not had since 2026-05-17"
+
+
+@pytest.mark.parametrize("environment", [NEW, OLD, OTHER, None])
+def test_what_is_not_used_goes(environment: Environment | None) -> None:
+    made = evict(entry("a", environment=environment, used=91), entry("b", environment=environment, used=89))
+
+    assert decided(made) == {"a": EvictReason.UNUSED}
+    assert made.evict[0].detail == "not used for 91 days, since 2026-03-02"
+    assert not evict(entry(environment=environment, used=900), policy=Policy(max_unused=None)).evict
+
+
+def test_over_budget_the_oldest_go_and_what_a_model_needs_goes_last() -> None:
+    some = [
+        entry("needed", used=50, models=("net",)),
+        entry("old", used=40),
+        entry("older", used=45, environment=None),
+        entry("of an old driver", used=42, environment=OLD, models=("net",)),
+        entry("empty", used=60, size=0),
+        entry("young", created=0, used=50),
+        entry("recent", used=1),
+    ]
+
+    def goes(limit: int) -> list[str]:
+        return [one.entry.entry.id.key for one in evict(*some, models=(model(),), policy=Policy(max_bytes=limit)).evict]
+
+    assert goes(6000) == []
+    assert goes(5999) == ["older"]
+    assert goes(3000) == ["older", "of an old driver", "old"]
+    assert goes(1) == ["older", "of an old driver", "old", "recent", "needed"]
+
+
+def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
+    some = [
+        entry("unused", used=91),
+        entry("flawed", flaw=Flaw.SRC_EMPTY, size=10),
+        entry("budget", used=2),
+        entry("superseded", environment=OLD),
+        entry("gone", environment=OTHER, used=20),
+        entry("kept"),
+    ]
+    history = (*HISTORY, presence(OTHER, 100, 15))
+
+    made = evict(*some, history=history, policy=Policy(keep_driver_generations=0, max_bytes=1000))
+
+    assert list(decided(made).values()) == list(EvictReason)
+    assert (made.frees, made.kept) == (4010, 1)
+
+
+@pytest.mark.parametrize("reason", EvictReason)
+def test_only_the_reasons_that_were_asked_for(reason: EvictReason) -> None:
+    some = [
+        entry("unused", used=91),
+        entry("flawed", flaw=Flaw.SRC_EMPTY),
+        entry("superseded", environment=OLD),
+        entry("gone", environment=OTHER, used=20),
+    ]
+    history = (*HISTORY, presence(OTHER, 100, 15))
+
+    made = evict(
+        *some,
+        history=history,
+        policy=Policy(keep_driver_generations=0, max_bytes=1),
+        reasons=frozenset({reason}),
+    )
+
+    assert {one.reason for one in made.evict} == {reason}
+
+
+# -- the promises -------------------------------------------------------------------------------------------------
+
+drivers = st.sampled_from("0123")
+environments = st.one_of(
+    st.none(), st.builds(env, drivers, device=st.sampled_from([CPU, "GPU"]), version=st.sampled_from(["3.0", "3.1"]))
+)
+days = st.floats(-2, 200)
+names = st.sampled_from(["net", "two", "unknown"])
+entries_ = st.lists(
+    st.builds(
+        entry,
+        st.uuids().map(str),
+        environment=environments,
+        created=days,
+        used=days,
+        seen=days,
+        size=st.integers(0, 5000),
+        models=st.sets(names).map(tuple),
+        state=st.sampled_from([EntryState.OK, EntryState.OK, EntryState.UNFINISHED]),
+        flaw=st.one_of(st.none(), st.none(), st.sampled_from(Flaw)),
+    ),
+    max_size=30,
+)
+hosts = st.lists(environments.filter(bool), max_size=3, unique=True).map(
+    lambda some: host(*(one for one in some if one))
+)
+histories = st.lists(
+    st.builds(presence, environments.filter(bool), st.one_of(st.none(), days), st.one_of(st.none(), days)),
+    unique_by=lambda one: one.environment,
+    max_size=8,
+).map(tuple)
+policies = st.builds(
+    Policy,
+    keep_driver_generations=st.integers(0, 3),
+    max_unused=st.one_of(st.none(), st.floats(1, 1e7)),
+    max_bytes=st.one_of(st.none(), st.integers(1, 60000)),
+    grace=st.floats(0, 1e6),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """Everything that a plan depends on, but for the entries."""
+
+    on: Host
+    history: tuple[Presence, ...]
+    warm: tuple[str, ...]
+    models: tuple[Model, ...]
+    policy: Policy
+    reasons: frozenset[EvictReason] | None
+    asked: bool
+
+    def evict(self, entries: list[IndexedEntry]) -> EvictionPlan:
+        return evict(
+            *entries,
+            on=self.on,
+            history=self.history,
+            warm=self.warm,
+            models=self.models,
+            policy=self.policy,
+            reasons=self.reasons,
+            asked=self.asked,
+        )
+
+
+situations = st.builds(
+    Situation,
+    on=hosts,
+    history=histories,
+    warm=st.sets(names).map(tuple),
+    models=st.sampled_from([(), (model("net"),), (PINNED, model("two"))]),
+    policy=policies,
+    reasons=st.one_of(st.none(), st.sets(st.sampled_from(EvictReason)).map(frozenset)),
+    asked=st.booleans(),
+)
+
+
+def keeps_its_reason(one: Evict, situation: Situation) -> bool:
+    """Check that an entry goes only where its reason may hold."""
+    its, policy = one.entry.entry, situation.policy
+    lineages = {other.lineage for other in situation.on.environments}
+    owners = {name for name in one.entry.models if name in {known.name for known in situation.models}}
+    match one.reason:
+        case EvictReason.FLAWED:
+            return its.flaw is not None and its.flaw.effect not in {Effect.HARMLESS, Effect.HIDDEN}
+        case EvictReason.SUPERSEDED:
+            if its.environment is None or its.environment in situation.on.environments:
+                return False
+            return its.environment.lineage in lineages and owners <= set(situation.warm)
+        case EvictReason.GONE:
+            return its.environment is not None and bool(lineages) and its.environment.lineage not in lineages
+        case EvictReason.UNUSED:
+            return policy.max_unused is not None and NOW - one.entry.last_used > timedelta(seconds=policy.max_unused)
+        case EvictReason.BUDGET:
+            return policy.max_bytes is not None
+
+
+@settings(deadline=None, database=None, max_examples=300)
+@given(some=entries_, situation=situations)
+def test_the_promises_of_a_plan(some: list[IndexedEntry], situation: Situation) -> None:
+    made = situation.evict(some)
+    gone = {one.entry.entry.id for one in made.evict}
+    rest = [one for one in some if one.entry.id not in gone]
+
+    assert situation.evict(rest).evict == (), "after a plan there is nothing to do"
+    assert (len(gone), made.kept) == (len(made.evict), len(rest))
+    assert made.frees == sum(one.entry.entry.allocated for one in made.evict)
+    assert [one.reason for one in made.evict] == sorted((one.reason for one in made.evict), key=list(EvictReason).index)
+    pinned = {one.name for one in situation.models if one.pinned}
+    for one in made.evict:
+        its = one.entry.entry
+        assert one.detail
+        assert situation.reasons is None or one.reason in situation.reasons
+        assert keeps_its_reason(one, situation)
+        assert its.state is not EntryState.UNFINISHED
+        assert its.created > NOW or (NOW - its.created).total_seconds() >= situation.policy.grace
+        usable = its.environment is None or its.environment in situation.on.environments
+        assert not (usable and pinned & set(one.entry.models)) or one.reason is EvictReason.FLAWED
+
+
+@settings(deadline=None, database=None)
+@given(some=entries_, situation=situations)
+def test_the_budget_takes_no_more_than_it_must(some: list[IndexedEntry], situation: Situation) -> None:
+    # Alone, because what goes for the budget may let more go for another reason.
+    made = dataclasses.replace(situation, reasons=frozenset({EvictReason.BUDGET})).evict(some)
+    limit = situation.policy.max_bytes
+    over = [one for one in made.evict if one.reason is EvictReason.BUDGET]
+    if not over or limit is None:
+        return
+    left = sum(one.entry.allocated for one in some) - made.frees
+
+    assert left + over[-1].entry.entry.allocated > limit
+
+
+@settings(deadline=None, database=None, max_examples=100)
+@given(some=entries_, situation=situations, data=st.data())
+def test_the_order_in_which_entries_come_does_not_matter(
+    some: list[IndexedEntry], situation: Situation, data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations(some))
+
+    assert situation.evict(shuffled) == situation.evict(some)
+
+
+def test_a_hundred_thousand_entries() -> None:
+    # A quadratic step would not end within the test's time limit.
+    some = [
+        entry(
+            f"{number:06}",
+            environment=env(str(number % 500)),
+            created=20 + number % 100,
+            used=number % 80,
+            models=("net",) if number % 3 else (),
+        )
+        for number in range(100_000)
+    ]
+    policy = Policy(keep_driver_generations=3, max_bytes=100_000)
+
+    made = evict(*some, on=host(env("499")), history=(presence(env("499"), 10, 0),), models=(model(),), policy=policy)
+
+    assert made.kept == 100
+    assert {one.reason for one in made.evict} == {EvictReason.SUPERSEDED, EvictReason.BUDGET}
