@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 OLD: Final = "rt2025.2"
 NEW: Final = "drv2025.3"
 
+# Nothing outside the demo's own directory is looked at, let alone evicted: other programs of this user cache, too.
 # An entry stays for ten minutes at least, and one older driver's are kept for going back: too long to watch here.
 CONFIGURATION: Final = """\
 [driver.variables]
 OCL_ICD_FILENAMES = "%(driver)s/libintelocl.so"
 LD_LIBRARY_PATH = "%(libraries)s"
+
+[stores]
+found = false
 
 [policy]
 grace = "1s"
