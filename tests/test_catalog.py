@@ -868,7 +868,7 @@ def test_presence_tells_what_was_offered_when(catalog: Catalog) -> None:
     found = {one.environment: (one.first, one.last, one.present) for one in catalog.presence()}
     assert found == {
         CPU: (None, None, False),
-        OLD: (NOW, NOW + HOUR, False),
+        OLD: (NOW, NOW + 2 * HOUR, False),  # it was there until something else was
         NEW: (NOW + 2 * HOUR, NOW + 2 * HOUR, True),
     }
 

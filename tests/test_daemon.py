@@ -283,6 +283,44 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
 
 @pytest.mark.runtime
 @pytest.mark.timeout(120)
+def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    real = runtime("rt2025.2")
+    driven(host, real, tmp_path / "driver")
+    host.start()
+    quiet = f"exec {real.python} -W ignore {workload} small 2>/dev/null"
+    host.ctl("model", "add", "quiet", "--", "/bin/sh", "-c", quiet)
+    host.ctl("prewarm", "quiet")
+    assert host.ask("model", "show", "quiet")["warmth"] == "warm"
+    assert "no trace" in str(host.rows("runs", "quiet")[0]["detail"])
+    assert len(host.rows("ls", "--model", "quiet")) == len(host.rows("ls"))
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(120)
+def test_driver_that_is_away_for_a_moment_is_no_change(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    real = runtime("rt2025.2")
+    link = tmp_path / "driver"
+    driven(host, real, link)
+    host.start()
+    host.ctl("model", "add", "net", "--", str(real.python), "-W", "ignore", str(workload), "small")
+    host.ctl("prewarm", "net")
+    link.unlink()
+    host.until(lambda: any(row["code"] == "no-opencl-driver" for row in host.ask("status")["problems"]))  # type: ignore[attr-defined]
+    assert host.ask("status")["verdict"] == "warm"
+    switch(link, real)
+    host.until(lambda: not any(row["code"] == "no-opencl-driver" for row in host.ask("status")["problems"]))  # type: ignore[attr-defined]
+    assert host.ask("status")["changes"] == []
+    assert len(host.rows("runs", "net")) == 1
+    link.unlink()
+    host.until(lambda: host.ask("status")["verdict"] == "no-device")
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(120)
 def test_going_back_to_the_old_driver_needs_nothing(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:

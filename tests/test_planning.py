@@ -619,6 +619,24 @@ def test_generations_follow_the_hosts_history_and_then_the_age_of_their_entries(
     assert [left(kept) for kept in range(5)] == [set(), {"b"}, {"b", "a"}, {"b", "a", "y"}, set(names)]
 
 
+def test_the_driver_that_was_here_last_is_the_one_to_go_back_to() -> None:
+    # "a" came first, and was put back for a while after "b".
+    history = (presence(env("a"), 300, 10), presence(env("b"), 200, 100), presence(NEW, 10, 0))
+
+    made = evict(*(entry(name, environment=env(name), created=250) for name in "ab"), history=history)
+
+    assert decided(made) == {"b": EvictReason.SUPERSEDED}
+
+
+def test_what_goes_no_longer_speaks_for_its_generation() -> None:
+    # Only the damaged entry was made after the driver changed; without it nobody seems to use the old one.
+    damaged = entry("a", environment=OLD, created=5, flaw=Flaw.SRC_EMPTY)
+
+    made = evict(damaged, entry("b", environment=OLD, created=50), policy=NONE_KEPT)
+
+    assert decided(made) == {"a": EvictReason.FLAWED, "b": EvictReason.SUPERSEDED}
+
+
 def test_another_version_string_is_the_same_lineage_and_another_adapter_is_not() -> None:
     newer = env("2", version="OpenCL 3.1")
     adapter = env("1", platform=f"{OCL} V2")
@@ -756,6 +774,21 @@ def test_over_budget_the_oldest_go_and_what_a_model_needs_goes_last() -> None:
     assert goes(5999) == ["older"]
     assert goes(3000) == ["older", "of an old driver", "old"]
     assert goes(1) == ["older", "of an old driver", "old", "recent", "needed"]
+
+
+def test_unasked_nothing_goes_that_would_only_be_warmed_again() -> None:
+    some = [
+        entry("needed", used=200, models=("net",)),
+        entry("of an old driver", used=200, environment=OLD, models=("net",)),
+        entry("nobody's", used=50),
+    ]
+    policy = Policy(max_bytes=1)
+
+    asked = evict(*some, models=(model(),), policy=policy)
+    unasked = evict(*some, models=(model(),), policy=policy, asked=False)
+
+    assert set(decided(asked)) == {"needed", "of an old driver", "nobody's"}
+    assert set(decided(unasked)) == {"of an old driver", "nobody's"}
 
 
 def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
@@ -913,6 +946,9 @@ def test_the_promises_of_a_plan(some: list[IndexedEntry], situation: Situation) 
         assert its.created > NOW or (NOW - its.created).total_seconds() >= situation.policy.grace
         usable = its.environment is None or its.environment in situation.on.environments
         assert not (usable and pinned & set(one.entry.models)) or one.reason is EvictReason.FLAWED
+        if not situation.asked and its.environment in situation.on.environments:
+            owned = {one.name for one in situation.models} & set(one.entry.models)
+            assert not owned or one.reason not in (EvictReason.UNUSED, EvictReason.BUDGET)
 
 
 @settings(deadline=None, database=None)

@@ -108,18 +108,22 @@ class Daemon:
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(self._ping(), name="watchdog"),
         ]
+        stop = asyncio.create_task(self._stopping.wait(), name="stop")
         notify("READY=1", "STATUS=looking at the host")
         try:
-            await self._stopping.wait()
+            ended, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in ended - {stop}:
+                # It never returns, so it failed: better to end, and be started again, than to live on deaf.
+                task.result()
         finally:
             notify("STOPPING=1")
             log.info("stopping")
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 self._loop.remove_signal_handler(number)
             self._scheduler.shutdown(wait=False)
-            for task in tasks:
+            for task in (stop, *tasks):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait([stop, *tasks])
             await self._service.stop()
             await asyncio.to_thread(self._watcher.stop)
 
@@ -142,15 +146,16 @@ class Daemon:
             wakes, self._wakes = self._wakes, set()
             self._woken.clear()
             try:
-                await self._service.reconcile(wakes)
+                again = await self._service.reconcile(wakes)
+                if again is not None:
+                    self._loop.call_later(again, self._take, Due())
                 await self._watch()
+                notify(f"STATUS={(await self._service.status()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
             except Exception:
                 # One bad look must not end the daemon: the next one comes, and `status` shows what is known.
                 log.exception("a look failed")
-            status = await self._service.status()
-            notify(f"STATUS={status.sentence}")
 
     async def _settled(self) -> None:
         """Wait until hints stop coming: a driver's package is unpacked file by file."""
@@ -177,11 +182,11 @@ class Daemon:
         """Tell systemd that the loop turns, as often as it wants to hear it."""
         microseconds = os.environ.get("WATCHDOG_USEC", "")
         ours = os.environ.get("WATCHDOG_PID") in (None, str(os.getpid()))
-        if not (microseconds.isdigit() and ours and int(microseconds) > 0):
-            return
+        wanted = microseconds.isdigit() and ours and int(microseconds) > 0
         while True:
-            notify("WATCHDOG=1")
-            await asyncio.sleep(int(microseconds) / 3e6)
+            if wanted:
+                notify("WATCHDOG=1")
+            await asyncio.sleep(int(microseconds) / 3e6 if wanted else 3600)
 
     def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
@@ -224,7 +229,8 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
                 log.warning("%s", catalog.rebuilt)
                 service.events.post("catalog-rebuilt", catalog.rebuilt)
             await service.recover()
-            listening = server.activated() or [server.bind(config.socket, config.socket_mode)]
+            given = server.activated()
+            listening = given or [server.bind(config.socket, config.socket_mode)]
             door = server.Server(service, allowed, version=__version__)
             await door.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.socket)
@@ -232,6 +238,8 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
                 await Daemon(options, config, service).run()
             finally:
                 await door.stop()
+                if not given:
+                    server.clear(config.socket)
         finally:
             await asyncio.to_thread(catalog.close)
 

@@ -460,13 +460,13 @@ class Workload:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+:-]{0,79}", re.ASCII)
 
 
 def check_name(text: str) -> ModelName:
     """Take a model's name.  Raises `ValueError` with a sentence that says what was expected."""
     if _MODEL_NAME.fullmatch(text) is None:
-        message = "expected a letter or digit, then up to 63 letters, digits or any of . _ -"
+        message = "expected a letter or digit, then up to 79 letters, digits or any of . _ @ + : -"
         raise ValueError(message)
     return ModelName(text)
 

@@ -52,7 +52,7 @@ _FILES: Final[list[type[FileSystemEvent]]] = [
     FileMovedEvent,
 ]
 
-_MOST_DEVICES: Final = 64
+_MOST_DEVICES: Final = 16
 """Device directories that are watched in one store.  Each costs a thread; a store with more holds mostly what is stale,
 and its newest directories are those in which something happens."""
 

@@ -29,6 +29,7 @@ from xpucached.domain import (
     Run,
     Status,
     StoreStatus,
+    check_name,
 )
 
 VERSION: Final = 1
@@ -41,7 +42,6 @@ Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 Reply = TypeVar("Reply")
 
-_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+:-]{0,79}")
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 
 # A day: longer than any model that is worth caching, and short enough that a slip of the finger ends.
@@ -174,10 +174,10 @@ class AddModel(Request[ModelStatus]):
 
     def __post_init__(self) -> None:
         """Refuse what could never run."""
-        _need(
-            _MODEL_NAME.fullmatch(self.name) is not None,
-            "name: expected a letter or digit, then up to 79 letters, digits or any of . _ @ + : -",
-        )
+        try:
+            check_name(self.name)
+        except ValueError as error:
+            raise ValueError(f"name: {error}") from error
         _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
         _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
         _need(not any("\0" in word for word in self.command), "command: expected no null characters")

@@ -35,7 +35,12 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
     offered = list(numbers.values())
     c = ENVIRONMENTS.c
     surveyed = sa.literal(host.surveyed, Moment)
-    connection.execute(sa.update(ENVIRONMENTS).values(present=False).where(c.present.is_(True), c.id.not_in(offered)))
+    # It was there until just now: between two surveys that find the same nothing is written.
+    connection.execute(
+        sa.update(ENVIRONMENTS)
+        .values(present=False, last=surveyed)
+        .where(c.present.is_(True), c.id.not_in(offered))
+    )
     connection.execute(
         sa.update(ENVIRONMENTS)
         .values(present=True, first=sa.func.coalesce(c.first, surveyed), last=surveyed)

@@ -114,6 +114,10 @@ class _Ground:
         # Intermediate code of run-time compiled sources is for no device, and so for every one.
         return one.entry.environment is None or one.entry.environment in self.host.environments
 
+    def upheld(self, one: IndexedEntry) -> bool:
+        """Tell whether the daemon by itself would only make it again: evicting and warming must not go in a circle."""
+        return not self.asked and self.needed(one)
+
 
 def _flawed(one: IndexedEntry) -> bool:
     entry = one.entry
@@ -159,7 +163,7 @@ def _decide(
             detail = f"for {environment.device}, which this host has not had since {since:%Y-%m-%d}"
             return Evict(one, EvictReason.GONE, detail)
     limit = ground.policy.max_unused
-    if EvictReason.UNUSED in considered and limit is not None:
+    if EvictReason.UNUSED in considered and limit is not None and not ground.upheld(one):
         idle = (ground.now - one.last_used).total_seconds()
         if idle > limit:
             detail = f"not used for {idle / 86400:.0f} days, since {one.last_used:%Y-%m-%d}"
@@ -273,7 +277,7 @@ def _over_budget(
     found: list[Evict] = []
     detail = f"least recently used; the stores hold {total} bytes, more than the {limit} allowed"
     for one in sorted(left, key=lambda one: (ground.needed(one), *_age(one))) if total > limit else ():
-        if total <= limit:
+        if total <= limit or ground.upheld(one):
             break
         if one.entry.allocated > 0:
             total -= one.entry.allocated

@@ -102,8 +102,11 @@ class Service:
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
 
-    async def reconcile(self, wakes: Iterable[Wake]) -> None:
-        """Look at what may have changed, then see that models are warm, and then that the stale goes."""
+    async def reconcile(self, wakes: Iterable[Wake]) -> float | None:
+        """Look at what may have changed, then see that models are warm, and then that the stale goes.
+
+        Gives the seconds after which to look again, if something is not settled yet.
+        """
         wakes = frozenset(wakes)
         kinds = {type(wake) for wake in wakes}
         whole = bool(kinds & {Booted, DriverTouched, Due})
@@ -124,6 +127,7 @@ class Service:
         self._again = True
         if self._upkeep is None or self._upkeep.done():
             self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+        return self._observing.unsettled
 
     async def _keep_up(self) -> None:
         """Warm before evict: the host is never colder than it was."""

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import host, settings
 from xpucached.domain import (
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_UNSETTLED: Final = 15.0
+"""While a package manager replaces a driver there is none for some seconds.  So long a device whose driver does not
+answer is still taken for there: its models must not be run without it."""
+
 
 class Observing:
     """Looks at the host and its stores, and keeps the catalog equal to them."""
@@ -56,6 +60,12 @@ class Observing:
         self._host: Host | None = catalog.host()
         self._started = clock()
         self._ask_again = True
+        self._missing_since: float | None = None
+
+    @property
+    def unsettled(self) -> float | None:
+        """The seconds after which the host should be looked at again, if a driver that was there does not answer."""
+        return None if self._missing_since is None else _UNSETTLED
 
     @property
     def host(self) -> Host | None:
@@ -90,13 +100,31 @@ class Observing:
         if failed and old is not None and old.stamp == found.stamp and not found.environments:
             # The driver is the one that answered before, so it is what programs meet; only the asking failed.
             found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
-        self._ask_again = failed
+        elif old is not None and self._in_transit(old, found):
+            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+        self._ask_again = failed or self._missing_since is not None
         change = await asyncio.to_thread(self.catalog.record_host, found)
         self._host = found
         if change is not None:
             came = ", ".join(f"{one.device}, driver {one.driver}" for one in change.appeared) or "nothing"
             went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
             self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
+
+    def _in_transit(self, old: Host, found: Host) -> bool:
+        """Tell whether a device is still there but its driver does not answer, for the moment."""
+        lineages = {one.lineage for one in found.environments}
+        same_cards = {one.pci_address for one in old.devices} >= {one.pci_address for one in found.devices}
+        missing = any(one.lineage not in lineages for one in old.environments)
+        if not (missing and same_cards) or old.boot != found.boot:
+            self._missing_since = None
+            return False
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < _UNSETTLED:
+            return True
+        self._missing_since = None
+        return False
 
     # -- stores -------------------------------------------------------------------------------------------------------
 

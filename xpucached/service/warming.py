@@ -101,12 +101,16 @@ class Warming:
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
-            before = await observing.entries_now(found)
+            before = after = await observing.entries_now(found)
             for number in ("first", "second"):
                 tell(f"{model.name}: {number} pass")
                 done = await self._execute(model, found, warm.reason)
+                known, after = after, await observing.entries_now(found)
+                if not done.traced:
+                    # It keeps its stderr to itself: then what is new is taken for its own.
+                    done = dataclasses.replace(done, created=frozenset(one.key for one in after - known))
                 executions.append(done)
-                attribution = _attributed(found, before, await observing.entries_now(found), executions)
+                attribution = _attributed(found, before, after, executions)
                 # Nothing compiled is proof already; and what failed need not be tried twice.
                 if done.outcome is not None or not done.created:
                     break
@@ -212,11 +216,11 @@ def _judged(executions: Sequence[Execution]) -> tuple[Outcome, str]:
         return last.outcome, last.detail
     if last.created:
         return Outcome.UNPROVEN, f"the second pass still compiled {len(last.created)} programs"
-    if not last.used:
+    if not first.created and not last.used:
         return Outcome.UNPROVEN, "it used no entry: does it run SYCL kernels, and does it let its stderr through?"
     if not first.created:
         return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled, {last.seconds:.1f} s"
-    return Outcome.WARMED, (
-        f"{len(first.created)} entries compiled in {first.seconds:.1f} s;"
-        f" then {len(last.used)} used and none compiled in {last.seconds:.1f} s"
-    )
+    compiled = f"{len(first.created)} entries compiled in {first.seconds:.1f} s"
+    if not last.traced:
+        return Outcome.WARMED, f"{compiled}; then none in {last.seconds:.1f} s (it lets no trace through)"
+    return Outcome.WARMED, f"{compiled}; then {len(last.used)} used and none compiled in {last.seconds:.1f} s"
