@@ -283,6 +283,22 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
 
 @pytest.mark.runtime
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.3", "rt2026.2"])
+def test_every_runtimes_trace_is_understood(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, name: str
+) -> None:
+    real = runtime(name)
+    driven(host, real, tmp_path / "driver")
+    host.start()
+    host.ctl("model", "add", "net", "--", str(real.python), "-W", "ignore", str(workload), "small")
+    host.ctl("prewarm", "net")
+    cold, proof = host.rows("runs", "net")[0]["passes"]  # type: ignore[misc]
+    assert cold["created"] == proof["used"] == len(host.rows("ls", "--model", "net")) > 0
+    assert proof["created"] == 0
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(120)
 def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,12 @@ scan = store.scan
 remove = removal.remove
 sweep = removal.sweep
 
+_STANDARD: Final = (
+    *("/opt/intel/oneapi/compiler/latest/lib", "/usr/local/lib"),
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+)
+"""Where the runtime lies on hosts that have it installed for everybody."""
+
 _CONFIG_LIMIT: Final = 64 << 10
 _CONFIG_VALUE: Final = 164
 """The runtime cuts a directory from its configuration file here."""
@@ -43,6 +49,9 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
     else:
         folders = [path.parent for path in process.libraries if path.name.startswith("libsycl.so")]
         folders += [Path(part) for part in process.variables.get("LD_LIBRARY_PATH", "").split(":") if part]
+        if process.pid == 0:
+            # Nobody's process: what any program of this user would meet.
+            folders += map(Path, _STANDARD)
         candidates = [folder / "sycl.conf" for folder in dict.fromkeys(folders)]
     for path in candidates:
         if not path.is_absolute():
