@@ -187,7 +187,10 @@ class Stage:
         try:
             yield daemon
         except Exception:
-            print(f"\nthe daemon's log:\n{log.read_text(encoding='utf-8', errors='replace')}", file=sys.stderr)
+            ended = "still runs" if daemon.poll() is None else f"has ended with status {daemon.returncode}"
+            print(
+                f"\nthe daemon {ended}; its log:\n{log.read_text(encoding='utf-8', errors='replace')}", file=sys.stderr
+            )
             raise
         finally:
             if daemon.poll() is None:

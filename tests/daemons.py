@@ -35,6 +35,8 @@ class Daemon:
             **os.environ,
             "XDG_RUNTIME_DIR": str(self.run),
             "PYTHONWARNINGS": "error",
+            # Other programs of this user, and their caches, are none of a test's business.
+            "XPUCACHED_STORES_FOUND": "false",
             **self.variables,
         }
 

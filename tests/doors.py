@@ -65,7 +65,7 @@ from xpucached.errors import Conflict, NotFound
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ScanStores
+    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, ScanStores
     from xpucached.domain import EntryQuery
     from xpucached.server.connection import Limits
 
@@ -289,6 +289,11 @@ class Standin:
         """Begin to evict."""
         self.asked.append(request)
         return self._begin("evict-dry" if request.dry_run else "evict")
+
+    async def replay(self, request: ReplayEntries) -> Job:
+        """Begin to rebuild."""
+        self.asked.append(request)
+        return self._begin("replay")
 
     async def scan(self, request: ScanStores) -> Job:
         """Begin to scan."""

@@ -122,6 +122,7 @@ REQUESTS: list[api.AnyRequest] = [
     api.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
     api.PrewarmModels(all=True),
     api.EvictEntries(dry_run=True, refs=("00",), reasons=("flawed",)),
+    api.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
     api.ScanStores(stores=(Path("/s"),), full=True),
     api.ListJobs(),
     api.GetJob(id=JobId("3")),

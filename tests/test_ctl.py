@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -37,6 +38,25 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     status = ctl.main(words)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
+
+
+@contextlib.contextmanager
+def started(*words: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """Start a command line as a process that Ctrl-C ends; a test that fails does not wait for it."""
+    # Whoever runs the tests in the background of a script lets them ignore SIGINT, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        child = subprocess.Popen(
+            [*COMMAND, *words], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=REPOSITORY, process_group=0
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with child:
+        try:
+            yield child
+        except BaseException:
+            child.kill()
+            raise
 
 
 # -- looking --------------------------------------------------------------------------------------------------------
@@ -229,6 +249,17 @@ def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (("model", "add", "x", "--priority", "1000", "--", "sh"), 64, "priority: expected 0 to 100"),
         (("model", "add", "a/b", "--", "sh"), 64, "name: expected"),
         (("prewarm", "resnet", "--all"), 64, "exactly one"),
+        (("prewarm", "resnet", "--stale"), 64, "exactly one"),
+        (("statsu",), 64, "no command 'statsu'; did you mean status?"),
+        (("model", "shw"), 64, "did you mean show?"),
+        (("config",), 64, "required"),
+        (("status", "extra"), 64, "not understood: extra"),
+        (("ls", "--state", "broken"), 64, "expected one of ok, flawed, unfinished"),
+        (("ls", "--flaw", "x"), 64, "bin-empty"),
+        (("evict", "--reason", "x"), 64, "superseded-driver"),
+        (("events", "--since", "x"), 64, "not a number"),
+        (("model", "add", "x", "python3", "app.py"), 64, "stands behind --"),
+        (("model", "add", "x", "--directory", "/no/such", "--", "sh"), 64, "no directory /no/such"),
         (("jobs", "9"), 66, "no job 9"),
         (("stores", "--", "x"), 64, "only model add"),
     ],
@@ -245,6 +276,41 @@ def test_a_refusal_has_its_sentence_and_its_status(
     found, out, err = run(capsys, "--json", *words)
     assert (found, err) == (status, "")
     assert needle in json.loads(out)["error"]["message"]
+
+
+def test_nothing_found_for_a_name_that_does_not_exist_is_refused(
+    served: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.service.known = []
+
+    assert run(capsys, "ls") == (0, "no entries\n", "")
+    assert run(capsys, "ls", "--size", ">1k") == (0, "no entries match\n", "")
+    assert run(capsys, "ls", "--model", "resnet") == (0, "no entries match\n", "")
+    assert run(capsys, "ls", "--model", "bert")[0] == 66
+    status, _, err = run(capsys, "ls", "--store", "/no/such")
+    assert (status, err.splitlines()[0]) == (66, "xpucachectl: no store /no/such")
+
+
+def test_the_hint_knows_who_named_the_socket(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XPUCACHED_SOCKET", raising=False)
+    assert "--socket" in run(capsys, "--socket", str(tmp_path / "none"), "status")[2]
+    monkeypatch.setenv("XPUCACHED_SOCKET", str(tmp_path / "none"))
+    assert "XPUCACHED_SOCKET" in run(capsys, "status")[2]
+    assert "systemctl" in run(capsys, "--user", "status")[2]
+
+
+@pytest.mark.skipif(api.socket_path(user=False, environ={}).exists(), reason="a system's daemon may answer here")
+def test_the_other_daemon_is_offered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_dir))
+    path = api.socket_path(user=True, environ=os.environ)
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+    assert "; or ask your own: xpucachectl --user" in run(capsys, "--system", "status")[2]
 
 
 def test_who_may_only_look(
@@ -395,9 +461,7 @@ def test_nobody_need_wait(served: Running, capsys: pytest.CaptureFixture[str]) -
 
 def test_who_stops_waiting_leaves_the_job_running(served: Running) -> None:
     served.service.hold = True
-    with subprocess.Popen(
-        [*COMMAND, "scan"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as child:
+    with started("scan") as child:
         assert child.stderr is not None
         assert child.stderr.readline() == "scan running 1/2: resnet\n"
         child.send_signal(signal.SIGINT)
@@ -409,16 +473,12 @@ def test_who_stops_waiting_leaves_the_job_running(served: Running) -> None:
     assert served.service.begun["1"].state is JobState.RUNNING
 
 
-def test_progress_on_a_terminal(served: Running) -> None:
+def test_progress_on_a_terminal(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = pty.openpty()
     served.service.hold = True
-    with subprocess.Popen(
-        [*COMMAND, "prewarm"],
-        stdout=subprocess.DEVNULL,
-        stderr=follower,
-        cwd=REPOSITORY,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    ) as child:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with started("prewarm", stderr=follower) as child:
         os.close(follower)
         seen = b""
         while b"prewarm running 1/2" not in seen:
@@ -439,9 +499,7 @@ def test_progress_on_a_terminal(served: Running) -> None:
 
 def test_events_are_followed(served: Running) -> None:
     served.do(lambda: served.service.happen("first"))
-    with subprocess.Popen(
-        [*COMMAND, "events", "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as child:
+    with started("events", "-f") as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "2026-03-04T05:06:07Z evicted: first store='/a b'\n"
         served.do(lambda: served.service.happen("second"))
@@ -454,9 +512,7 @@ def test_events_are_followed(served: Running) -> None:
 
 def test_a_closed_pipe_is_no_disaster(served: Running) -> None:
     served.service.known = [make_entry(number) for number in range(3000)]
-    with subprocess.Popen(
-        [*COMMAND, "ls"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as child:
+    with started("ls") as child:
         assert child.stdout is not None
         child.stdout.readline()
         child.stdout.close()

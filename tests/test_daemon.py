@@ -292,7 +292,7 @@ def test_every_runtimes_trace_is_understood(
     host.start()
     host.ctl("model", "add", "net", "--", str(real.python), "-W", "ignore", str(workload), "small")
     host.ctl("prewarm", "net")
-    cold, proof = host.rows("runs", "net")[0]["passes"]  # type: ignore[misc]
+    cold, proof = list[dict[str, int]](host.rows("runs", "net")[0]["passes"])  # type: ignore[call-overload]
     assert cold["created"] == proof["used"] == len(host.rows("ls", "--model", "net")) > 0
     assert proof["created"] == 0
 

@@ -41,7 +41,7 @@ from xpucached.domain import (
     Warmth,
     Workload,
 )
-from xpucached.planning import attribute, plan_eviction, plan_prewarm, verdict, warmth
+from xpucached.planning import attribute, plan_eviction, plan_named, plan_prewarm, verdict, warmth
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -205,7 +205,7 @@ def test_a_failed_model_waits_twice_as_long_each_time(failures: int, ago: float,
         assert not decided.deferred
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNPROVEN, Outcome.TIMED_OUT, Outcome.OVER_MEMORY])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNPROVEN, Outcome.TIMED_OUT])
 def test_every_kind_of_failure_has_so_many_attempts(outcome: Outcome) -> None:
     decided = plan(failed(3, ago=1e6, outcome=outcome))
 
@@ -511,6 +511,9 @@ def presence(environment: Environment, first: float | None, last: float | None) 
     )
 
 
+# What the policy decides; the other is somebody's wish.
+POLICY_REASONS: Final = [reason for reason in EvictReason if reason is not EvictReason.ASKED]
+
 # The driver changed ten days ago.
 HISTORY: Final = (presence(OLD, 100, 10), presence(NEW, 10, 0))
 
@@ -776,6 +779,26 @@ def test_over_budget_the_oldest_go_and_what_a_model_needs_goes_last() -> None:
     assert goes(1) == ["older", "of an old driver", "old", "recent", "needed"]
 
 
+def test_what_somebody_names_goes_unless_it_is_protected() -> None:
+    some = [
+        entry("whole", models=("net",)),
+        entry("flawed", flaw=Flaw.BIN_EMPTY),
+        entry("young", created=0),
+        entry("writing", state=EntryState.UNFINISHED),
+        entry("pinned", models=("held",)),
+    ]
+    models = {one.name: one for one in (model(), model("held", pinned=True))}
+
+    made, kept = plan_named(some, host(NEW), models, Policy(), NOW)
+
+    assert decided(made) == {"whole": EvictReason.ASKED, "flawed": EvictReason.ASKED}
+    assert {entry.key: why.split()[0:3] for entry, why in kept.items()} == {
+        "young": ["it", "is", "younger"],
+        "writing": ["a", "program", "is"],
+        "pinned": ["a", "pinned", "model"],
+    }
+
+
 def test_unasked_nothing_goes_that_would_only_be_warmed_again() -> None:
     some = [
         entry("needed", used=200, models=("net",)),
@@ -804,11 +827,11 @@ def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
 
     made = evict(*some, history=history, policy=Policy(keep_driver_generations=0, max_bytes=1000))
 
-    assert list(decided(made).values()) == list(EvictReason)
+    assert list(decided(made).values()) == POLICY_REASONS
     assert (made.frees, made.kept) == (4010, 1)
 
 
-@pytest.mark.parametrize("reason", EvictReason)
+@pytest.mark.parametrize("reason", POLICY_REASONS)
 def test_only_the_reasons_that_were_asked_for(reason: EvictReason) -> None:
     some = [
         entry("unused", used=91),
@@ -900,7 +923,7 @@ situations = st.builds(
     warm=st.sets(names).map(tuple),
     models=st.sampled_from([(), (model("net"),), (PINNED, model("two"))]),
     policy=policies,
-    reasons=st.one_of(st.none(), st.sets(st.sampled_from(EvictReason)).map(frozenset)),
+    reasons=st.one_of(st.none(), st.sets(st.sampled_from(POLICY_REASONS)).map(frozenset)),
     asked=st.booleans(),
 )
 
@@ -923,6 +946,8 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
             return policy.max_unused is not None and NOW - one.entry.last_used > timedelta(seconds=policy.max_unused)
         case EvictReason.BUDGET:
             return policy.max_bytes is not None
+        case EvictReason.ASKED:
+            return False
 
 
 @settings(deadline=None, database=None, max_examples=300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,13 @@ from xpucached.domain import (
     Job,
     JobId,
     JobState,
+    Kernel,
+    KindName,
     Outcome,
     Progress,
     Refusal,
     ScanReport,
+    Store,
     Verdict,
 )
 from xpucached.render import text
@@ -65,6 +69,24 @@ def test_a_table_fits_the_terminal() -> None:
         written = text.table(("ONE", "TWO", "THREE"), rows, replace(LOOK, width=width))
         assert all(text.cells(line) <= max(width, 22) for line in written.splitlines())
         assert "…" in written
+
+
+def test_a_narrow_table_keeps_what_tells_rows_apart() -> None:
+    rows = [["/very/long/place/of/a", "-", "12.34.56.78.90"], ["/very/long/place/of/b", "-", "12.34.56.78.91"]]
+    look = replace(LOOK, width=24)
+
+    written = text.table(("STORE", "PCI", "DRIVER"), rows, look, paths="STORE", first={"DRIVER": 8})
+
+    assert written.splitlines() == ["STORE           DRIVER", "…ng/place/of/a  12.34.5…", "…ng/place/of/b  12.34.5…"]
+    assert "PCI" in text.table(("STORE", "PCI", "DRIVER"), rows, LOOK)
+
+
+@given(st.text(), st.integers(0, 40))
+def test_cutting_the_front_keeps_the_end(wild: str, width: int) -> None:
+    kept = text.cut_front(wild, width)
+
+    assert text.cells(kept) <= width
+    assert wild.endswith(kept.removeprefix("…"))
 
 
 def test_without_a_terminal_nothing_is_cut() -> None:
@@ -219,3 +241,53 @@ def test_empty_lists_say_so() -> None:
     assert render.models((), LOOK) == "no models"
     assert render.runs((), LOOK) == "no runs"
     assert render.jobs((), LOOK) == "no jobs"
+
+
+# -- kernels in a narrow terminal -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("full", "brief"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("dpctl::tensor::kernels::abs_krn<float, (unsigned char)4>", "abs_krn<float, 4>"),
+        ("a::b<c::(anonymous namespace)::d<long> >", "b<d<long>>"),
+        ("at::native::Functor<(int)-1, bool>::operator()", "Functor<-1, bool>::operator()"),
+        ("odd::", "odd::"),
+    ],
+)
+def test_the_function_comes_first(full: str, brief: str) -> None:
+    assert render.brief(full) == brief
+
+
+def test_entries_stay_readable_in_a_narrow_terminal() -> None:
+    long = "dpctl::tensor::kernels::some::very::deep::place::gemm_batch_k_krn<float, float, float>"
+    some = tuple(doors.make_entry(number, kernels=(Kernel("_Z", long, None),)) for number in range(3))
+    page = EntryPage(some, 3, 4096)
+    narrow = render.entries(page, replace(LOOK, width=64))
+
+    assert all(text.cells(line) <= 64 for line in narrow.splitlines()[:4])
+    assert "gemm_batch_k_krn<float" in narrow
+    assert "ARCH" not in narrow
+    assert "in every row: arch bmg-g21, driver" in narrow
+    assert "ARCH" in render.entries(page, LOOK)
+    assert "in every row" not in render.entries(page, LOOK)
+    assert long in render.entry(some[0], LOOK)
+
+
+def test_entries_of_several_stores_stand_below_their_store() -> None:
+    one, two = doors.make_entry(1), doors.make_entry(2)
+    moved = replace(two, entry=replace(two.entry, id=replace(two.entry.id, store=Store(KindName("sycl"), Path("/b")))))
+
+    lines = render.entries(EntryPage((one, moved), 2, 4096), LOOK).splitlines()
+
+    assert lines[0] == str(one.entry.id.store.root)
+    assert lines[lines.index("/b") + 2].startswith(moved.entry.id.ref)
+
+
+def test_an_event_does_not_say_things_twice() -> None:
+    fields = {"model": "net", "run": "1"}
+    line = render.event(Event(1, doors.NOW, "run-finished", "net: warmed in 1.4 s", fields))
+
+    assert line.endswith("run-finished: net: warmed in 1.4 s run=1")

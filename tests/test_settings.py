@@ -168,6 +168,7 @@ retry_after = "1h30m"
 [schedule]
 scan_interval = "1m"
 settle = "500ms"
+replay = false
 prewarm = false
 evict = false
 
@@ -193,7 +194,8 @@ def test_every_key_is_read(file: Path) -> None:
         retry_after=5400.0,
     )
     assert (found.scan_interval, found.settle) == (60.0, 0.5)
-    assert (found.prewarm_automatically, found.evict_automatically) == (False, False)
+    automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
+    assert automatic == (False, False, False)
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -204,7 +206,8 @@ def test_without_a_file_everything_has_a_default() -> None:
     assert found.policy == Policy()
     assert (found.find_stores, found.store_paths, found.variables) == (True, (), {})
     assert (found.scan_interval, found.settle) == (600.0, 2.0)
-    assert (found.prewarm_automatically, found.evict_automatically) == (True, True)
+    automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
+    assert automatic == (True, True, True)
     assert found.log_level == "INFO"
     assert (found.socket_mode, load(None, user=False).socket_mode) == (0o600, 0o666)
 

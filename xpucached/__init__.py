@@ -5,7 +5,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · ctl · __main__
     5   server
     4   service
-    3   dispatch
+    3   dispatch · builder
     2   planning · host · watch · kinds · probe · catalog · settings · api · render
     1   errors · quantities
     0   domain

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,8 @@ def alone(state: Path) -> Iterator[None]:
             hint="set paths.state in the configuration to a directory of yours",
         ) from error
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CatalogError(f"the lock is not a regular file: {state / 'lock'}", hint="remove it, or move it away")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -66,8 +69,10 @@ def alone(state: Path) -> Iterator[None]:
                 f"another xpucached (process {other}) works on {state}",
                 hint="stop that one first, or give this one its own paths.state",
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        # Only said for people; on a full disk the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -490,7 +490,6 @@ class Outcome(StrEnum):
     UNPROVEN = "unproven"  #: it ran, but the second pass compiled again
     FAILED = "failed"
     TIMED_OUT = "timed-out"
-    OVER_MEMORY = "over-memory"
     CANCELLED = "cancelled"
     LOST = "lost"  #: the daemon died while it ran
 
@@ -630,6 +629,7 @@ class EvictReason(StrEnum):
     GONE = "device-gone"
     UNUSED = "unused"
     BUDGET = "over-budget"
+    ASKED = "asked"  #: somebody named it
 
 
 @dataclass(frozen=True, slots=True)
@@ -672,6 +672,70 @@ class EvictionReport:
     removed: tuple[EntryRef, ...] = ()
     busy: tuple[EntryRef, ...] = ()
     freed: int = 0
+
+
+class NoRecipe(StrEnum):
+    """Why an entry cannot be rebuilt from itself."""
+
+    NATIVE = "native-image"  #: it was compiled ahead of time, there is nothing to compile
+    CONSTANTS = "specialization-constants"  #: their values are there, but not which is which
+    SEVERAL = "several-images"  #: linked from several images by the runtime
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"  #: gone, changed or larger than we read
+    FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an entry was compiled from: all that a driver needs to compile it again."""
+
+    entry: EntryId
+    image: bytes  #: SPIR-V
+    options: bytes
+    constants: bytes
+    file_mode: int
+    directory_mode: int
+    access_time: bool  #: its runtime keeps a birth time beside each entry
+
+
+class ReplayReason(StrEnum):
+    """Why an entry is worth rebuilding."""
+
+    MODEL = "model"  #: a registered model uses it
+    USED = "used"  #: somebody used it lately
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Rebuild this entry for that environment."""
+
+    entry: IndexedEntry
+    to: Environment
+    reason: ReplayReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What should be rebuilt, in order, and what is left to a run of the models."""
+
+    rebuild: tuple[Rebuild, ...] = ()
+    skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
+    covered: int = 0  #: entries that are there for the present driver already
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What was really rebuilt."""
+
+    plan: ReplayPlan
+    dry_run: bool
+    rebuilt: int = 0
+    present: int = 0  #: a program had written them meanwhile
+    failed: int = 0
+    skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    compile_seconds: float = 0.0  #: of all compilers together
+    failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
 
 
 @dataclass(frozen=True, slots=True)
@@ -771,6 +835,7 @@ class Job:
     scan: ScanReport | None = None
     prewarm: PrewarmReport | None = None
     evict: EvictionReport | None = None
+    replay: ReplayReport | None = None
     error: Refusal | None = None
 
 

@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Environments = list[tuple[str, str, str, str]]
 Problems = list[tuple[str, str, str]]
@@ -95,8 +95,8 @@ class _DriverProperties(ctypes.Structure):
     ]
 
 
-class _Failed(Exception):
-    """A call gave an error."""
+class DriverError(Exception):
+    """A call into a driver gave an error."""
 
     def __init__(self, call: str, status: int) -> None:
         super().__init__(f"{call} gave {status}")
@@ -119,14 +119,14 @@ def _cl_handles(library: ctypes.CDLL, call: str, arguments: Sequence[object]) ->
     if status in (_CL_DEVICE_NOT_FOUND, _CL_PLATFORM_NOT_FOUND):
         return []
     if status != 0:
-        raise _Failed(call, status)
+        raise DriverError(call, status)
     wanted = min(count.value, _MOST)
     if not wanted:
         return []
     handles = (ctypes.c_void_p * wanted)()
     status = function(*arguments, wanted, handles, None)
     if status != 0:
-        raise _Failed(call, status)
+        raise DriverError(call, status)
     return [handle for handle in handles if handle]
 
 
@@ -136,14 +136,40 @@ def _cl_text(library: ctypes.CDLL, call: str, handle: int, what: int) -> str:
     size = ctypes.c_size_t(0)
     status = function(ctypes.c_void_p(handle), ctypes.c_uint32(what), ctypes.c_size_t(0), None, ctypes.byref(size))
     if status != 0:
-        raise _Failed(call, status)
+        raise DriverError(call, status)
     if size.value > _LONGEST:
-        raise _Failed(call, status)
+        raise DriverError(call, status)
     buffer = ctypes.create_string_buffer(size.value + 1)
     status = function(ctypes.c_void_p(handle), ctypes.c_uint32(what), size, buffer, None)
     if status != 0:
-        raise _Failed(call, status)
+        raise DriverError(call, status)
     return _text(buffer.raw)
+
+
+def _cl_environments(library: ctypes.CDLL, platform: int) -> Iterator[tuple[int, tuple[str, str, str, str]]]:
+    name = _cl_text(library, "clGetPlatformInfo", platform, _CL_PLATFORM_NAME)
+    arguments = (ctypes.c_void_p(platform), ctypes.c_uint64(_CL_DEVICE_TYPES))
+    for device in _cl_handles(library, "clGetDeviceIDs", arguments):
+        kinds = (_CL_DEVICE_NAME, _CL_DEVICE_VERSION, _CL_DRIVER_VERSION)
+        texts = [_cl_text(library, "clGetDeviceInfo", device, what) for what in kinds]
+        yield device, (name, texts[0], texts[1], texts[2])
+
+
+def _cl_platforms(library: ctypes.CDLL) -> Iterator[int]:
+    for platform in _cl_handles(library, "clGetPlatformIDs", ()):
+        try:
+            intel = "Intel" in _cl_text(library, "clGetPlatformInfo", platform, _CL_PLATFORM_VENDOR)
+        except DriverError:
+            # One that cannot say whose it is fails again when it is asked for more, and that is told.
+            intel = True
+        if intel:
+            yield platform
+
+
+def opencl_devices(library: ctypes.CDLL) -> Iterator[tuple[int, tuple[str, str, str, str]]]:
+    """Give Intel's OpenCL devices: handle and environment.  Raises `DriverError`."""
+    for platform in _cl_platforms(library):
+        yield from _cl_environments(library, platform)
 
 
 def ask_opencl() -> tuple[Environments, Problems]:
@@ -161,26 +187,15 @@ def ask_opencl() -> tuple[Environments, Problems]:
             )
         ]
     try:
-        platforms = _cl_handles(library, "clGetPlatformIDs", ())
-    except (_Failed, AttributeError) as error:
+        platforms = list(_cl_platforms(library))
+    except (DriverError, AttributeError) as error:
         return [], [("opencl-error", f"the OpenCL loader fails: {error}", "try clinfo")]
-    intel = 0
     for platform in platforms:
         try:
-            if "Intel" not in _cl_text(library, "clGetPlatformInfo", platform, _CL_PLATFORM_VENDOR):
-                continue
-            intel += 1
-            name = _cl_text(library, "clGetPlatformInfo", platform, _CL_PLATFORM_NAME)
-            arguments = (ctypes.c_void_p(platform), ctypes.c_uint64(_CL_DEVICE_TYPES))
-            for device in _cl_handles(library, "clGetDeviceIDs", arguments):
-                texts = [
-                    _cl_text(library, "clGetDeviceInfo", device, what)
-                    for what in (_CL_DEVICE_NAME, _CL_DEVICE_VERSION, _CL_DRIVER_VERSION)
-                ]
-                environments.append((name, texts[0], texts[1], texts[2]))
-        except (_Failed, AttributeError) as error:
+            environments.extend(texts for _, texts in _cl_environments(library, platform))
+        except (DriverError, AttributeError) as error:
             problems.append(("opencl-error", f"an OpenCL driver fails: {error}", "try clinfo"))
-    if not intel and not problems:
+    if not platforms:
         problems.append(
             (
                 "no-opencl-driver",
@@ -196,7 +211,7 @@ def ask_opencl() -> tuple[Environments, Problems]:
 
 def _ze_check(call: str, status: int) -> None:
     if status != 0:
-        raise _Failed(call, status & 0xFFFFFFFF)
+        raise DriverError(call, status & 0xFFFFFFFF)
 
 
 def _ze_handles(library: ctypes.CDLL, call: str, arguments: Sequence[object]) -> list[int]:
@@ -234,7 +249,7 @@ def _ze_version_text(library: ctypes.CDLL, driver: int) -> str | None:
     _ze_check("zeIntelGetDriverVersionString", function(own, None, ctypes.byref(size)))
     if size.value > _LONGEST:
         call = "zeIntelGetDriverVersionString"
-        raise _Failed(call, 0)
+        raise DriverError(call, 0)
     # The size does not count a closing zero that some drivers write.
     buffer = ctypes.create_string_buffer(size.value + 64)
     _ze_check("zeIntelGetDriverVersionString", function(own, ctypes.cast(buffer, ctypes.c_char_p), ctypes.byref(size)))
@@ -251,9 +266,8 @@ def ip_text(packed: int) -> str:
     return f"{packed >> 22 & 0x3FF}.{packed >> 14 & 0xFF}.{packed & 0x3F}"
 
 
-def _ze_devices(library: ctypes.CDLL, driver: int) -> Environments:
-    """Ask one Level Zero driver for the environments that its GPUs offer."""
-    environments: Environments = []
+def _ze_devices(library: ctypes.CDLL, driver: int) -> Iterator[tuple[int, Environments]]:
+    """Ask one Level Zero driver for its GPUs, and the environments that each offers."""
     spelled = _ze_version_text(library, driver)
     if spelled is None:
         about = _DriverProperties(stype=_ZE_DRIVER_PROPERTIES)
@@ -268,8 +282,15 @@ def _ze_devices(library: ctypes.CDLL, driver: int) -> Environments:
         if properties.type != _ZE_DEVICE_TYPE_GPU or properties.vendor != _INTEL:
             continue
         name = _text(properties.name)
-        environments.extend((platform, name, ip_text(ip.version), spelled) for platform in _ZE_PLATFORMS)
-    return environments
+        yield device, [(platform, name, ip_text(ip.version), spelled) for platform in _ZE_PLATFORMS]
+
+
+def level_zero_devices(library: ctypes.CDLL) -> Iterator[tuple[int, int, Environments]]:
+    """Give Intel's Level Zero GPUs: driver, handle and environments.  Raises `DriverError`."""
+    _ze_check("zeInit", library.zeInit(_ZE_INIT_GPU_ONLY) & 0xFFFFFFFF)
+    for driver in _ze_handles(library, "zeDriverGet", ()):
+        for device, environments in _ze_devices(library, driver):
+            yield driver, device, environments
 
 
 def ask_level_zero() -> tuple[Environments, Problems]:
@@ -297,12 +318,13 @@ def ask_level_zero() -> tuple[Environments, Problems]:
             return [], [missing]
         _ze_check("zeInit", status)
         drivers = _ze_handles(library, "zeDriverGet", ())
-    except (_Failed, AttributeError) as error:
+    except (DriverError, AttributeError) as error:
         return [], [("level-zero-error", f"the Level Zero loader fails: {_hex(error)}", "")]
     for driver in drivers:
         try:
-            environments.extend(_ze_devices(library, driver))
-        except (_Failed, AttributeError) as error:
+            for _, offered in _ze_devices(library, driver):
+                environments.extend(offered)
+        except (DriverError, AttributeError) as error:
             problems.append(("level-zero-error", f"a Level Zero driver fails: {_hex(error)}", ""))
     if not environments and not problems:
         problems.append(missing)
@@ -311,7 +333,7 @@ def ask_level_zero() -> tuple[Environments, Problems]:
 
 def _hex(error: Exception) -> str:
     """Level Zero's headers list its errors in hex."""
-    return f"{error} (0x{error.status:x})" if isinstance(error, _Failed) else str(error)
+    return f"{error} (0x{error.status:x})" if isinstance(error, DriverError) else str(error)
 
 
 # -- the child ----------------------------------------------------------------------------------------------------

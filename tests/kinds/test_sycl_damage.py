@@ -93,7 +93,9 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, int, int, int, bytes]]:
     result = {}
     for path in [root, *sorted(root.rglob("*"))]:
         status = path.lstat()
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        # The runtime makes its locks readable for nobody; they are empty.
+        readable = path.is_file() and not path.is_symlink() and path.suffix != ".lock"
+        content = path.read_bytes() if readable else b""
         if content:
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         result[str(path)] = (

@@ -35,7 +35,7 @@ from xpucached.domain import (
 VERSION: Final = 1
 """Of the wire.  It changes when a key goes or changes its meaning; new keys and paths may come without notice."""
 
-FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "scan")
+FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan")
 """What this daemon can do, for clients that must work with several versions."""
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
@@ -61,6 +61,10 @@ class Right(StrEnum):
 def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not holds:
         raise ValueError(message)
+
+
+def _is_place(path: Path) -> bool:
+    return path.is_absolute() and "\0" not in str(path)
 
 
 class Request(Generic[Reply]):
@@ -181,8 +185,8 @@ class AddModel(Request[ModelStatus]):
         _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
         _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
         _need(not any("\0" in word for word in self.command), "command: expected no null characters")
-        _need(self.directory.is_absolute(), "directory: expected an absolute path")
-        _need(self.store is None or self.store.is_absolute(), "store: expected an absolute path")
+        _need(_is_place(self.directory), "directory: expected an absolute path")
+        _need(self.store is None or _is_place(self.store), "store: expected an absolute path")
         _need(0 < self.timeout <= _MAX_TIMEOUT, "timeout: expected more than 0 and at most 86400 seconds")
         _need(0 <= self.priority <= 100, "priority: expected 0 to 100")  # noqa: PLR2004 - the sentence says it
         for key, value in self.variables.items():
@@ -235,11 +239,32 @@ class EvictEntries(Request[Job]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEntries(Request[Job]):
+    """Rebuild for the present driver what was compiled for an older one, without the models; ``dry_run`` only plans.
+
+    Only of these stores or models if any are given; ``to`` is the beginning of a present environment's fingerprint.
+    """
+
+    dry_run: bool = False
+    stores: tuple[Path, ...] = ()
+    models: tuple[ModelName, ...] = ()
+    to: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no store."""
+        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStores(Request[Job]):
     """Look at these stores, or at all; ``full`` reads also what seems unchanged."""
 
     stores: tuple[Path, ...] = ()
     full: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no store: the daemon's working directory is not the caller's."""
+        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +337,7 @@ AnyRequest = (
     | ListRuns
     | PrewarmModels
     | EvictEntries
+    | ReplayEntries
     | ScanStores
     | ListJobs
     | GetJob
@@ -362,6 +388,7 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/v1/runs", ListRuns, tuple[Run, ...]),
     Endpoint("POST", "/v1/prewarm", PrewarmModels, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/evict", EvictEntries, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/replay", ReplayEntries, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
     Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
     Endpoint("GET", _JOB, GetJob, Job),

@@ -448,18 +448,22 @@ def _hints(kind: type) -> Mapping[str, tuple[object, bool]]:
 
 def brief_job(job: Job) -> Job:
     """Give a job without its reports: a plan may name every entry of the host."""
-    return replace(job, scan=None, prewarm=None, evict=None)
+    return replace(job, scan=None, prewarm=None, evict=None, replay=None)
 
 
 def without_kernels(job: Job) -> Job:
     """Give a job whose plan names its entries without their kernels, of which one entry may have thousands."""
-    if job.evict is None:
-        return job
-    plan = job.evict.plan
-    slim = tuple(
-        replace(one, entry=replace(one.entry, entry=replace(one.entry.entry, kernels=()))) for one in plan.evict
-    )
-    return replace(job, evict=replace(job.evict, plan=replace(plan, evict=slim)))
+
+    def slim(one: IndexedEntry) -> IndexedEntry:
+        return replace(one, entry=replace(one.entry, kernels=()))
+
+    if job.evict is not None:
+        gone = tuple(replace(one, entry=slim(one.entry)) for one in job.evict.plan.evict)
+        job = replace(job, evict=replace(job.evict, plan=replace(job.evict.plan, evict=gone)))
+    if job.replay is not None:
+        built = tuple(replace(one, entry=slim(one.entry)) for one in job.replay.plan.rebuild)
+        job = replace(job, replay=replace(job.replay, plan=replace(job.replay.plan, rebuild=built)))
+    return job
 
 
 def brief_run(run: Run) -> Run:

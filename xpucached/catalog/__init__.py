@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from xpucached.catalog import entries, environments, hosts, models, opening, runs, scans
+from xpucached.catalog import entries, environments, hosts, models, opening, refusals, runs, scans
 from xpucached.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -165,6 +165,20 @@ class Catalog:
         """Give the figures of the whole catalog."""
         with self._read() as connection:
             return entries.summary(connection)
+
+    # -- replay -----------------------------------------------------------------------------------------------------
+
+    def record_refusal(
+        self, store: Store, tail: str, fingerprint: Fingerprint, stamp: str, message: str, now: datetime
+    ) -> None:
+        """Note that a compiler refused to rebuild a leaf, or died of it."""
+        with self._write() as connection:
+            refusals.record(connection, store, tail, fingerprint, stamp, message, now)
+
+    def refusals(self, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
+        """Give what the driver with this stamp refused: store, path below the device's directory, environment."""
+        with self._write() as connection:
+            return refusals.by(connection, stamp)
 
     # -- removals under way ---------------------------------------------------------------------------------------
 

@@ -267,7 +267,8 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             sa.func.count().label("entries"),
             sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, 1), else_=0)).label("flawed"),
             sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, 1), else_=0)).label("unfinished"),
-            sa.func.sum(c.size).label("size"),
+            # A forged file may claim 8 EiB; `sum` fails where two of them together leave the 64 bits.
+            sa.func.total(c.size).label("size"),
             sa.func.sum(c.allocated).label("allocated"),
         )
         .group_by(c.store_id)
@@ -288,7 +289,7 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             row.entries or 0,
             row.flawed or 0,
             row.unfinished or 0,
-            row.size or 0,
+            int(row.size or 0),
             row.allocated or 0,
             row.foreign_files,
             row.scanned,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0001"
+REVISION: Final = "0002"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -206,6 +206,19 @@ INTENTS: Final = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("root", sa.Text, primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+REFUSALS: Final = sa.Table(
+    "refusals",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("root", sa.Text, primary_key=True),
+    sa.Column("tail", sa.Text, primary_key=True),  # the path of a leaf below its device's directory
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("stamp", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from xpucached import __version__, quantities
 from xpucached.domain import EntryState, EvictReason, Flaw
@@ -17,9 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+_ADD: Final = "xpucachectl model add"
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
+        if typed is not None:
+            message = f"no command {typed[1]!r}{self._guess(typed[1])}"
         raise RequestError(message, hint=f"{self.prog} --help")
+
+    def _guess(self, typed: str) -> str:
+        from difflib import get_close_matches  # noqa: PLC0415 - only who mistypes has to wait for it
+
+        known = [name for action in self._actions if action.dest == "verb_" for name in action.choices or ()]
+        near = get_close_matches(typed, known, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -30,8 +44,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "--" in argv:
         split = argv.index("--")
         argv, command = argv[:split], argv[split + 1 :]
-    options = _parser().parse_args(argv)
+    options, extra = _parser().parse_known_args(argv)
     options.command = command
+    if extra:
+        if options.verb == "model add" and not extra[0].startswith("-"):
+            raise RequestError(
+                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
+            )
+        raise RequestError(f"not understood: {' '.join(extra)}", hint=f"xpucachectl {options.verb} --help")
     if command and options.verb != "model add":
         raise RequestError("only model add takes a command behind --", hint="xpucachectl --help")
     return options
@@ -43,7 +63,9 @@ def _parser() -> _Parser:
     _common(parser, first=True)
     common = _Parser(add_help=False)
     _common(common, first=False)
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    verbs = parser.add_subparsers(
+        title="commands", dest="verb_", metavar="COMMAND", required=True, parser_class=_Parser
+    )
 
     def verb(name: str, help_: str, within: argparse._SubParsersAction[_Parser] = verbs, full: str = "") -> _Parser:
         made = within.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", parents=[common])
@@ -51,30 +73,47 @@ def _parser() -> _Parser:
         return made
 
     one = verb("status", "tell whether this host is warm")
-    one.add_argument("--check", action="store_true", help="one line and an exit status for monitoring")
+    one.add_argument("--check", action="store_true", help=_CHECK)
     _ls(verb("ls", "list entries"))
-    verb("show", "show one entry").add_argument("ref", metavar="REF", type=str.lower)
+    verb("show", "show one entry").add_argument(
+        "ref", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
+    )
     verb("stores", "list stores")
     verb("devices", "show devices and drivers")
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
     one = verb("events", "show what happened")
     one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
-    one.add_argument("--since", type=int, default=0, metavar="N", help="only events after number N")
+    one.add_argument("--since", type=_number, default=0, metavar="N", help="only events after number N")
     one = verb("runs", "list prewarming runs")
-    one.add_argument("model", nargs="?", metavar="MODEL")
-    one.add_argument("--limit", type=_positive, default=20, metavar="N")
+    one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
+    one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
     one = verb("env", "print the variables that make programs use the cache")
-    one.add_argument("model", nargs="?", metavar="MODEL")
+    one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
     syntaxes = one.add_mutually_exclusive_group()
     for syntax in Syntax:
-        syntaxes.add_argument(f"--{syntax}", dest="syntax", action="store_const", const=syntax, default=Syntax.SHELL)
+        syntaxes.add_argument(
+            f"--{syntax}",
+            dest="syntax",
+            action="store_const",
+            const=syntax,
+            default=Syntax.SHELL,
+            help=_SYNTAXES[syntax],
+        )
     config = verb("config", "show the settings in effect").add_subparsers(
-        metavar="COMMAND", required=True, parser_class=_Parser
+        dest="verb_", metavar="COMMAND", required=True, parser_class=_Parser
     )
     verb("show", "show the settings in effect", config, "config show")
     verb("version", "show the versions of client and daemon")
     return parser
+
+
+_CHECK: Final = "one line and an exit status for monitoring: 0 warm, 1 not yet, 2 failed, 3 no device or no daemon"
+_SYNTAXES: Final = {
+    Syntax.SHELL: "for eval in a shell (the default)",
+    Syntax.SYSTEMD: "lines for a unit's [Service]",
+    Syntax.DOCKER: "for docker run --env-file",
+}
 
 
 def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
@@ -86,11 +125,11 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
     group.add_argument(
         "--socket", type=_path, metavar="PATH", default=default(None), help="the daemon's socket (XPUCACHED_SOCKET)"
     )
-    scope = group.add_mutually_exclusive_group()
-    scope.add_argument(
+    # As with systemctl the last one counts: a group of alternatives inside a group loses its place in the help.
+    group.add_argument(
         "--user", dest="scope", action="store_const", const="user", default=default(None), help="ask the user's daemon"
     )
-    scope.add_argument(
+    group.add_argument(
         "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
     )
     group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
@@ -104,21 +143,21 @@ def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--arch", metavar="ARCH", help="device architecture, such as bmg-g21")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--model", metavar="NAME", help="entries that this model uses")
-    one.add_argument("--store", type=_path, metavar="PATH")
-    one.add_argument("--state", type=EntryState, choices=list(EntryState), metavar="STATE", help=", ".join(EntryState))
-    one.add_argument("--flaw", type=Flaw, choices=list(Flaw), metavar="FLAW", help="such as bin-empty")
+    one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
+    one.add_argument("--state", type=_one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
+    one.add_argument("--flaw", type=_one_of(Flaw), metavar="FLAW", help="such as bin-empty")
     one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
     one.add_argument(
         "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
     )
     one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
-    one.add_argument("--limit", type=_positive, metavar="N")
+    one.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
 
 
 def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
-    models = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    models = parser.add_subparsers(dest="verb_", metavar="COMMAND", required=True, parser_class=_Parser)
     one = verb("add", "register a model", models, "model add")
-    one.usage = "xpucachectl model add NAME [options] -- COMMAND…"
+    one.usage = f"{_ADD} NAME [options] -- COMMAND…"
     one.add_argument("name", metavar="NAME")
     one.add_argument("--directory", type=_path, metavar="D", help="where the command runs (default: here)")
     one.add_argument(
@@ -126,7 +165,7 @@ def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
     )
     one.add_argument("--timeout", type=_wrap(quantities.duration), default=1800.0, metavar="T", help="default: 30m")
     one.add_argument("--store", metavar="PATH", help="where it caches; 'default' is the managed store")
-    one.add_argument("--priority", type=int, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
+    one.add_argument("--priority", type=_number, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
     one.add_argument("--pinned", action="store_true", help="never evict what it needs")
     one.add_argument("--replace", action="store_true", help="even if the name is taken")
     verb("list", "list models", models, "model list")
@@ -136,7 +175,7 @@ def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
 
 def _jobs(verb: Callable[..., _Parser]) -> None:
     one = verb("prewarm", "warm models; without a name those that need it")
-    one.add_argument("models", nargs="*", metavar="MODEL")
+    one.add_argument("models", nargs="*", metavar="MODEL", help="only these")
     which = one.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every model")
     which.add_argument("--stale", action="store_true", help="every model that needs it")
@@ -146,8 +185,14 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")
     one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
     one.add_argument(
-        "--reason", action="append", default=[], choices=list(EvictReason), metavar="R", help=", ".join(EvictReason)
+        "--reason", action="append", default=[], type=_one_of(EvictReason), metavar="R", help=", ".join(EvictReason)
     )
+    _waits(one)
+    one = verb("replay", "rebuild entries for the present driver, without the models")
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be rebuilt")
+    one.add_argument("--store", action="append", default=[], type=_path, metavar="PATH", help="only in this store")
+    one.add_argument("--model", action="append", default=[], metavar="MODEL", help="only what this model uses")
+    one.add_argument("--to", metavar="FINGERPRINT", help="only for this present environment")
     _waits(one)
     one = verb("scan", "look at the stores again")
     one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
@@ -155,8 +200,8 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     _waits(one)
     one = verb("jobs", "list jobs, or show or cancel one")
     which = one.add_mutually_exclusive_group()
-    which.add_argument("id", nargs="?", metavar="ID")
-    which.add_argument("--cancel", metavar="ID")
+    which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
+    which.add_argument("--cancel", metavar="ID", help="end this one")
 
 
 def _waits(one: argparse.ArgumentParser) -> None:
@@ -175,6 +220,27 @@ def _wrap(read: Callable[[str], float]) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return convert
+
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def _one_of(words: type[W]) -> Callable[[str], W]:
+    # argparse's own choices would be shown as Python writes them.
+    def convert(text: str) -> W:
+        try:
+            return words(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"no {text!r}; expected one of {', '.join(words)}") from None
+
+    return convert
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
 
 
 def _path(text: str) -> Path:

@@ -70,10 +70,13 @@ def capture(
     program = shutil.which(command[0], path=variables.get("PATH"))
     if program is None:
         raise RequestError(f"there is no program {command[0]!r}", hint="name it as you would in this shell")
+    where = directory or here
+    if not where.is_dir():
+        raise RequestError(f"there is no directory {where}", hint="--directory says where the command runs")
     # Absolute but not resolved: a virtual environment's python is a link, and is what it is by its place.
     return Captured(
         command=(str(here / program), *command[1:]),
-        directory=directory or here,
+        directory=where,
         variables=dict(sorted(variables.items())),
         store=_store(store, environ, here),
     )

@@ -17,7 +17,7 @@ from xpucached.api.client import Client, refusal
 from xpucached.ctl import capture
 from xpucached.ctl.waiting import wait
 from xpucached.domain import Event, Job, JobState, Outcome, Verdict
-from xpucached.errors import RequestError, RunFailed, Unavailable
+from xpucached.errors import NotFound, RequestError, RunFailed, Unavailable
 from xpucached.render.text import Look, plain
 
 if TYPE_CHECKING:
@@ -94,21 +94,22 @@ def run(options: Namespace) -> int:
         client.close()
 
 
+_START_SYSTEM: Final = "systemctl start xpucached"
+
+
 def _client(options: Namespace) -> Client:
     user = options.scope != "system" if options.scope else os.geteuid() != 0
-    path: Path = api.socket_path(user=user, environ=os.environ)
     if options.socket is not None:
-        path = options.socket
-    elif options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
-        path = Path(os.environ["XPUCACHED_SOCKET"])
-    hint = (
-        "start it: systemctl --user start xpucached, or xpucached --user &"
-        if user
-        else ("start it: systemctl start xpucached")
-    )
-    system = api.socket_path(user=False, environ=os.environ)
-    if user and path != system and system.exists():
-        hint += "; or ask the system's: xpucachectl --system"
+        return Client(options.socket, hint="that path came with --socket; leave it out to ask the usual daemon")
+    if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
+        hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
+        return Client(Path(os.environ["XPUCACHED_SOCKET"]), hint=hint)
+    path = api.socket_path(user=user, environ=os.environ)
+    other = api.socket_path(user=not user, environ=os.environ)
+    hint = f"start it: {'systemctl --user start xpucached, or xpucached --user &' if user else _START_SYSTEM}"
+    # Not Path.exists: it raises where a directory on the way may not be entered.
+    if os.path.exists(other):  # noqa: PTH110 - see above
+        hint += "; or ask the system's: xpucachectl --system" if user else "; or ask your own: xpucachectl --user"
     return Client(path, hint=hint)
 
 
@@ -160,8 +161,30 @@ def _ls(desk: Desk) -> int:
             break
     # All pages as one: whoever asked does not care how they travelled.
     whole = type(answer)({**page, "entries": values}, answer.kind)
-    desk.tell(whole, render.entries, lambda value: "\n".join(one.entry.id.ref for one in value.entries))
+    if not values:
+        _check_names(desk)
+    narrowed = any(getattr(given, name) for name in _NARROWING)
+    desk.tell(
+        whole,
+        lambda value, look: "no entries match" if narrowed and not value.entries else render.entries(value, look),
+        lambda value: "\n".join(one.entry.id.ref for one in value.entries),
+    )
     return 0
+
+
+_NARROWING: Final = (
+    *("kind", "driver", "arch", "device", "model", "store"),
+    *("state", "flaw", "kernel", "size", "unused"),
+)
+
+
+def _check_names(desk: Desk) -> None:
+    # Nothing found for a name that does not exist is a slip of the finger, not an answer.
+    model, store = desk.options.model, desk.options.store
+    if model is not None:
+        desk.client.call(api.GetModel(name=model))
+    if store is not None and all(one.store.root != store for one in desk.client.call(api.ListStores()).value):
+        raise NotFound(f"no store {store}", hint="see: xpucachectl stores")
 
 
 def _show(desk: Desk) -> int:
@@ -290,6 +313,8 @@ def _verdict(job: Job) -> int:
 
 def _prewarm(desk: Desk) -> int:
     given = desk.options
+    if given.models and (given.all or given.stale):
+        raise RequestError("expected exactly one of MODEL…, --all and --stale", hint="xpucachectl prewarm --help")
     stale = given.stale or not (given.models or given.all)
     request = api.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
     return _begin(desk, request, lambda job: "\n".join(one.model for one in job.prewarm.runs) if job.prewarm else "")
@@ -308,6 +333,18 @@ def _evicted(job: Job) -> str:
     return "\n".join(planned if job.evict.dry_run else job.evict.removed)
 
 
+def _replay(desk: Desk) -> int:
+    given = desk.options
+    request = api.ReplayEntries(
+        dry_run=given.dry_run, stores=tuple(given.store), models=tuple(given.model), to=given.to
+    )
+    return _begin(desk, request, _replayed)
+
+
+def _replayed(job: Job) -> str:
+    return "\n".join(one.entry.entry.id.ref for one in job.replay.plan.rebuild) if job.replay is not None else ""
+
+
 def _scan(desk: Desk) -> int:
     request = api.ScanStores(stores=tuple(desk.options.stores), full=desk.options.full)
     return _begin(desk, request, lambda _job: "")
@@ -316,10 +353,16 @@ def _scan(desk: Desk) -> int:
 def _jobs(desk: Desk) -> int:
     given = desk.options
     if given.cancel is not None:
-        return desk.show(api.CancelJob(id=given.cancel), render.job, _job_names)
+        return desk.show(api.CancelJob(id=given.cancel), _cancelled, _job_names)
     if given.id is not None:
         return desk.show(api.GetJob(id=given.id), render.job, _job_names)
     return desk.show(api.ListJobs(), render.jobs, lambda value: "\n".join(one.id for one in value))
+
+
+def _cancelled(job: Job, look: Look) -> str:
+    if job.state in {JobState.DONE, JobState.FAILED}:
+        return f"too late: {plain(job.id)} has ended\n{render.job(job, look)}"
+    return render.job(job, look)
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
@@ -334,6 +377,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "model remove": _model_remove,
     "prewarm": _prewarm,
     "evict": _evict,
+    "replay": _replay,
     "scan": _scan,
     "jobs": _jobs,
     "events": _events,

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from xpucached.domain import Entry, EntryId, EntryKey, FoundStore, KindName, Process, Scan
+    from xpucached.domain import (
+        Entry,
+        EntryId,
+        EntryKey,
+        Environment,
+        FoundStore,
+        KindName,
+        NoRecipe,
+        Process,
+        Recipe,
+        Scan,
+    )
 
 
 class Kind(Protocol):
@@ -56,7 +67,16 @@ class Kind(Protocol):
         """Delete entries of one leaf by the runtime's own rules: True if gone, False if busy or no longer the same."""
 
     def sweep(self, entry: EntryId) -> bool:
-        """Finish a removal that a dead daemon of ours began: True if a lock of ours was there."""
+        """Finish what a dead daemon of ours began with an entry: True if something of ours was there."""
+
+    def recipe(self, entry: Entry) -> Recipe | NoRecipe:
+        """Read what an entry was compiled from, or say why it cannot be compiled again."""
+
+    def publish(self, recipe: Recipe, environment: Environment, binary: bytes) -> EntryKey | None:
+        """Put a compiled program where the runtime looks for it, all at once.
+
+        Gives its key; None if the runtime has written one meanwhile, which stays.  Raises OSError.
+        """
 
 
 KINDS: Final[Mapping[KindName, Kind]] = {kind.NAME: kind for kind in (sycl,)}

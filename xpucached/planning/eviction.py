@@ -27,7 +27,7 @@ from xpucached.domain import Effect, EntryState, Evict, EvictionPlan, EvictReaso
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from xpucached.domain import Environment, Host, IndexedEntry, Model, ModelName, Policy, Presence
+    from xpucached.domain import EntryId, Environment, Host, IndexedEntry, Model, ModelName, Policy, Presence
 
     _Lineage = tuple[str, str]
 
@@ -79,6 +79,29 @@ def plan_eviction(
         rest = [one for one in rest if one.entry.id not in gone]
     evict.sort(key=lambda one: _ORDER[one.reason])
     return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(every) - len(evict))
+
+
+def plan_named(
+    named: Iterable[IndexedEntry], host: Host, models: Mapping[ModelName, Model], policy: Policy, now: datetime
+) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+    """Decide about entries that somebody named: they go, whatever their state, unless they are protected.
+
+    Gives the plan, and why the others stay.
+    """
+    ground = _Ground(host, {}, frozenset(), models, policy, now, asked=True)
+    evict: list[Evict] = []
+    kept: dict[EntryId, str] = {}
+    for one in named:
+        if not ground.protects(one):
+            detail = one.entry.flaw.words if one.entry.flaw is not None else "asked for by name"
+            evict.append(Evict(one, EvictReason.ASKED, detail))
+        elif one.entry.state is EntryState.UNFINISHED:
+            kept[one.entry.id] = "a program is writing it"
+        elif any(name in models and models[name].pinned for name in one.models):
+            kept[one.entry.id] = "a pinned model needs it"
+        else:
+            kept[one.entry.id] = f"it is younger than the grace of {policy.grace:g} s (policy.grace)"
+    return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(kept)), kept
 
 
 @dataclass(frozen=True, slots=True)

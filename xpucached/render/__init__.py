@@ -5,12 +5,14 @@ What comes from caches and file names is never trusted: control characters are s
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import EntryState, JobState, Outcome, StoreState, Verdict, Warmth
-from xpucached.render.text import Cell, Colour, age, count, facts, plain, safe, seconds, section, size, table
+from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreState, Verdict, Warmth
+from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, safe, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         ModelStatus,
         PrewarmReport,
         Problem,
+        ReplayReport,
         Run,
         Status,
         StoreStatus,
@@ -131,7 +134,7 @@ def devices(value: Host, look: Look) -> str:
             [str(one.path), one.version or "-", size(one.size), age(one.modified, look.now), one.package or "-"]
             for one in value.driver
         ]
-        files = table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, look, right="SIZE")
+        files = table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, look, right="SIZE", paths="FILE")
         parts.append(section("Driver files", files, look))
     if value.problems:
         parts.append(section("Problems", problems(value.problems, look), look))
@@ -149,7 +152,7 @@ def stores(values: Sequence[StoreStatus], look: Look) -> str:
         [
             one.store.kind,
             str(one.store.root),
-            Cell(one.state, None if one.state is StoreState.OK else Colour.YELLOW),
+            Cell(one.state, Colour.YELLOW if _amiss(one) else None),
             str(one.entries),
             Cell(str(one.flawed), Colour.YELLOW if one.flawed else None),
             size(one.allocated),
@@ -159,18 +162,59 @@ def stores(values: Sequence[StoreStatus], look: Look) -> str:
         for one in values
     ]
     heads = ("KIND", "STORE", "STATE", "ENTRIES", "FLAWED", "SIZE", "LOOKED AT", "ORIGIN")
-    text = table(heads, rows, look, right="ENTRIES FLAWED SIZE")
+    text = table(heads, rows, look, right="ENTRIES FLAWED SIZE", paths="STORE", first={"ORIGIN": 8})
     notes = [
         f"{look.paint('!', Colour.YELLOW)} {plain(f'{one.store.root}: {note}')}" for one in values for note in one.notes
     ]
     return "\n".join([text, *notes])
 
 
+def _amiss(one: StoreStatus) -> bool:
+    # Places where programs may cache are often still empty; only one that somebody listed was meant to be there.
+    expected = one.origin is StoreOrigin.CONFIGURED
+    return one.state not in {StoreState.OK, StoreState.UNSEEN} and (one.state is not StoreState.MISSING or expected)
+
+
+_ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "MODELS", "KERNELS")
+# What may be said once below a table that is too wide, if it is the same in every row.
+_SHARED: Final = ("ARCH", "DRIVER", "MODELS")
+
+
 def entries(page: EntryPage, look: Look) -> str:
-    """Write one line per entry, and how many there are."""
+    """Write one line per entry, store by store, and how many there are."""
     if not page.entries:
         return "no entries"
-    rows: list[list[str | Cell]] = [
+    rows = _entry_rows(page.entries, look)
+    heads, shared = _ENTRY_HEADS, ""
+    if len(rows) > 1 and not fits(heads, rows, look):
+        same = {
+            head: _text(rows[0][index])
+            for index, head in enumerate(heads)
+            if head in _SHARED and len({_text(row[index]) for row in rows}) == 1
+        }
+        shared = ", ".join(f"{head.lower()} {text}" for head, text in same.items() if text != "-")
+        rows = [[one for head, one in zip(heads, row, strict=True) if head not in same] for row in rows]
+        heads = tuple(head for head in heads if head not in same)
+    places: dict[str, list[list[str | Cell]]] = {}
+    for one, row in zip(page.entries, rows, strict=True):
+        places.setdefault(str(one.entry.id.store.root), []).append(row)
+    tables = {
+        place: table(heads, some, look, right="SIZE", first={"DRIVER": 12, "MODELS": 10})
+        for place, some in places.items()
+    }
+    parts = [section(plain(place), text, look) if len(tables) > 1 else text for place, text in tables.items()]
+    shown = len(page.entries)
+    total = f"{count(page.total, 'entry')}, {size(page.size)}"
+    last = total if shown == page.total else f"{shown} of {total}"
+    return "\n\n".join(parts) + f"\n{last}" + (f"\nin every row: {plain(shared)}" if shared else "")
+
+
+def _text(one: str | Cell) -> str:
+    return one.text if isinstance(one, Cell) else one
+
+
+def _entry_rows(values: Iterable[IndexedEntry], look: Look) -> list[list[str | Cell]]:
+    return [
         [
             one.entry.id.ref,
             Cell(one.entry.flaw or one.entry.state, None if one.entry.state is EntryState.OK else Colour.YELLOW),
@@ -181,13 +225,8 @@ def entries(page: EntryPage, look: Look) -> str:
             ", ".join(one.models) or "-",
             _kernels(one),
         ]
-        for one in page.entries
+        for one in values
     ]
-    heads = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "MODELS", "KERNELS")
-    text = table(heads, rows, look, right="SIZE")
-    shown = len(page.entries)
-    total = f"{count(page.total, 'entry')}, {size(page.size)}"
-    return f"{text}\n{total if shown == page.total else f'{shown} of {total}'}"
 
 
 def _kernels(one: IndexedEntry) -> str:
@@ -195,7 +234,17 @@ def _kernels(one: IndexedEntry) -> str:
     if not kernels:
         return "-"
     more = f" (+{len(kernels) - 1})" if len(kernels) > 1 else ""
-    return kernels[0].display + more
+    return brief(kernels[0].display) + more
+
+
+_SCOPES: Final = re.compile(r"(?:\b[^\W\d]\w*|\(anonymous namespace\))::")
+_CASTS: Final = re.compile(r"\((?:(?:un)?signed )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
+
+
+def brief(kernel: str) -> str:
+    """Write a kernel's name without its namespaces, so that the part which tells it apart comes first."""
+    short = _CASTS.sub("", _SCOPES.sub("", kernel)).replace("> >", ">>")
+    return short or kernel
 
 
 def entry(one: IndexedEntry, look: Look) -> str:
@@ -273,12 +322,16 @@ def model(value: ModelStatus, look: Look) -> str:
         ("priority", f"{registered.priority}{', pinned' if registered.pinned else ''}"),
         ("source", registered.source),
         ("entries", f"{value.entries}, {size(value.allocated)}"),
-        ("first pass", seconds(value.cold_seconds)),
-        ("warm pass", seconds(value.warm_seconds)),
-        *((f"{name}", f"= {text}") for name, text in sorted(workload.variables.items())),
+        ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
+        ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
-    text = facts(pairs, look)
-    return f"{text}\n\n{section('Last run', run(value.run, look), look)}" if value.run else text
+    parts = [facts(pairs, look)]
+    if workload.variables:
+        lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
+        parts.append(section("Variables", "\n".join(lines), look))
+    if value.run:
+        parts.append(section("Last run", run(value.run, look), look))
+    return "\n\n".join(parts)
 
 
 _GOOD: Final = frozenset({Outcome.WARMED})
@@ -382,6 +435,8 @@ def job(one: Job, look: Look) -> str:
         return f"{look.paint(f'{one.verb} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
     if one.evict is not None:
         return eviction(one.evict, look)
+    if one.replay is not None:
+        return replay(one.replay, look)
     if one.prewarm is not None:
         return prewarming(one.prewarm, look)
     if one.scan is not None:
@@ -423,11 +478,36 @@ def eviction(report: EvictionReport, look: Look) -> str:
     kept = f"{count(report.plan.kept, 'entry')} kept"
     if not rows:
         return f"nothing to evict, {kept}"
-    text = table(("REF", "", "REASON", "SIZE", "DRIVER", "WHY"), rows, look, right="SIZE")
+    heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
+    text = table(heads, rows, look, right="SIZE", first={"DRIVER": 12})
     if report.dry_run:
         return f"{text}\nwould evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
     left = f", {len(busy)} busy and left" if busy else ""
     return f"{text}\nevicted {count(len(gone), 'entry')} and freed {size(report.freed)}{left}, {kept}"
+
+
+def replay(report: ReplayReport, look: Look) -> str:
+    """Write what was rebuilt, or would be, per store and model."""
+    groups = Counter(
+        (str(one.entry.entry.id.store.root), ", ".join(one.entry.models) or "-", one.reason, one.to.driver)
+        for one in report.plan.rebuild
+    )
+    rows: list[list[str | Cell]] = [
+        [root, models, reason, str(number), driver] for (root, models, reason, driver), number in groups.items()
+    ]
+    lines = [table(("STORE", "MODELS", "REASON", "ENTRIES", "FOR DRIVER"), rows, look, right="ENTRIES")] if rows else []
+    lines += [f"left to the models: {number} {why}" for why, number in sorted(report.skipped.items())]
+    lines += [look.paint(f"failed  {plain(words)}", Colour.RED) for words in report.failures]
+    there = f"{count(report.plan.covered, 'entry')} there already"
+    if report.dry_run:
+        lines.append(f"would rebuild {count(len(report.plan.rebuild), 'entry')}, {there}")
+    elif not report.plan.rebuild:
+        lines.append(f"nothing to rebuild, {there}")
+    else:
+        rate = f" ({report.rebuilt / report.seconds:.1f} a second)" if report.seconds > 0 else ""
+        failed = f", {report.failed} failed" if report.failed else ""
+        lines.append(f"rebuilt {count(report.rebuilt, 'entry')} in {seconds(report.seconds)}{rate}{failed}, {there}")
+    return "\n".join(lines)
 
 
 def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two switches
@@ -435,8 +515,9 @@ def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two s
 
 
 def event(one: Event) -> str:
-    """Write an event as one line."""
-    rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()))
+    """Write an event as one line; a field that its message has said already is left out."""
+    said = frozenset(re.findall(r"[^\s:;,]+", one.message))
+    rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()) if text not in said)
     return plain(f"{one.at:%Y-%m-%dT%H:%M:%SZ} {one.topic}: {one.message}{rest}")
 
 

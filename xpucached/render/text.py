@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
 
@@ -76,6 +76,19 @@ def cut(text: str, width: int) -> str:
     return kept + "…" if width > 0 else ""
 
 
+def cut_front(text: str, width: int) -> str:
+    """Shorten a text to so many columns and keep its end, which is what tells one path from another."""
+    if cells(text) <= width:
+        return text
+    kept, used = len(text), 0
+    while kept > 0:
+        used += cells(text[kept - 1])
+        if used > width - 1:
+            break
+        kept -= 1
+    return "…" + text[kept:] if width > 0 else ""
+
+
 def size(count: int) -> str:
     """Write bytes: ``0 B``, ``1.5 KiB``, ``12 MiB``."""
     if count < 1024:  # noqa: PLR2004 - units are what they are
@@ -140,31 +153,61 @@ class Cell:
 _NARROWEST: Final = 6
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], look: Look, *, right: str = "") -> str:
-    """Write aligned columns under their heads.  ``right`` names the heads of columns that are aligned to the right.
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | Cell]],
+    look: Look,
+    *,
+    right: str = "",
+    paths: str = "",
+    first: Mapping[str, int] | None = None,
+) -> str:
+    """Write aligned columns under their heads.
 
-    Too wide a table is cut: the widest columns give first.
+    ``right`` names the heads of columns that are aligned to the right, ``paths`` of those that keep their end when they
+    are cut.  Too wide a table loses the columns that say nothing, then those in ``first`` give down to that width, then
+    the widest do.
     """
     cooked = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
     lines = [[Cell(head, Colour.BOLD) for head in heads]] + [
         [Cell(plain(one.text), one.colour) for one in row] for row in cooked
     ]
-    widths = [max(cells(line[index].text) for line in lines) for index in range(len(heads))]
+    if not fits(heads, cooked, look):
+        said = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
+        heads = [heads[index] for index in said]
+        lines = [[line[index] for index in said] for line in lines]
+    widths = _widths(lines)
     if look.width is not None:
+        for head, narrow in (first or {}).items():
+            if head in heads:
+                index = heads.index(head)
+                over = sum(widths) + 2 * (len(widths) - 1) - look.width
+                widths[index] = min(widths[index], max(narrow, widths[index] - max(over, 0)))
         while sum(widths) + 2 * (len(widths) - 1) > look.width and max(widths) > _NARROWEST:
             widths[widths.index(max(widths))] -= 1
-    aligned = frozenset(right.split())
+    aligned, kept = frozenset(right.split()), frozenset(paths.split())
     written: list[str] = []
     for line in lines:
         parts: list[str] = []
         for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            text = cut(cell.text, width)
+            text = (cut_front if heads[index] in kept else cut)(cell.text, width)
             gap = " " * (width - cells(text))
             painted = look.paint(text, cell.colour)
             last = index == len(widths) - 1
             parts.append(gap + painted if heads[index] in aligned else painted if last else painted + gap)
         written.append("  ".join(parts).rstrip())
     return "\n".join(written)
+
+
+def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], look: Look) -> bool:
+    """Tell whether a table stays whole on this terminal."""
+    texts = [[Cell(plain(one.text if isinstance(one, Cell) else one)) for one in row] for row in rows]
+    widths = _widths([[Cell(head) for head in heads], *texts])
+    return look.width is None or sum(widths) + 2 * (len(widths) - 1) <= look.width
+
+
+def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
+    return [max(map(cells, column)) for column in zip(*([one.text for one in line] for line in lines), strict=True)]
 
 
 def facts(pairs: Iterable[tuple[str, str]], look: Look) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
-    from xpucached.api import AddModel, EvictEntries, PrewarmModels, Right, ScanStores
+    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, Right, ScanStores
     from xpucached.domain import (
         EntryPage,
         EntryQuery,
@@ -84,6 +84,9 @@ class Service(Protocol):
 
     async def evict(self, request: EvictEntries) -> Job:
         """Begin to evict."""
+
+    async def replay(self, request: ReplayEntries) -> Job:
+        """Begin to rebuild."""
 
     async def scan(self, request: ScanStores) -> Job:
         """Begin to look at stores."""

@@ -185,6 +185,8 @@ class Routes:
                 return await service.prewarm(asked)
             case api.EvictEntries():
                 return await service.evict(asked)
+            case api.ReplayEntries():
+                return await service.replay(asked)
             case api.ScanStores():
                 return await service.scan(asked)
             case api.ListJobs():

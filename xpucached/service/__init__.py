@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import __version__, planning
@@ -30,6 +31,7 @@ from xpucached.kinds import KINDS
 from xpucached.service.evicting import Evicting
 from xpucached.service.jobs import Events, Jobs
 from xpucached.service.observing import Observing
+from xpucached.service.replaying import Replaying, Wish
 from xpucached.service.warming import Warming
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class Service:
         changing = asyncio.Lock()
         self._observing = Observing(settings, catalog, base, clock, self.events)
         self._warming = Warming(self._observing, dispatch, changing)
+        self._replaying = Replaying(self._observing, dispatch, changing)
         self._evicting = Evicting(self._observing, self._warming, changing)
         self._started = clock()
         self._ready = False
@@ -86,6 +89,7 @@ class Service:
         self._upkeep: asyncio.Task[None] | None = None
         self._again = False
         self._evict_due = False
+        self._replay_due = False
         self._daemon_problems: tuple[Problem, ...] = ()
 
     # -- the way from a wake to a changed host ------------------------------------------------------------------------
@@ -124,16 +128,21 @@ class Service:
                     await self._observing.scan_stores(touched)
         self._ready = True
         self._evict_due = self._evict_due or whole
+        self._replay_due = self._replay_due or whole
         self._again = True
         if self._upkeep is None or self._upkeep.done():
             self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
         return self._observing.unsettled
 
     async def _keep_up(self) -> None:
-        """Warm before evict: the host is never colder than it was."""
+        """Rebuild, then warm what is left, and only then evict: the host is never colder than it was."""
         while self._again:
             self._again = False
             settings = self._observing.settings
+            if settings.replay_automatically and self._replay_due:
+                self._replay_due = False
+                if (await self._replaying.plan(Wish())).rebuild:
+                    await self._until_over(self._jobs.start("replay", self._replaying.work(Wish())))
             if settings.prewarm_automatically and await self._warming.wanted():
                 await self._until_over(self._jobs.start("prewarm", self._warming.work()))
             if settings.evict_automatically and self._evict_due:
@@ -174,13 +183,30 @@ class Service:
         named = None if request.stale else frozenset(request.models) or known
         return self._jobs.start("prewarm", self._warming.work(named, force=request.force))
 
+    async def replay(self, request: api.ReplayEntries) -> Job:
+        """Rebuild entries for the present driver; see `api.ReplayEntries`."""
+        known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
+        for name in request.models:
+            if name not in known:
+                raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        present = self._observing.present.environments
+        if not present:
+            raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
+        if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
+            raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
+        roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
+        wish = Wish(roots, frozenset(request.models), request.to)
+        return self._jobs.start("replay", self._replaying.work(wish, dry_run=request.dry_run))
+
     async def evict(self, request: api.EvictEntries) -> Job:
         """Evict what the policy lets go; see `api.EvictEntries`."""
         for reason in request.reasons:
             if reason not in set(EvictReason):
                 raise RequestError(f"reasons: unknown reason {reason!r}", hint=f"expected: {', '.join(EvictReason)}")
-        for ref in request.refs:
-            await self.entry(ref)
+        if request.refs:
+            _, kept = await self._evicting.named(request.refs)
+            for entry, why in kept.items():
+                raise Conflict(f"{entry.ref} stays: {why}", hint=f"see: xpucachectl show {entry.ref}")
         work = self._evicting.work(request.refs, request.reasons, dry_run=request.dry_run)
         return self._jobs.start("evict", work)
 
@@ -188,7 +214,7 @@ class Service:
         """Look at stores now; see `api.ScanStores`."""
 
         async def work(handle: Handle) -> ScanReport:
-            roots = frozenset([await asyncio.to_thread(path.resolve) for path in request.stores])
+            roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
             if not roots:
                 await self._observing.survey()
                 await self._observing.load_models()

@@ -33,14 +33,15 @@ class Evicting:
 
     async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, asked: bool = True) -> EvictionPlan:
         """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it."""
+        if refs:
+            return (await self.named(refs))[0]
         models = await self._warming.statuses()
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
         observing = self._observing
 
         def decide() -> EvictionPlan:
-            entries = observing.catalog.all_entries()
-            plan = planning.plan_eviction(
-                entries,
+            return planning.plan_eviction(
+                observing.catalog.all_entries(),
                 observing.present,
                 observing.catalog.presence(),
                 warm,
@@ -50,10 +51,18 @@ class Evicting:
                 reasons=frozenset(map(EvictReason, reasons)) or None,
                 asked=asked,
             )
-            if not refs:
-                return plan
-            evict = tuple(one for one in plan.evict if one.entry.entry.id.ref.startswith(tuple(refs)))
-            return EvictionPlan(evict, sum(one.entry.entry.allocated for one in evict), len(entries) - len(evict))
+
+        return await asyncio.to_thread(decide)
+
+    async def named(self, refs: Sequence[str]) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+        """Decide about entries that somebody named, by the beginnings of their refs: what goes, and why others stay."""
+        observing = self._observing
+
+        def decide() -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+            entries = {one.entry.id: one for one in map(observing.catalog.entry, refs)}
+            models = {model.name: model for model in observing.catalog.models()}
+            now = observing.clock()
+            return planning.plan_named(entries.values(), observing.present, models, observing.settings.policy, now)
 
         return await asyncio.to_thread(decide)
 

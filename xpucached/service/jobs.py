@@ -20,6 +20,7 @@ from xpucached.domain import (
     PrewarmReport,
     Progress,
     Refusal,
+    ReplayReport,
     ScanReport,
 )
 from xpucached.errors import NotFound, RunFailed, XpucachedError
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 journal = logging.getLogger("xpucached.events")
 
 Clock = Callable[[], datetime]
-Report = ScanReport | PrewarmReport | EvictionReport
+Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
@@ -137,6 +138,8 @@ class Jobs:
                 self.change(job, state=JobState.DONE, finished=finished, scan=report)
             case EvictionReport():
                 self.change(job, state=JobState.DONE, finished=finished, evict=report)
+            case ReplayReport():
+                self.change(job, state=JobState.DONE, finished=finished, replay=report)
             case PrewarmReport():
                 cold = [run for run in report.runs if run.outcome is not Outcome.WARMED]
                 if not cold:
@@ -160,6 +163,7 @@ class Jobs:
         scan: ScanReport | None = None,
         prewarm: PrewarmReport | None = None,
         evict: EvictionReport | None = None,
+        replay: ReplayReport | None = None,
         error: Refusal | None = None,
     ) -> None:
         """Note something about a job, and wake who waits for it."""
@@ -172,6 +176,7 @@ class Jobs:
             scan=scan or old.scan,
             prewarm=prewarm or old.prewarm,
             evict=evict or old.evict,
+            replay=replay or old.replay,
             error=error or old.error,
         )
         self._news.set()

@@ -218,6 +218,8 @@ class Observing:
                 total.vanished + delta.vanished,
                 total.entries + delta.entries,
             )
+        if progress:
+            progress(len(wanted), len(wanted), "")
         if not roots:
             await asyncio.to_thread(self._forget_stores, {one.store for one in found})
         if total.added or total.changed or total.vanished:

@@ -89,8 +89,6 @@ class Warming:
         model = warm.model
         observing = self._observing
         found = observing.store_of(model)
-        if found.origin is StoreOrigin.MANAGED:
-            await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
         signature = observing.present.signature
         run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, observing.clock())
         self._running.add(model.name)
@@ -101,6 +99,8 @@ class Warming:
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
+            if found.origin is StoreOrigin.MANAGED:
+                await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
             before = after = await observing.entries_now(found)
             for number in ("first", "second"):
                 tell(f"{model.name}: {number} pass")
@@ -115,6 +115,8 @@ class Warming:
                 if done.outcome is not None or not done.created:
                     break
             outcome, detail = _judged(executions)
+        except OSError as error:
+            outcome, detail = Outcome.FAILED, f"its store cannot be made: {error}"
         finally:
             self._running.discard(model.name)
             finish = asyncio.to_thread(self._finish, run, outcome, executions, attribution, detail)

@@ -55,6 +55,7 @@ class Settings:
     policy: Policy
     scan_interval: float
     settle: float
+    replay_automatically: bool
     prewarm_automatically: bool
     evict_automatically: bool
     log_level: str  #: as `logging` spells it
@@ -132,6 +133,7 @@ def _settle(
         ),
         scan_interval=schedule.scan_interval,
         settle=schedule.settle,
+        replay_automatically=schedule.replay,
         prewarm_automatically=schedule.prewarm,
         evict_automatically=schedule.evict,
         log_level=document.log.level.upper(),

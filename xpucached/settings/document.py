@@ -177,6 +177,7 @@ class Schedule(Section):
 
     scan_interval: Annotated[float, BeforeValidator(_duration(1, 365 * _DAY))] = 600.0
     settle: Annotated[float, BeforeValidator(_duration(0, 60))] = 2.0
+    replay: bool = True
     prewarm: bool = True
     evict: bool = True
 

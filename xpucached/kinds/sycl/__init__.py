@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xpucached.domain import EntryKey, KindName, Process
-from xpucached.kinds.sycl import files, removal, store
+from xpucached.kinds.sycl import files, recipes, removal, store
 from xpucached.kinds.sycl.layout import IR_KEY, NUMBER, RTC
 
 NAME: Final = KindName("sycl")
@@ -22,6 +22,8 @@ TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
 scan = store.scan
 remove = removal.remove
 sweep = removal.sweep
+recipe = recipes.recipe
+publish = recipes.publish
 
 _STANDARD: Final = (
     *("/opt/intel/oneapi/compiler/latest/lib", "/usr/local/lib"),

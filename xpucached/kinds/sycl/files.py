@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +13,11 @@ from typing import Final
 
 _QUIET: Final = os.O_NOATIME
 """Reading must not look like use.  The kernel grants it to a file's owner only; we do without where it refuses."""
+
+
+def ours(error: OSError) -> bool:
+    """Tell whether an error says that this process has no more room, and so nothing about the file it met."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def _open(name: str, flags: int, directory: int | None) -> int:
@@ -27,7 +33,8 @@ def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
     """Open a directory below another one.  Raises OSError; also for a mount point, which is not the store's."""
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
     try:
-        if os.fstat(descriptor).st_dev != device:
+        # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
+        if os.fstat(descriptor).st_dev != device or _mounted(descriptor):
             message = "another file system is mounted here"
             raise OSError(message)
         yield descriptor
@@ -84,7 +91,9 @@ def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
 class _Statx(ctypes.Structure):
     _fields_ = (
         ("mask", ctypes.c_uint32),
-        ("head", ctypes.c_uint8 * 76),
+        ("block", ctypes.c_uint32),
+        ("attributes", ctypes.c_uint64),
+        ("middle", ctypes.c_uint8 * 64),
         ("birth_seconds", ctypes.c_int64),
         ("birth_nanoseconds", ctypes.c_uint32),
         ("tail", ctypes.c_uint8 * 164),
@@ -93,6 +102,7 @@ class _Statx(ctypes.Structure):
 
 _BIRTH: Final = 0x800
 _EMPTY_PATH: Final = 0x1000
+_MOUNT_ROOT: Final = 0x2000
 
 
 @cache
@@ -111,12 +121,22 @@ def _statx() -> ctypes._NamedFuncPointer | None:
     return function
 
 
+def _status(descriptor: int) -> _Statx | None:
+    function = _statx()
+    result = _Statx()
+    if function is None or function(descriptor, b"", _EMPTY_PATH, _BIRTH, ctypes.byref(result)) != 0:
+        return None
+    return result
+
+
+def _mounted(descriptor: int) -> bool:
+    status = _status(descriptor)
+    return status is not None and bool(status.attributes & _MOUNT_ROOT)
+
+
 def birth(descriptor: int) -> int | None:
     """Tell when a file was made, in nanoseconds since 1970, where the file system knows."""
-    function = _statx()
-    if function is None:
+    status = _status(descriptor)
+    if status is None or not status.mask & _BIRTH:
         return None
-    result = _Statx()
-    if function(descriptor, b"", _EMPTY_PATH, _BIRTH, ctypes.byref(result)) != 0 or not result.mask & _BIRTH:
-        return None
-    return int(result.birth_seconds) * 1_000_000_000 + int(result.birth_nanoseconds)
+    return int(status.birth_seconds) * 1_000_000_000 + int(status.birth_nanoseconds)

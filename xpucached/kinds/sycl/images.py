@@ -13,8 +13,10 @@ from functools import cache
 from typing import Final
 
 from xpucached.domain import ImageFormat, Kernel
+from xpucached.kinds.sycl import mangling
 
 _SPIRV: Final = b"\x03\x02\x23\x07"
+_SPIRV_WORD: Final = 0x07230203
 _ELF: Final = b"\x7fELF"
 _ARCHIVE: Final = b"!<arch>\n"
 _BITCODE: Final = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
@@ -26,7 +28,10 @@ _LAST_BEFORE_BODIES: Final = 54
 _KERNELS: Final = 4096
 """So many kernels of one image are named; an image with more is a whole library."""
 _INSTRUCTIONS: Final = 1 << 20
+"""So many instructions of one image are walked, all its modules together."""
 _NAME: Final = 64 << 10
+_NAMES: Final = 1 << 20
+"""So many bytes the names of one image have together: they travel with the entry into the catalog and over the wire."""
 
 
 def image_format(data: bytes) -> ImageFormat:
@@ -45,31 +50,43 @@ def image_format(data: bytes) -> ImageFormat:
 # -- kernels --------------------------------------------------------------------------------------------------------
 
 
-def _spirv_modules(data: bytes) -> Iterator[int]:
-    at = data.find(_SPIRV)
-    while at >= 0:
+def _next_module(data: bytes, at: int) -> int | None:
+    while (at := data.find(_SPIRV, at)) >= 0:
         if at % 4 == 0 and at + 20 <= len(data):
             version, _, bound, schema = struct.unpack_from("<4I", data, at + 4)
             if version & 0xFF0000FF == 0 and version >> 16 == 1 and bound and schema == 0:
-                yield at
-        at = data.find(_SPIRV, at + 4)
+                return at
+        at += 1
+    return None
+
+
+def modules(data: bytes, most: int = 2) -> int:
+    """Count the SPIR-V modules of an image, up to ``most``: 0 if it is something else."""
+    count, at = 0, _next_module(data, 0) if data.startswith(_SPIRV) else None
+    while at is not None and count < most:
+        count += 1
+        at = _next_module(data, at + 20)
+    return count
 
 
 def _spirv_kernels(data: bytes) -> Iterator[bytes]:
     """Walk each module up to its first function: entry points come before."""
-    for module in _spirv_modules(data):
+    left = _INSTRUCTIONS
+    module = _next_module(data, 0)
+    while module is not None and left > 0:
         at = module + 20
-        for _ in range(_INSTRUCTIONS):
-            if at + 4 > len(data):
-                break
+        while at + 4 <= len(data) and left > 0:
+            left -= 1
             (word,) = struct.unpack_from("<I", data, at)
             length, opcode = word >> 16, word & 0xFFFF
-            if length == 0 or opcode == _LAST_BEFORE_BODIES:
+            if length == 0 or opcode == _LAST_BEFORE_BODIES or word == _SPIRV_WORD:
                 break
             if opcode == _ENTRY_POINT:
                 name = data[at + 12 : min(at + 4 * length, at + 12 + _NAME)]
                 yield name.split(b"\0", 1)[0]
             at += 4 * length
+        # The search goes on where the walk ended: no word is walked twice, however many headers are forged.
+        module = _next_module(data, at)
 
 
 def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -96,7 +113,8 @@ def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if row[0] >= len(table_of_names) or (occupies and row[4] + row[5] > len(data)):
             message = f"section {index} lies outside"
             raise ValueError(message)
-        end = table_of_names.find(b"\0", row[0])
+        # Names may share their ends, so each could be as long as the table; a longer one than ours is forged.
+        end = table_of_names.find(b"\0", row[0], row[0] + _NAME)
         if end < 0:
             message = f"the name of section {index} has no end"
             raise ValueError(message)
@@ -135,18 +153,31 @@ def kernels(data: bytes) -> tuple[Kernel, ...]:
     else:
         return ()
     names: dict[bytes, None] = {}
+    total = 0
     for name in found:
-        if name:
-            names[name] = None
+        if not name or name in names:
+            continue
+        total += len(name)
+        if total > _NAMES:
+            break
+        names[name] = None
         if len(names) >= _KERNELS:
             break
-    return tuple(kernel(name) for name in names)
+    made: list[Kernel] = []
+    left = _PRINTED_TOGETHER
+    for name in names:
+        made.append(kernel(name, left))
+        left = max(0, left - (mangling.printed(name) or 0))
+    return tuple(made)
 
 
 # -- names for people -------------------------------------------------------------------------------------------------
 
-_DEMANGLED: Final = 2000
-"""Longer names stay as they are: libstdc++ takes stack in proportion to a name's length, and the name may be forged."""
+_PRINTED_TOGETHER: Final = 1 << 24
+"""So many bytes may be printed, at most, for the names of one image: about a second."""
+
+_DISPLAY: Final = 4 << 10
+"""Nobody reads on from here."""
 
 _OWNERS: Final = (
     ("at::native::xpu::", "torch-xpu-ops"),
@@ -196,12 +227,12 @@ def _demangler() -> Callable[[bytes], bytes | None]:
 
 def _nested(name: str) -> str | None:
     """Read the first scopes out of a mangled name that is too long to demangle: enough to see whose it is."""
-    match = re.match(r"_ZTS(?:Z+)?N?((?:\d+[A-Za-z_]\w*)+)", name)
+    match = re.match(r"_ZTS(?:Z+)?N?((?:[0-9]{1,4}[A-Za-z_][A-Za-z0-9_]*)+)", name[:_DISPLAY])
     if match is None:
         return None
     scopes, rest = [], match.group(1)
     while rest and rest[0].isdigit():
-        digits = re.match(r"\d+", rest)
+        digits = re.match(r"[0-9]{1,4}", rest)
         if digits is None:
             break
         length = int(digits.group())
@@ -213,11 +244,15 @@ def _nested(name: str) -> str | None:
     return "::".join(scopes) or None
 
 
-def kernel(name: bytes) -> Kernel:
-    """Give a kernel its name for people, and the library that owns it, from its mangled name."""
+def kernel(name: bytes, room: int = _PRINTED_TOGETHER) -> Kernel:
+    """Give a kernel its name for people, and the library that owns it, from its mangled name.
+
+    A name that may need more than ``room`` bytes for people is not demangled.
+    """
     plain = name.decode("utf-8", "backslashreplace")
     display = None
-    if name.startswith(b"_Z") and len(name) <= _DEMANGLED and name.isascii():
+    printed = mangling.printed(name) if name.startswith(b"_Z") and name.isascii() else None
+    if printed is not None and printed <= room:
         demangled = _demangler()(name)
         if demangled is not None:
             display = demangled.decode("utf-8", "backslashreplace").removeprefix("typeinfo name for ")
@@ -227,6 +262,8 @@ def kernel(name: bytes) -> Kernel:
     for wrapper in _WRAPPERS:
         if display.startswith(wrapper) and display.endswith(">"):
             display = display.removeprefix(wrapper).removesuffix(">").strip()
+    if len(display) > _DISPLAY:
+        display = display[:_DISPLAY] + "…"
     return Kernel(plain, display, _owner(display, plain))
 
 
@@ -266,6 +303,9 @@ def _elf_damage(data: bytes, depth: int) -> str | None:
         sections = list(_sections(data))
     except ValueError as error:
         return str(error)
+    if sum(size for _, _, size in sections) > len(data):
+        # Nor would we look at the same bytes sixty thousand times.
+        return "its sections overlap"
     for name, offset, size in sections:
         content = data[offset : offset + size]
         if size > 16 and not name.startswith(b".bss") and content.count(0) == size:  # noqa: PLR2004

@@ -28,8 +28,11 @@ IR_KEY: Final = re.compile(r"[A-Za-z0-9+_=-]{43,176}\Z")
 RTC: Final = "ext_kernel_compiler"
 """The directory of programs that were compiled from source at run time."""
 
-SLOT_FILE: Final = re.compile(r"(0|[1-9][0-9]{0,8})(\.bin|\.src|\.lock|_access_time\.txt|_access_time\.txt\.lock)\Z")
-IR_FILE: Final = re.compile(r"(ir)(\.bin|\.lock|_access_time\.txt|_access_time\.txt\.lock)\Z")
+IR_SUFFIXES: Final = (".bin", ".lock", "_access_time.txt", "_access_time.txt.lock")
+SLOT_SUFFIXES: Final = (*IR_SUFFIXES, ".src")
+
+SLOT_FILE: Final = re.compile(rf"(0|[1-9][0-9]{{0,8}})({'|'.join(map(re.escape, SLOT_SUFFIXES))})\Z")
+IR_FILE: Final = re.compile(rf"(ir)({'|'.join(map(re.escape, IR_SUFFIXES))})\Z")
 
 READ_LIMIT: Final = 64 << 20
 """So much of one file is held in memory at a time.  Kernel names stand at the head of an image; a larger image is real

@@ -14,14 +14,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from xpucached.domain import Entry, EntryId, EntryState, Flaw, Store
-from xpucached.kinds.sycl import files, layout, store
+from xpucached.kinds.sycl import files, layout, recipes, store
 
 log = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".src", ".bin", "_access_time.txt")
+
+_BUSY: Final = 64
+"""So many slots that are being written are passed over in search of one that can be moved."""
 
 _LINGER: Final = 0.02
 """A program that met the lock on the new place walks on and must still find the old one: it needs microseconds."""
@@ -65,9 +69,13 @@ def _remove_leaf(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
     freed = 0
     try:
         with _leaf(order[0].id) as (descriptors, _, path):
+            leaf = descriptors[-1]
+            neighbours = _Neighbours.of(leaf)
+            # Before the first one goes: where slots share files by hard links, removing one touches all of them.
+            judged = {entry.id: _content(leaf, entry) for entry in order}
             for entry in order:
                 try:
-                    results[entry.id], size = _remove_slot(descriptors[-1], entry)
+                    results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours)
                 except OSError as error:
                     log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
                     continue
@@ -84,7 +92,9 @@ def _remove_leaf(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
 
 
 def sweep(entry: EntryId) -> bool:
-    """Finish the removal that a dead daemon began; see `Kind.sweep`."""
+    """Finish what a dead daemon began; see `Kind.sweep`."""
+    if entry.key == recipes.STAGING:
+        return recipes.clear_staging(os.fspath(entry.store.root))
     try:
         with _leaf(entry) as (descriptors, slot, path):
             leaf = descriptors[-1]
@@ -92,7 +102,7 @@ def sweep(entry: EntryId) -> bool:
                 return False
             # While our lock stands no program wrote here: what is left is what we had begun to take away.
             _unlink_slot(leaf, slot)
-            _close_gap(leaf, slot)
+            _close_gap(leaf, slot, _Neighbours.of(leaf))
             _unlink(leaf, slot + ".lock")
             _remove_empty(descriptors, path)
     except OSError as error:
@@ -105,24 +115,79 @@ def _number(slot: str) -> int:
     return int(slot) if slot.isdigit() else 0
 
 
-def _remove_slot(leaf: int, entry: Entry) -> tuple[bool, int]:
+@dataclass(slots=True)
+class _Neighbours:
+    """The numbers in a leaf, ascending.  Listed once: to list 20,000 slots anew for each of them would take an hour."""
+
+    leaf: int
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, leaf: int) -> _Neighbours:
+        matches = (layout.SLOT_FILE.match(name) for name in os.listdir(leaf))
+        return cls(leaf, sorted({int(match[1]) for match in matches if match is not None}))
+
+    def highest(self, above: int) -> str | None:
+        """Give the highest slot above a number that has files and is not being written."""
+        if not self.numbers or self.numbers[-1] <= above:
+            # A program may have put its next one there since we listed them.
+            if not _holds_program(store.slot_in(self.leaf, str(above + 1)).files):
+                return None
+            self.numbers = self.of(self.leaf).numbers
+        busy: list[int] = []
+        found = None
+        while found is None and len(busy) < _BUSY and self.numbers and self.numbers[-1] > above:
+            number = self.numbers.pop()
+            present = store.slot_in(self.leaf, str(number)).files
+            if _holds_program(present):
+                busy.append(number)
+                if ".lock" not in present:
+                    found = str(number)
+        self.numbers += reversed(busy)
+        return found
+
+
+def _holds_program(present: Mapping[str, os.stat_result]) -> bool:
+    return ".src" in present or ".bin" in present
+
+
+_Content = frozenset[tuple[str, int, int, int, int]]
+"""What tells the files of a slot from others in their place."""
+
+
+def _content_of(present: Mapping[str, os.stat_result]) -> _Content:
+    return frozenset(
+        (suffix, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
+        for suffix, status in present.items()
+        if not suffix.endswith(".lock")
+    )
+
+
+def _content(leaf: int, entry: Entry) -> _Content | None:
+    """Give what a slot holds; None if somebody has written it anew since it was judged."""
+    slot = store.slot_in(leaf, entry.id.key.rpartition("/")[2])
+    return _content_of(slot.files) if store.slot_stamp(slot) == entry.stamp.rpartition(":")[2] else None
+
+
+def _remove_slot(leaf: int, entry: Entry, judged: _Content | None, neighbours: _Neighbours) -> tuple[bool, int]:
     """Remove one slot: whether it is gone, and the bytes of its ``.src`` and ``.bin``."""
     slot = entry.id.key.rpartition("/")[2]
-    slots, _ = store.slots_in(leaf, layout.SLOT_FILE if slot.isdigit() else layout.IR_FILE)
-    present = slots.get(slot)
-    if present is None:
+    present = store.slot_in(leaf, slot)
+    if not present.files:
         return True, 0
-    # Somebody may have written the slot anew since it was judged.
-    if store.slot_stamp(present) != entry.stamp.rpartition(":")[2]:
+    if judged is None or _content_of(present.files) != judged:
         return False, 0
     left_behind = entry.flaw in (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED)
     if entry.state is EntryState.UNFINISHED or (".lock" in present.files) != left_behind:
+        return False, 0
+    if left_behind and 0 <= time.time() - present.files[".lock"].st_mtime < store.LOCK_YOUNG.total_seconds():
+        # Not the lock that was judged: somebody removed that one, and a program took its own.
         return False, 0
     if not left_behind and not _lock(leaf, slot):
         return False, 0
     try:
         _unlink_slot(leaf, slot)
-        _close_gap(leaf, slot)
+        _close_gap(leaf, slot, neighbours)
     finally:
         _unlink(leaf, slot + ".lock")
         _pause("unlocked")
@@ -168,19 +233,14 @@ def _unlink_slot(leaf: int, slot: str) -> None:
     _unlink(leaf, slot + "_access_time.txt.lock")
 
 
-def _close_gap(leaf: int, slot: str) -> None:
+def _close_gap(leaf: int, slot: str, neighbours: _Neighbours) -> None:
     """Move the highest slot that stays into the place of one that went.  We hold the lock of the place."""
     if not slot.isdigit():
         return
-    slots, _ = store.slots_in(leaf)
-    above = [
-        other
-        for name, other in slots.items()
-        if int(name) > int(slot) and {".src", ".bin"} & other.files.keys() and ".lock" not in other.files
-    ]
-    if not above:
+    above = neighbours.highest(int(slot))
+    if above is None:
         return
-    highest = max(above, key=lambda other: int(other.name))
+    highest = store.slot_in(leaf, above)
     suffixes = [suffix for suffix in reversed(_SUFFIXES) if suffix in highest.files]
     try:
         for suffix in suffixes:
@@ -233,7 +293,9 @@ def _correct_size(root: int, freed: int) -> None:
             digits = files.read(descriptor, 32)
         if not digits.isdigit() or f"{name}.lock" in os.listdir(root):
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Whatever has this name already (a pipe, a link to somebody's file) goes; it is never opened.
+        _unlink(root, beside)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(beside, flags, status.st_mode & 0o777, dir_fd=root)
         try:
             os.write(descriptor, b"%d" % max(0, int(digits) - freed))

@@ -7,6 +7,7 @@ the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -32,7 +33,7 @@ from xpucached.domain import (
     Store,
     StoreState,
 )
-from xpucached.kinds.sycl import files, images, layout
+from xpucached.kinds.sycl import files, images, layout, recipes
 
 LOCK_AGE: Final = timedelta(minutes=10)
 """A write takes milliseconds.  A lock of this age is dead, whoever made it."""
@@ -46,6 +47,8 @@ OURS: Final = b"xpucached "
 _SIZE_FILE: Final = "cache_size.txt"
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
+_SIZE: Final = (1 << 63) - 1
+"""A file with a hole may claim nearly this much, and an entry has several; the catalog counts no further."""
 _RETRIES: Final = 3
 
 
@@ -125,8 +128,13 @@ def _walk_root(look: _Look, root: int) -> tuple[str, ...]:
         elif name == _SIZE_FILE:
             notes.append("the runtime's own eviction is on (SYCL_CACHE_MAX_SIZE); it should leave eviction to us")
         elif name == _SIZE_FILE + ".lock":
-            if _lock_age(look, os.stat(name, dir_fd=root, follow_symlinks=False)):
-                notes.append("cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang")
+            # Held for microseconds: it may be gone since it was listed.
+            with contextlib.suppress(FileNotFoundError):
+                if _lock_age(look, os.stat(name, dir_fd=root, follow_symlinks=False)):
+                    notes.append("cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang")
+        elif name == recipes.STAGING:
+            if recipes.abandoned(root, look.device):
+                look.ours.append(EntryKey(name))
         elif name not in (layout.RTC, _MARKER):
             look.foreign += 1
     if layout.RTC in names:
@@ -151,7 +159,9 @@ def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:
                     look.foreign += 1
     except FileNotFoundError:
         return
-    except OSError:
+    except OSError as error:
+        if files.ours(error):
+            raise
         # A link, a file, another file system, or not for us to read: not a part of the store.
         look.foreign += 1
 
@@ -168,11 +178,15 @@ def _walk_run_time_compiled(look: _Look, root: int) -> None:
                             _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE)
                     except FileNotFoundError:
                         continue
-                    except OSError:
+                    except OSError as error:
+                        if files.ours(error):
+                            raise
                         look.foreign += 1
                 else:
                     look.foreign += 1
-    except OSError:
+    except OSError as error:
+        if files.ours(error):
+            raise
         look.foreign += 1
 
 
@@ -213,6 +227,15 @@ def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[di
         slots.setdefault(match[1], _Slot(match[1])).files[match[2]] = status
     ordered = sorted(slots, key=lambda name: int(name) if name.isdigit() else 0)
     return {name: slots[name] for name in ordered}, foreign
+
+
+def slot_in(leaf: int, name: str) -> _Slot:
+    """Look at one slot as `slots_in` does; without files if there is none."""
+    slot = _Slot(name)
+    for suffix in layout.SLOT_SUFFIXES if name.isdigit() else layout.IR_SUFFIXES:
+        with contextlib.suppress(OSError):
+            slot.files[suffix] = os.stat(name + suffix, dir_fd=leaf, follow_symlinks=False)
+    return slot
 
 
 def slot_stamp(slot: _Slot) -> str:
@@ -309,8 +332,8 @@ def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> E
     return Entry(
         EntryId(look.store, key_of(path, slot.name)),
         stamp,
-        sum(status.st_size for status in statuses),
-        sum(blocks.values()),
+        min(sum(status.st_size for status in statuses), _SIZE),
+        min(sum(blocks.values()), _SIZE),
         min(_time(oldest), look.now),
         _accessed(slot),
     )
@@ -412,6 +435,9 @@ def _refused(error: OSError, what: str) -> Flaw:
     """Name why a file could not be read.  One that has vanished means that the leaf changed."""
     if isinstance(error, FileNotFoundError):
         raise _Changed from error
+    if files.ours(error):
+        # Else a busy daemon would find good entries unreadable, and evict them.
+        raise error
     if isinstance(error, IsADirectoryError):
         return Flaw.SRC_NOT_A_FILE if what == "src" else Flaw.BIN_NOT_A_FILE
     return Flaw.SRC_UNREADABLE if what == "src" else Flaw.BIN_UNREADABLE

@@ -1,0 +1,162 @@
+"""Replay's two ends: what an entry was compiled from, and putting the result in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import SyclStore, native, spirv
+from xpucached.domain import (
+    Entry,
+    EntryId,
+    EntryKey,
+    Environment,
+    FoundStore,
+    NoRecipe,
+    Recipe,
+    Scan,
+    Store,
+    StoreOrigin,
+)
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import recipes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEW = Environment("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.1 (Build 0)", "2026.1")
+
+
+def look(root: Path) -> Scan:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return sycl.scan(found, datetime.now(UTC), {}, None)
+
+
+def only(store: SyclStore) -> Entry:
+    (entry,) = look(store.root).entries
+    return entry
+
+
+def recipe_of(store: SyclStore) -> Recipe:
+    found = sycl.recipe(only(store))
+    assert isinstance(found, Recipe)
+    return found
+
+
+def test_a_recipe_is_all_that_was_compiled(sycl_store: SyclStore) -> None:
+    image = spirv("_ZTS3foo", size=5000)
+    slot = sycl_store.add(image=image, options=" -ze-opt-level=2")
+    slot.src.chmod(0o640)
+    found = recipe_of(sycl_store)
+    assert (found.image, found.options, found.constants) == (image, b" -ze-opt-level=2", b"")
+    assert (found.file_mode, found.access_time) == (0o640, True)
+
+
+@pytest.mark.parametrize(
+    ("image", "constants", "reason"),
+    [
+        (native(300), b"", NoRecipe.NATIVE),
+        (spirv("_ZTS1a"), b"\1\2", NoRecipe.CONSTANTS),
+        (spirv("_ZTS1a") + spirv("_ZTS1b"), b"", NoRecipe.SEVERAL),
+    ],
+)
+def test_what_cannot_be_compiled_again(sycl_store: SyclStore, image: bytes, constants: bytes, reason: NoRecipe) -> None:
+    sycl_store.add(image=image, constants=constants)
+    assert sycl.recipe(only(sycl_store)) is reason
+
+
+def test_what_does_not_hash_to_its_own_place_is_no_recipe(sycl_store: SyclStore) -> None:
+    slot = sycl_store.add()
+    entry = only(sycl_store)
+    data = bytearray(slot.src.read_bytes())
+    data[-1] ^= 1
+    slot.src.write_bytes(data)
+    assert sycl.recipe(entry) is NoRecipe.DAMAGED
+    slot.src.unlink()
+    os.mkfifo(slot.src)
+    assert sycl.recipe(entry) is NoRecipe.UNREADABLE
+
+
+def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore) -> None:
+    old = sycl_store.add(kernel="_ZTS3foo", options="-O1")
+    old.leaf.chmod(0o750)
+    binary = native(900)
+    key = sycl.publish(recipe_of(sycl_store), NEW, binary)
+    assert key is not None
+    made = sycl_store.root / f"{key}.bin"
+    want = SyclStore(sycl_store.root.parent / "want").add(
+        kernel="_ZTS3foo", options="-O1", version=NEW.version, driver=NEW.driver, binary=binary
+    )
+    assert made.read_bytes() == want.bin.read_bytes()
+    assert made.with_suffix(".src").read_bytes() == want.src.read_bytes()
+    assert made.parent.relative_to(sycl_store.root) == want.leaf.relative_to(sycl_store.root.parent / "want")
+    assert made.parent.stat().st_mode & 0o777 == 0o750
+    assert sorted(path.name for path in made.parent.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
+    entries = look(sycl_store.root).entries
+    assert {entry.environment for entry in entries} == {
+        NEW,
+        Environment(NEW.platform, NEW.device, "OpenCL 3.0 (Build 0)", sycl_store.defaults["driver"]),
+    }
+    assert all(entry.flaw is None for entry in entries)
+    assert not (sycl_store.root / recipes.STAGING).exists()
+
+
+def test_what_a_program_wrote_meanwhile_stays(sycl_store: SyclStore) -> None:
+    sycl_store.add(kernel="_ZTS3foo")
+    found = recipe_of(sycl_store)
+    theirs = sycl_store.add(kernel="_ZTS3foo", version=NEW.version, driver=NEW.driver, binary=native(77))
+    before = theirs.bin.read_bytes()
+    assert sycl.publish(found, NEW, native(900)) is None
+    assert theirs.bin.read_bytes() == before
+    assert not (sycl_store.root / recipes.STAGING).exists()
+
+
+def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add(kernel="_ZTS3foo")
+    found = recipe_of(sycl_store)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    device = SyclStore(tmp_path / "want").add(version=NEW.version, driver=NEW.driver).leaf.parent.parent.parent.name
+    (sycl_store.root / device).symlink_to(outside)
+    with pytest.raises(OSError, match=r".+"):
+        sycl.publish(found, NEW, native(900))
+    assert list(outside.iterdir()) == []
+    (sycl_store.root / recipes.STAGING).mkdir(exist_ok=True)
+    (sycl_store.root / recipes.STAGING).rmdir()
+    (sycl_store.root / recipes.STAGING).symlink_to(outside)
+    with pytest.raises(OSError, match=r".+"):
+        sycl.publish(found, NEW, native(900))
+    assert list(outside.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from datetime import datetime, UTC
+from pathlib import Path
+from xpucached.domain import Environment, FoundStore, Store, StoreOrigin
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import recipes
+root = Path(sys.argv[1])
+entry = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t"), datetime.now(UTC), {}, None).entries[0]
+recipes._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sycl.publish(sycl.recipe(entry), Environment("P", "D", "V", "X"), b"x" * 100)
+"""
+
+
+def test_what_a_killed_daemon_was_making_is_cleared(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    done = subprocess.run([sys.executable, "-c", KILLED, str(sycl_store.root)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list((sycl_store.root / recipes.STAGING).iterdir())
+    scan = look(sycl_store.root)
+    assert scan.ours == (EntryKey(recipes.STAGING),)
+    assert scan.foreign == 0
+    assert sycl.sweep(EntryId(scan.found.store, scan.ours[0]))
+    assert not (sycl_store.root / recipes.STAGING).exists()
+    assert look(sycl_store.root).ours == ()

@@ -1,0 +1,313 @@
+"""The manual is complete (errors, problems, flaws, words, settings, requests, commands); its links lead somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.kinds import damage
+from tests.test_house import FORBIDDEN_WORDS
+from xpucached import api
+from xpucached.ctl import arguments, commands
+from xpucached.domain import EntryState, EvictReason, Flaw, Outcome, StoreState, Verdict, Warmth
+from xpucached.errors import XpucachedError
+from xpucached.kinds import KINDS
+from xpucached.settings.document import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from enum import StrEnum
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = REPOSITORY / "xpucached"
+PAGES: Final = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+
+
+def page(name: str) -> str:
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """Give what stands below a heading, up to the next one of its level or above."""
+    head = re.search(rf"^(?P<level>#+) {re.escape(title)}$", text, re.MULTILINE)
+    assert head is not None, f"no heading {title!r}"
+    rest = text[head.end() :]
+    end = re.search(rf"^#{{1,{len(head['level'])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def rows(text: str) -> list[list[str]]:
+    """Give the rows of all tables in a text, without their heads."""
+    found: list[list[str]] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        ruler = re.fullmatch(r"\|(?: -+ \|)+", line)
+        for below in lines[number + 1 :] if ruler else ():
+            if not below.startswith("|"):
+                break
+            found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", below.strip("|"))])
+    return found
+
+
+def codes(text: str) -> list[str]:
+    """Give everything in backticks."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def first(table: list[list[str]]) -> list[str]:
+    """Give the words in backticks of each row's first cell."""
+    return [code for row in table for code in codes(row[0])]
+
+
+def family(root: type[XpucachedError]) -> Iterator[type[XpucachedError]]:
+    """Give every error that has a code of its own; a room may have finer ones for itself, under the same code."""
+    if "code" in vars(root):
+        yield root
+    for child in root.__subclasses__():
+        yield from family(child)
+
+
+# -- operations.md --------------------------------------------------------------------------------------------------
+
+
+def test_every_error_is_in_the_manual_with_its_status_and_its_sentence() -> None:
+    told = [(code, int(status), words) for code, status, words in rows(section(page("docs/operations.md"), "Errors"))]
+    there = [(f"`{one.code}`", one.exit, (one.__doc__ or "").strip()) for one in family(XpucachedError)]
+
+    assert len(there) > 5
+    assert sorted(told) == sorted(there)
+
+
+def test_no_two_errors_share_a_code() -> None:
+    every = [one.code for one in family(XpucachedError)]
+
+    assert len(set(every)) == len(every)
+
+
+def problem_codes(source: str) -> set[str]:
+    """Give the codes of the problems that a module can report.
+
+    That is the first argument of ``Problem(…)``; where that is a parameter of the function around it, what the
+    module's calls of that function give; and, as the probe reports them, the first of three texts.
+    """
+    tree = ast.parse(source)
+    places = {"Problem": 0}
+    for outer in ast.walk(tree):
+        if isinstance(outer, ast.FunctionDef):
+            parameters = [one.arg for one in outer.args.args]
+            for argument in handed(outer, "Problem", 0):
+                if isinstance(argument, ast.Name) and argument.id in parameters:
+                    places[outer.name] = parameters.index(argument.id)
+    found = {text for name, place in places.items() for one in handed(tree, name, place) if (text := literal(one))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and len(node.elts) == PROBED and all(map(is_text, node.elts)):
+            found |= {text for one in node.elts[:1] if (text := literal(one)) and CODE.fullmatch(text)}
+    return found
+
+
+PROBED: Final = len(("code", "message", "hint"))
+CODE: Final = re.compile(r"[a-z]+(?:-[a-z]+)+")
+
+
+def handed(tree: ast.AST, function: str, place: int) -> Iterator[ast.expr]:
+    """Give what each call of a function hands it at one place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+            yield from node.args[place : place + 1]
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or literal(node) is not None
+
+
+def literal(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def test_problem_codes_are_found_however_they_are_reported() -> None:
+    source = """
+def f(code, what):
+    return Problem(code, f"{what}")
+
+def g(x):
+    f("by-the-way", "…")
+    x.append(("in-three-texts", f"{x}", "hint"))
+    x.append(("no code", "with blanks", ""))
+    return Problem("plain", "…"), Other("none", "…")
+"""
+
+    assert problem_codes(source) == {"plain", "by-the-way", "in-three-texts"}
+
+
+def test_every_problem_is_in_the_manual_and_no_other() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
+    there = {code for source in sources for code in problem_codes(source)}
+
+    assert sorted(first(rows(section(page("docs/operations.md"), "Problems")))) == sorted(there)
+
+
+def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
+    """Give every command that a command line can have, as it is typed."""
+    inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    for action in inner:
+        for name, child in action.choices.items():
+            yield from verbs(child, f"{before} {name}".strip())
+    if before and not inner:
+        yield before
+
+
+def test_every_command_is_in_the_manual_and_no_other() -> None:
+    told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
+
+    assert sorted(told) == sorted(verbs(arguments._parser()))
+    assert set(told) == set(commands._COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
+def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
+    text = page(name)
+    shown = [code for code in codes(text) if code.startswith("xpucachectl ")]
+    shown += [
+        line.split("  #")[0].strip()
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("xpucachectl ")
+    ]
+    # Words in capitals stand for something; a list of verbs (`model add`, `list`) is not a line.
+    for line in shown:
+        words = [SAMPLES.get(word.rstrip("…"), word) for word in line.split()[1:]]
+        if words[0].isupper() or words in (["model", "add"], ["show"]):
+            continue
+        arguments.parse(words)
+
+    assert shown
+
+
+SAMPLES: Final = {"NAME": "llama", "REF": "0123456789ab", "MODEL": "llama", "ID": "scan-1"}
+
+
+def test_every_word_of_a_status_is_explained() -> None:
+    text = section(page("docs/operations.md"), "What `status` says")
+
+    def told(title: str) -> list[str]:
+        # The first table below the heading itself, not those of the headings below.
+        return first(rows(section(text, title).split("\n#")[0]))
+
+    def there(words: type[StrEnum]) -> list[str]:
+        return sorted(map(str, words))
+
+    assert sorted(first(rows(text.split("\n#")[0]))) == there(Verdict)
+    assert sorted(told("Models")) == there(Warmth)
+    assert sorted(told("Stores")) == there(StoreState)
+    assert sorted(told("Entries")) == there(EntryState)
+    assert set(map(str, Outcome)) <= set(codes(section(text, "Models")))
+    assert set(map(str, EvictReason)) <= set(codes(section(text, "Entries")))
+
+
+def test_the_statuses_of_the_check_are_in_the_manual() -> None:
+    table = rows(section(page("docs/operations.md"), "For monitoring"))
+    told = {verdict: int(row[0]) for row in table for verdict in codes(row[2])}
+
+    assert told == {str(verdict): status for verdict, status in commands.CHECKS.items() if verdict is not None}
+    assert [row[1] for row in table] == list(commands._LEVELS)
+    assert "nobody answers" in table[commands.CHECKS[None]][2]
+
+
+# -- kinds.md -------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_section() -> None:
+    text = page("docs/kinds.md")
+
+    assert re.findall(r"^## `(\w+)`", text, re.MULTILINE) == list(KINDS)
+
+
+def flaw_table() -> list[list[str]]:
+    return [row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) > 2]
+
+
+def test_every_flaw_is_in_the_manual_with_its_effect() -> None:
+    told = [(row[0], row[1]) for row in flaw_table()]
+
+    assert told == [(f"`{flaw}`", f"`{flaw.effect}`") for flaw in Flaw]
+
+
+def test_every_effect_is_explained() -> None:
+    told = first([row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) == 2])
+
+    assert sorted(told) == sorted({str(flaw.effect) for flaw in Flaw})
+
+
+def test_the_manual_says_tried_where_a_real_runtime_is_shown_the_damage() -> None:
+    told = {row[0].strip("`") for row in flaw_table() if row[-1] == "tried"}
+
+    assert told == {str(flaw) for row in damage.ROWS for flaw in row.flaws.values() if flaw is not None}
+
+
+# -- the other pages ------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_in_its_section_of_the_manual() -> None:
+    manual = page("docs/configuration.md")
+
+    for key in keys():
+        assert key.name in first(rows(section(manual, f"`[{key.section}]`"))), key
+
+
+def test_every_request_is_in_the_manual() -> None:
+    told = [code for row in rows(section(page("docs/protocol.md"), "Requests")) for code in codes(row[0])]
+
+    assert sorted(told) == sorted(f"{one.method} {one.path}" for one in api.ENDPOINTS)
+
+
+def anchors(text: str) -> set[str]:
+    """Give the names that a page's headings can be linked by, as the usual hosts make them."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        assert there.is_file(), target
+        assert there.is_relative_to(REPOSITORY), target
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding="utf-8")), target
+
+
+def test_a_link_to_a_heading_is_spelled_as_it_is_shown() -> None:
+    assert anchors("# What `x` says\n\n```sh\n# no heading\n```\n## It's a: b-c") == {"what-x-says", "its-a-b-c"}
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    ahead = [REPOSITORY / "README.md"]
+    while ahead:
+        path = ahead.pop()
+        if path not in reached and path.suffix == ".md":
+            reached.add(path)
+            found = re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", path.read_text(encoding="utf-8"))
+            ahead += [(path.parent / target).resolve() for target in found if not target.startswith("https:")]
+
+    assert reached == set(PAGES)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_is_written_for_its_readers(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert [word for word in FORBIDDEN_WORDS if word in text] == []
+    assert [line for line in text.splitlines() if len(line) > WIDTH and not line.startswith("|")] == []
+
+
+WIDTH: Final = 125

@@ -1,0 +1,398 @@
+"""Replay: the plan, the compiler in its child, and the whole way with real drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.builders import SyclStore, spirv
+from tests.daemons import daemon
+from tests.test_daemon import driven, switch, warm
+from xpucached import dispatch, host
+from xpucached.dispatch import BuildFailed, Dispatch
+from xpucached.domain import (
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryState,
+    Environment,
+    Flaw,
+    Host,
+    ImageFormat,
+    IndexedEntry,
+    Model,
+    ModelName,
+    NoRecipe,
+    Recipe,
+    ReplayReason,
+    Store,
+    Workload,
+)
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import layout
+from xpucached.planning import plan_replay, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.daemons import Daemon
+    from tests.runtimes import Runtime
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+OLD, NEW = (Environment("Intel(R) OpenCL", "CPU", "OpenCL 3.0", driver) for driver in ("1", "2"))
+OLDER = Environment("Intel(R) OpenCL", "CPU", "OpenCL 2.0", "0")
+GONE = Environment("Intel(R) OpenCL", "GPU", "OpenCL 3.0", "1")
+STORE = Store(sycl.NAME, Path("/store"))
+
+
+# -- the plan -----------------------------------------------------------------------------------------------------
+
+
+def indexed(
+    name: str,
+    environment: Environment | None = OLD,
+    *,
+    models: tuple[str, ...] = (),
+    used: float = 1,
+    created: float = 100,
+    image: ImageFormat = ImageFormat.SPIRV,
+    constants: str = "",
+    flaw: Flaw | None = None,
+    store: Store = STORE,
+) -> IndexedEntry:
+    device = str(layout.string_hash((environment.identity if environment else "").encode()))
+    key = EntryKey(f"{device}/{name}/3/4/0") if environment else EntryKey(f"ext_kernel_compiler/{name}/ir")
+    entry = Entry(
+        EntryId(store, key),
+        "stamp",
+        1,
+        1,
+        NOW - timedelta(days=created),
+        None,
+        environment,
+        constants=constants,
+        image=image,
+        state=EntryState.FLAWED if flaw else EntryState.OK,
+        flaw=flaw,
+    )
+    owners = tuple(map(ModelName, models))
+    return IndexedEntry(entry, None, None, owners, NOW, NOW - timedelta(days=used), "run")
+
+
+def here(*environments: Environment) -> Host:
+    return Host(NOW, "boot", "6", "stamp", environments=environments)
+
+
+def net(name: str, priority: int = 50) -> Model:
+    return Model(ModelName(name), Workload(("/bin/true",), Path("/")), priority=priority)
+
+
+MODELS = {one.name: one for one in (net("big", 90), net("small", 10))}
+
+
+def test_models_come_first_by_priority_then_what_was_used_last() -> None:
+    some = [
+        indexed("1", used=3),
+        indexed("2", used=2),
+        indexed("3", used=400, models=("small",)),
+        indexed("4", used=500, models=("small", "big")),
+        indexed("5", used=31),
+        indexed("6", used=1, models=("removed",)),
+        indexed("7", None),
+        indexed("8", GONE),
+    ]
+    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
+    assert [one.entry.entry.id.key.split("/")[1] for one in plan.rebuild] == ["4", "3", "6", "2", "1"]
+    assert [one.reason for one in plan.rebuild][:3] == [ReplayReason.MODEL, ReplayReason.MODEL, ReplayReason.USED]
+    assert {one.to for one in plan.rebuild} == {NEW}
+
+
+def test_what_is_there_already_is_not_rebuilt() -> None:
+    some = [indexed("1"), indexed("1", NEW), indexed("2"), indexed("2", NEW, flaw=Flaw.BIN_EMPTY)]
+    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
+    assert (plan.rebuild, plan.covered) == ((), 2)
+
+
+def test_the_newest_whole_generation_is_taken() -> None:
+    some = [indexed("1", OLD, created=5), indexed("1", OLDER, created=9), indexed("2", OLDER, created=9)]
+    some.append(indexed("2", OLD, created=5, flaw=Flaw.BIN_EMPTY))
+    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
+    assert {one.entry.entry.id.key.split("/")[1]: one.entry.entry.environment for one in plan.rebuild} == {
+        "1": OLD,
+        "2": OLDER,
+    }
+
+
+def test_what_cannot_be_rebuilt_is_counted_with_its_reason() -> None:
+    some = [
+        indexed("1", image=ImageFormat.ELF),
+        indexed("2", constants="01"),
+        indexed("3", flaw=Flaw.SRC_TRUNCATED),
+        indexed("4"),
+        indexed("5"),
+    ]
+    place = tail(some[3])
+    assert place is not None
+    plan = plan_replay(some, here(NEW), MODELS, {(place, NEW)}, NOW)
+    assert [one.entry for one in plan.rebuild] == [some[4]]
+    assert plan.skipped == {
+        NoRecipe.NATIVE: 1,
+        NoRecipe.CONSTANTS: 1,
+        NoRecipe.DAMAGED: 1,
+        NoRecipe.FAILED: 1,
+    }
+
+
+def test_a_plan_can_be_restricted() -> None:
+    other = Store(sycl.NAME, Path("/other"))
+    some = [indexed("1", models=("big",)), indexed("2", models=("small",), store=other), indexed("3")]
+    assert len(plan_replay(some, here(NEW), MODELS, (), NOW).rebuild) == 3
+    assert [
+        one.entry for one in plan_replay(some, here(NEW), MODELS, (), NOW, only={ModelName("big")}).rebuild
+    ] == some[:1]
+    assert [one.entry for one in plan_replay(some, here(NEW), MODELS, (), NOW, stores={other.root}).rebuild] == some[
+        1:2
+    ]
+    assert plan_replay(some, here(NEW), MODELS, (), NOW, to="0000").rebuild == ()
+    assert len(plan_replay(some, here(NEW), MODELS, (), NOW, to=NEW.fingerprint[:6]).rebuild) == 3
+
+
+def test_without_the_device_nothing_is_rebuilt() -> None:
+    assert plan_replay([indexed("1")], here(), MODELS, (), NOW).rebuild == ()
+    assert plan_replay([indexed("1")], here(GONE), MODELS, (), NOW).rebuild == ()
+
+
+# -- the compiler in its child ------------------------------------------------------------------------------------
+
+
+def written(real: Runtime, workload: Path, root: Path) -> list[Path]:
+    subprocess.run(
+        [real.python, "-W", "ignore", workload, "small"], env=real.environment(root), check=True, capture_output=True
+    )
+    return sorted(root.glob("[0-9]*/*/*/*/0.src"))
+
+
+def recipe_from(path: Path) -> Recipe:
+    source = layout.source(path.read_bytes(), path.stat().st_size)
+    ident = EntryId(Store(sycl.NAME, path.parents[4]), EntryKey("0"))
+    return Recipe(ident, source.image, source.options, source.constants, 0o644, 0o755, access_time=True)
+
+
+@pytest.fixture
+def compiler(runtime: Callable[[str], Runtime]) -> Iterator[dispatch.Builder]:
+    """Give a compiler of the real driver."""
+    real = runtime("rt2025.2")
+    variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
+    (environment,) = host.ask(variables).environments
+    builder = Dispatch(os.environ, "test").builder(environment, variables)
+    yield builder
+    builder.close()
+
+
+@pytest.mark.runtime
+def test_compiled_is_byte_for_byte_what_the_runtime_makes(
+    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    sources = written(runtime("rt2025.2"), workload, tmp_path / "cache")
+    assert sources
+    for path in sources:
+        binary, seconds = compiler.build(recipe_from(path), threading.Event())
+        assert binary == path.with_suffix(".bin").read_bytes()[16:]
+        assert seconds > 0
+
+
+@pytest.mark.runtime
+def test_what_the_compiler_refuses_costs_that_entry_alone(
+    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    path = written(runtime("rt2025.2"), workload, tmp_path / "cache")[0]
+    good = recipe_from(path)
+    ident = good.entry
+    hostile = (
+        Recipe(ident, b"no SPIR-V", b"", b"", 0o644, 0o755, access_time=True),
+        Recipe(ident, spirv("_ZTS3foo"), b"", b"", 0o644, 0o755, access_time=True),
+        Recipe(ident, good.image[:20] + b"\xff" * 400, b"", b"", 0o644, 0o755, access_time=True),
+        Recipe(ident, good.image, b"--no-such-option -I/etc \xff", b"", 0o644, 0o755, access_time=True),
+        Recipe(ident, good.image[:200] + b"\xff" * 400 + good.image[600:], b"", b"", 0o644, 0o755, access_time=True),
+    )
+    for one in hostile:
+        with pytest.raises(BuildFailed):
+            compiler.build(one, threading.Event())
+        binary, _ = compiler.build(good, threading.Event())
+        assert binary == path.with_suffix(".bin").read_bytes()[16:]
+
+
+@pytest.mark.runtime
+def test_a_compiler_that_dies_or_hangs_is_replaced(
+    compiler: dispatch.Builder,
+    runtime: Callable[[str], Runtime],
+    workload: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
+    compiler.build(good, threading.Event())
+    assert compiler._child is not None
+    os.kill(compiler._child.pid, signal.SIGKILL)
+    with pytest.raises(BuildFailed):
+        compiler.build(good, threading.Event())
+    compiler.build(good, threading.Event())
+    os.kill(compiler._child.pid, signal.SIGSTOP)
+    monkeypatch.setattr(dispatch, "_BUILD_LIMIT", 0.5)
+    with pytest.raises(BuildFailed, match="longer than"):
+        compiler.build(good, threading.Event())
+    monkeypatch.setattr(dispatch, "_BUILD_LIMIT", 60.0)
+    assert compiler.build(good, threading.Event())[0]
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(BuildFailed, match="cancelled"):
+        compiler.build(good, cancelled)
+
+
+@pytest.mark.runtime
+def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[str], Runtime]) -> None:
+    real = runtime("rt2025.2")
+    variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
+    builder = Dispatch(os.environ, "test").builder(NEW, variables)
+    ident = EntryId(STORE, EntryKey("0"))
+    with pytest.raises(BuildFailed, match="no OpenCL device is"):
+        builder.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
+
+
+# -- the whole way ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replayer(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet."""
+    with daemon(home, short_dir) as one:
+        yield one
+
+
+def checksum_and_trace(real: Runtime, driver: Runtime, workload: Path, root: Path) -> tuple[float, int, int]:
+    done = subprocess.run(
+        [real.python, "-W", "ignore", workload, "small"],
+        env=real.environment(root, driver=driver.driver, trace=True),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    created, used = sycl.named(root, done.stderr.splitlines())
+    return json.loads(done.stdout)["checksum"], len(created), len(used)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(180)
+def test_a_driver_change_is_replayed_and_proven(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link = tmp_path / "driver"
+    driven(replayer, first, link)
+    replayer.start()
+    replayer.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
+    replayer.ctl("prewarm", "net")
+    entries = len(replayer.rows("ls"))
+    assert "nothing to rebuild" in replayer.ctl("replay").stdout
+    switch(link, second)
+    replayer.until(lambda: any(event["topic"] == "replayed" for event in replayer.rows("events")))
+    replayer.until(lambda: len(replayer.rows("runs", "net")) == 2)
+    warm(replayer, "net")
+    newest = replayer.rows("runs", "net")[0]
+    assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
+    assert len(replayer.rows("ls", "--driver", "current")) == entries
+    job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
+    report = replayer.ask("jobs", str(job["id"]))["replay"]
+    assert (report["rebuilt"], report["failed"]) == (entries, 0)  # type: ignore[index]
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(240)
+def test_many_drivers_in_one_store_in_any_direction(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    real = runtime("rt2025.2")
+    link, root = tmp_path / "driver", tmp_path / "cache"
+    drivers = [runtime(name) for name in ("rt2025.2", "drv2025.3", "rt2024.2", "rt2026.2", "rt2025.1")]
+    truth, made, _ = checksum_and_trace(real, real, workload, root)
+    driven(replayer, real, link, f"[stores]\npaths = ['{root}']\n[policy]\nkeep_driver_generations = 9\n")
+    replayer.start()
+    for number, driver in enumerate((*drivers[1:], drivers[0], drivers[3]), start=1):
+        switch(link, driver)
+        replayer.until(lambda count=number: len(replayer.ask("status")["changes"]) >= min(count, 5))  # type: ignore[misc, arg-type]
+        replayer.ctl("replay")
+        assert checksum_and_trace(real, driver, workload, root) == (truth, 0, made)
+    assert len(replayer.rows("ls")) == made * len(drivers)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(120)
+def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link, root = tmp_path / "driver", tmp_path / "cache"
+    sources = written(first, workload, root)
+    good = layout.source(sources[0].read_bytes(), sources[0].stat().st_size)
+    platform, device, version, driver = good.device.decode().split("/")
+    store = SyclStore(root)
+    mine = {"platform": platform, "device": device, "version": version, "driver": driver, "age": 5}
+    store.add(image=spirv("_ZTS4evil"), **mine)  # type: ignore[arg-type]
+    store.add(image=spirv("_ZTS5worse"), **mine)  # type: ignore[arg-type]
+    store.add(image=good.image[:20] + b"\xff" * 400, **mine)  # type: ignore[arg-type]
+    driven(replayer, second, link, f"[stores]\npaths = ['{root}']\n")
+    replayer.configure(replayer.config.read_text() + "replay = false\n")
+    replayer.start()
+    planned = replayer.ask("replay", "--dry-run")["replay"]
+    assert len(planned["plan"]["rebuild"]) == len(sources) + 3  # type: ignore[index]
+    report = replayer.ask("replay")["replay"]
+    assert (report["rebuilt"], report["failed"]) == (len(sources), 3)  # type: ignore[index]
+    assert len(report["failures"]) == 3  # type: ignore[index]
+    again = replayer.ask("replay")["replay"]
+    assert (again["rebuilt"], again["failed"], again["skipped"]) == (0, 0, {"failed-before": 3})  # type: ignore[index]
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(180)
+def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link, root = tmp_path / "driver", tmp_path / "cache"
+    subprocess.run(
+        [first.python, "-W", "ignore", workload, "medium"], env=first.environment(root), check=True, capture_output=True
+    )
+    count = len(list(root.glob("[0-9]*/*/*/*/0.src")))
+    driven(replayer, second, link, f"[stores]\npaths = ['{root}']\n")
+    replayer.configure(replayer.config.read_text() + "replay = false\n")
+    replayer.start()
+
+    def rebuilt() -> int:
+        return len(list(root.glob("[0-9]*/*/*/*/0.src"))) - count
+
+    replayer.ctl("replay", "--no-wait")
+    replayer.until(lambda: rebuilt() >= 3)
+    job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
+    replayer.ctl("jobs", "--cancel", str(job["id"]))
+    cancelled = rebuilt()
+    assert cancelled < count
+    replayer.ctl("replay", "--no-wait")
+    replayer.until(lambda: rebuilt() >= cancelled + 3)
+    replayer.end(signal.SIGKILL)
+    killed = rebuilt()
+    assert killed < count
+    replayer.start()
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "xpucached.builder" in (one.info["cmdline"] or ())]
+    assert not (root / ".xpucached").exists()
+    report = replayer.ask("replay")["replay"]
+    assert (report["rebuilt"], report["failed"]) == (count - killed, 0)  # type: ignore[index]
+    assert {row["flaw"] for row in replayer.rows("ls")} == {None}

@@ -1,0 +1,154 @@
+"""The units are what systemd accepts and what the daemon expects of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached import api, daemon, settings
+from xpucached.errors import RunningError, SettingsError
+from xpucached.kinds import KINDS, sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SYSTEMD: Final = Path(__file__).resolve().parent.parent / "systemd"
+UNITS: Final = ("xpucached.service", "xpucached.socket")
+FOLDERS: Final = {"system": SYSTEMD, "user": SYSTEMD / "user"}
+GENERATOR: Final = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: apt-get install systemd)")
+    return found
+
+
+def directives(path: Path) -> dict[str, list[str]]:
+    """Give what a unit sets: every value of each key, in order."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line and line[0] not in "#[":
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def installed(where: str, place: Path, *extra: str) -> list[Path]:
+    """Copy the units of one folder to where the commands are known, with further lines for the service."""
+    paths = []
+    for name in UNITS:
+        text = (FOLDERS[where] / name).read_text(encoding="utf-8")
+        text = text.replace("ExecStart=xpucached", f"ExecStart={Path(sys.executable).with_name('xpucached')}")
+        path = place / name
+        path.write_text(text.replace("[Service]\n", "\n".join(["[Service]", *extra, ""])), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def verify(where: str, paths: Sequence[Path]) -> subprocess.CompletedProcess[str]:
+    command = [tool("systemd-analyze"), f"--{where}", "verify", "--man=no", "--recursive-errors=yes", *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(paths[0].parent))
+
+
+def environment(place: Path) -> Mapping[str, str]:
+    # A user's manager wants a runtime directory, and units of this host must not come into it.
+    return {**os.environ, "XDG_RUNTIME_DIR": str(place), "SYSTEMD_UNIT_PATH": f"{place}:"}
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_systemd_accepts_the_units(where: str, tmp_path: Path) -> None:
+    done = verify(where, installed(where, tmp_path))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_systemd_would_refuse_a_misspelled_key(where: str, tmp_path: Path) -> None:
+    done = verify(where, installed(where, tmp_path, "WatchdogSecs=30"))
+
+    assert done.returncode != 0
+    assert "WatchdogSecs" in done.stderr
+
+
+def test_the_host_s_service_is_fenced_in() -> None:
+    command = [tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", str(SYSTEMD / UNITS[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_the_service_starts_what_the_daemon_understands(where: str) -> None:
+    (command,) = directives(FOLDERS[where] / UNITS[0])["ExecStart"]
+    program, *words = shlex.split(command)
+    options = daemon.parser().parse_args(words)
+
+    assert program == "xpucached"
+    assert options.user is (where == "user")
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_the_socket_is_where_daemon_and_client_look(where: str, tmp_path: Path) -> None:
+    user = where == "user"
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    socket = directives(FOLDERS[where] / UNITS[1])
+    config = settings.load(None, user=user, environ=environ)
+
+    assert socket["ListenStream"] == [str(config.socket).replace(str(tmp_path), "%t")]
+    assert config.socket == api.socket_path(user=user, environ=environ)
+    assert socket["SocketMode"] == [f"{config.socket_mode:04o}"]
+
+
+def test_the_directories_that_systemd_makes_are_the_daemon_s() -> None:
+    service = directives(SYSTEMD / UNITS[0])
+    usual = settings.load(None, user=False, environ={})
+    made = {
+        "CONFIGURATION_DIRECTORY": Path("/etc", *service["ConfigurationDirectory"]),
+        "STATE_DIRECTORY": Path("/var/lib", *service["StateDirectory"]),
+        "CACHE_DIRECTORY": Path("/var/cache", *service["CacheDirectory"]),
+        "RUNTIME_DIRECTORY": Path("/run", *service["RuntimeDirectory"]),
+    }
+    under = settings.load(None, user=False, environ={name: str(path) for name, path in made.items()})
+
+    assert (under.file, under.state, under.cache, under.socket) == (usual.file, usual.state, usual.cache, usual.socket)
+    # systemd would take the socket away with the directory whenever the service stops.
+    assert service["RuntimeDirectoryPreserve"] == ["yes"]
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_the_service_is_not_started_again_in_vain(where: str) -> None:
+    (statuses,) = directives(FOLDERS[where] / UNITS[0])["RestartPreventExitStatus"]
+
+    assert {int(one) for one in statuses.split()} == {RunningError.exit, SettingsError.exit}
+
+
+def test_the_service_s_user_is_made_and_may_open_gpus() -> None:
+    (user,) = directives(SYSTEMD / UNITS[0])["User"]
+    lines = (SYSTEMD / "sysusers.d" / "xpucached.conf").read_text(encoding="utf-8").splitlines()
+    words = [shlex.split(line) for line in lines if line and not line.startswith("#")]
+
+    assert [line[:2] for line in words] == [["u", user], ["m", user]]
+    assert words[1][2] == "render"
+
+
+def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -> None:
+    if not GENERATOR.exists():
+        pytest.skip(f"{GENERATOR} is not installed (Debian: apt-get install systemd)")
+    place = tmp_path / "config" / "environment.d"
+    shutil.copytree(SYSTEMD / "environment.d", place)
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(place.parent), "PATH": os.environ["PATH"]}
+    for further in ({}, {"XDG_CACHE_HOME": str(tmp_path / "elsewhere")}):
+        done = subprocess.run([GENERATOR], env={**environ, **further}, capture_output=True, text=True, check=True)
+        told = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        store = settings.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
+
+        assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].enable(store)

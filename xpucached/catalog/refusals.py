@@ -1,0 +1,45 @@
+"""Record: what a compiler refused to rebuild, so that it is not tried again until the driver changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import REFUSALS
+from xpucached.domain import Fingerprint, KindName, Store
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_LONGEST = 2000
+
+
+def record(
+    connection: sa.Connection,
+    store: Store,
+    tail: str,
+    fingerprint: Fingerprint,
+    stamp: str,
+    message: str,
+    now: datetime,
+) -> None:
+    """Note that the driver with this stamp refused to rebuild a leaf for an environment."""
+    what = {"stamp": stamp, "message": message[:_LONGEST], "at": now}
+    key = {"kind": store.kind, "root": str(store.root), "tail": tail, "fingerprint": fingerprint}
+    connection.execute(
+        insert(REFUSALS)
+        .values(**key, **what)
+        .on_conflict_do_update(index_elements=[REFUSALS.c[name] for name in key], set_=what)
+    )
+
+
+def by(connection: sa.Connection, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
+    """Give what the driver with this stamp refused; what others refused is forgotten."""
+    connection.execute(sa.delete(REFUSALS).where(REFUSALS.c.stamp != stamp))
+    rows = connection.execute(sa.select(REFUSALS))
+    return frozenset(
+        (Store(KindName(row.kind), Path(row.root)), row.tail, Fingerprint(row.fingerprint)) for row in rows
+    )

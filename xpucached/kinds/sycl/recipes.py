@@ -1,0 +1,177 @@
+"""Replay: what an entry was compiled from, and putting a compiled program where the runtime looks for it.
+
+Only the first level of a path depends on the driver, so the place of a rebuilt entry is known in advance.  A leaf is
+made beside and renamed into place as a whole: a program sees all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import secrets
+import stat
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import EntryKey, NoRecipe, Recipe
+from xpucached.kinds.sycl import files, images, layout
+
+if TYPE_CHECKING:
+    from xpucached.domain import Entry, Environment
+
+STAGING: Final = ".xpucached"
+"""The directory in a store's root where leaves are made.  No runtime looks at names that are not numbers."""
+
+_RETRIES: Final = 3
+
+_OWN: Final = f"{os.getpid()}-{secrets.token_hex(4)}"
+"""How the names of our own leaves in the staging directory begin: what else lies there is a predecessor's.  A process
+id alone would not do, for in containers they repeat."""
+
+_numbers = itertools.count()
+_staging = threading.Lock()
+"""Held while the staging directory is made or removed."""
+
+
+def recipe(entry: Entry) -> Recipe | NoRecipe:
+    """Read again what an entry was compiled from; see `Kind.recipe`."""
+    *path, slot = entry.id.key.split("/")
+    try:
+        with contextlib.ExitStack() as stack:
+            here, status = stack.enter_context(files.root_directory(os.fspath(entry.id.store.root)))
+            for name in path:
+                here = stack.enter_context(files.directory_in(here, name, status.st_dev))
+            directory_mode = stat.S_IMODE(os.fstat(here).st_mode)
+            access_time = f"{slot}_access_time.txt" in os.listdir(here)
+            with files.regular_file(here, f"{slot}.src") as (descriptor, found):
+                data = files.read(descriptor, layout.READ_LIMIT)
+                source = layout.source(data, max(found.st_size, len(data)))
+    except OSError:
+        return NoRecipe.UNREADABLE
+    if not source.complete:
+        return NoRecipe.DAMAGED
+    if not source.whole:
+        return NoRecipe.UNREADABLE
+    # The path is the checksum: what does not hash to its own place is not what the runtime compiled.
+    if list(source.directories) != path:
+        return NoRecipe.DAMAGED
+    if source.constants:
+        return NoRecipe.CONSTANTS
+    modules = images.modules(source.image)
+    if modules != 1:
+        return NoRecipe.SEVERAL if modules else NoRecipe.NATIVE
+    return Recipe(
+        entry.id,
+        source.image,
+        source.options,
+        source.constants,
+        stat.S_IMODE(found.st_mode),
+        directory_mode,
+        access_time,
+    )
+
+
+def publish(recipe: Recipe, environment: Environment, binary: bytes) -> EntryKey | None:
+    """Put a compiled program in its place; see `Kind.publish`."""
+    identity = environment.identity.encode("utf-8", "surrogateescape")
+    fields = (identity, recipe.options, recipe.constants, recipe.image)
+    source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
+    hashed = (identity, recipe.image, recipe.constants, recipe.options)
+    path = [str(layout.string_hash(one)) for one in hashed]
+    contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
+    if recipe.access_time:
+        contents["0_access_time.txt"] = b"%d" % time.time_ns()
+    with contextlib.ExitStack() as stack:
+        root, status = stack.enter_context(files.root_directory(os.fspath(recipe.entry.store.root)))
+        with _staging:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(STAGING, 0o700, dir_fd=root)
+            staging = stack.enter_context(files.directory_in(root, STAGING, status.st_dev))
+            name = f"{_OWN}-{next(_numbers)}"
+            os.mkdir(name, recipe.directory_mode, dir_fd=staging)
+        try:
+            with files.directory_in(staging, name, status.st_dev) as leaf:
+                for file, content in contents.items():
+                    _write(leaf, file, content, recipe.file_mode)
+                os.fsync(leaf)
+            for _ in range(_RETRIES):
+                if _place(root, staging, name, path, recipe.directory_mode, status.st_dev):
+                    return EntryKey("/".join((*path, "0")))
+        finally:
+            _discard(staging, name)
+            with _staging, contextlib.suppress(OSError):
+                os.rmdir(STAGING, dir_fd=root)
+    return None
+
+
+def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fchmod(descriptor, mode & 0o666)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _place(root: int, staging: int, name: str, path: list[str], mode: int, device: int) -> bool:
+    """Rename a leaf into place: False if there is one already, or if its parents went away just now."""
+    with contextlib.ExitStack() as stack:
+        here = root
+        for part in path[:-1]:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, mode, dir_fd=here)
+            try:
+                here = stack.enter_context(files.directory_in(here, part, device))
+            except FileNotFoundError:
+                return False
+        try:
+            os.rename(name, path[-1], src_dir_fd=staging, dst_dir_fd=here)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                return False
+            raise
+    return True
+
+
+def _discard(staging: int, name: str) -> None:
+    """Remove what was not renamed.  All of it is ours."""
+    try:
+        with files.directory_in(staging, name, os.fstat(staging).st_dev) as leaf:
+            for file in os.listdir(leaf):
+                os.unlink(file, dir_fd=leaf)
+        os.rmdir(name, dir_fd=staging)
+    except FileNotFoundError:
+        return
+
+
+def abandoned(root: int, device: int) -> bool:
+    """Tell whether a dead daemon left its staging directory."""
+    try:
+        with files.directory_in(root, STAGING, device) as staging:
+            names = os.listdir(staging)
+    except OSError:
+        return False
+    return not names or any(not name.startswith(_OWN) for name in names)
+
+
+def clear_staging(root_path: str) -> bool:
+    """Remove what a dead daemon was making; tell whether there was something."""
+    try:
+        with files.root_directory(root_path) as (root, status):
+            with files.directory_in(root, STAGING, status.st_dev) as staging:
+                for name in os.listdir(staging):
+                    if not name.startswith(_OWN):
+                        _discard(staging, name)
+            with _staging, contextlib.suppress(OSError):
+                os.rmdir(STAGING, dir_fd=root)
+    except OSError:
+        return False
+    return True
