@@ -37,9 +37,7 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
     surveyed = sa.literal(host.surveyed, Moment)
     # It was there until just now: between two surveys that find the same nothing is written.
     connection.execute(
-        sa.update(ENVIRONMENTS)
-        .values(present=False, last=surveyed)
-        .where(c.present.is_(True), c.id.not_in(offered))
+        sa.update(ENVIRONMENTS).values(present=False, last=surveyed).where(c.present.is_(True), c.id.not_in(offered))
     )
     connection.execute(
         sa.update(ENVIRONMENTS)
