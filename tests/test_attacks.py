@@ -459,3 +459,51 @@ def test_a_file_in_the_place_of_our_store_fails_the_run_and_not_the_daemon(
         said = one.ctl("prewarm", "m", "--wait", check=None)
         assert "cannot be made" in said.stdout + said.stderr
         assert "Traceback" not in one.log.read_text()
+
+
+FULL_DISK = """
+import os, sys, time
+from pathlib import Path
+from tests.builders import SyclStore
+from tests.daemons import daemon
+disk, run = Path(sys.argv[1]), Path(sys.argv[2])
+os.environ["HOME"] = str(disk)
+for name in [name for name in os.environ if name.startswith("XDG_")]:
+    del os.environ[name]
+store = SyclStore(disk / "store")
+for number in range(300):
+    slot = store.add(f"_ZTS4k{number:03d}", age=9e6, size=4000)
+    for path in (slot.bin, slot.src, slot.access_time):
+        os.utime(path, (time.time() - 9e6, time.time() - 9e6))
+with daemon(disk, run) as one:
+    one.configure(f"[stores]\\npaths = ['{store.root}']\\n[policy]\\nmax_unused = '1d'\\n[schedule]\\nevict = false\\n")
+    one.start()
+    with (disk / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(4096))
+        except OSError as error:
+            print("full", error.errno)
+    report = one.ask("evict")["evict"]
+    print("removed", len(report["removed"]), "left", len(list(store.root.rglob("*.bin"))))
+    (disk / "ballast").unlink()
+    one.ctl("scan")
+    print("rows", len(one.rows("ls")), "locks", len(list(store.root.rglob("*.lock"))))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    steps = (
+        f"mount -t tmpfs -o size=12m none '{disk}' || exit 77; exec '{sys.executable}' -c \"$0\" '{disk}' '{short_dir}'"
+    )
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", steps, textwrap.dedent(FULL_DISK)]
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare")
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    done = subprocess.run(inside, capture_output=True, text=True, check=False, env=variables)
+    if done.returncode in (1, 77) and not done.stdout and "Traceback" not in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr}")
+    assert done.stdout.splitlines() == ["full 28", "removed 300 left 0", "rows 0 locks 0"], done.stdout + done.stderr

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached import planning
 from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Warmth
+from xpucached.errors import CatalogError
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
     from xpucached.service.warming import Warming
+
+log = logging.getLogger(__name__)
 
 _BATCH: Final = 256
 """So many entries are removed between two moments at which others may look."""
@@ -77,7 +81,12 @@ class Evicting:
             handle.progress(0, 0, "waiting for its turn")
             async with self._changing:
                 # The plan is made when it is our turn, from what is there then.
-                await self._observing.scan_stores()
+                try:
+                    await self._observing.scan_stores()
+                except CatalogError as error:
+                    # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
+                    # is checked again on each entry before that goes.
+                    log.warning("evicting by what was known before: %s", error.message)
                 return await self._carry_out(await self.plan(refs, reasons, asked=asked), handle)
 
         return work
@@ -117,13 +126,20 @@ class Evicting:
     def _remove(self, batch: Sequence[IndexedEntry]) -> Mapping[EntryId, bool]:
         catalog = self._observing.catalog
         ids = tuple(one.entry.id for one in batch)
-        # Written down before the first lock is taken: were we killed now, our successor would finish.
-        catalog.intend(ids, self._observing.clock())
+        try:
+            # Written down before the first lock is taken: were we killed now, our successor would finish.
+            catalog.intend(ids, self._observing.clock())
+        except CatalogError as error:
+            # Our name in the lock tells a successor as much, only that it has to come across it.
+            log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
         for name, kind in KINDS.items():
             results.update(kind.remove([one.entry for one in batch if one.entry.id.store.kind == name]))
-        catalog.forget(tuple(one for one, gone in results.items() if gone))
-        catalog.fulfil(ids)
+        try:
+            catalog.forget(tuple(one for one, gone in results.items() if gone))
+            catalog.fulfil(ids)
+        except CatalogError as error:
+            log.warning("the catalog learns at the next look what was removed: %s", error.message)
         return results
 
 
