@@ -121,7 +121,8 @@ class Service:
                 await self._observing.load_models()
             if whole:
                 await self._observing.scan_stores()
-            else:
+            elif not self._replaying.busy:
+                # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
                 known = {status.store.root for status in await self.stores()}
                 touched = frozenset(wake.root for wake in wakes if isinstance(wake, StoreTouched)) & known
                 if touched:

@@ -62,6 +62,12 @@ class Replaying:
         self._observing = observing
         self._dispatch = dispatch
         self._changing = changing
+        self._busy = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether entries are being rebuilt now: what changes in the stores meanwhile is mostly our own doing."""
+        return self._busy
 
     async def plan(self, wish: Wish) -> ReplayPlan:
         """Decide what to rebuild."""
@@ -103,6 +109,13 @@ class Replaying:
         return work
 
     async def _carry_out(self, plan: ReplayPlan, handle: Handle) -> ReplayReport:
+        self._busy = True
+        try:
+            return await self._rebuild(plan, handle)
+        finally:
+            self._busy = False
+
+    async def _rebuild(self, plan: ReplayPlan, handle: Handle) -> ReplayReport:
         began = time.monotonic()
         tally = _Tally(skipped=Counter(plan.skipped))
         todo = iter(plan.rebuild)
