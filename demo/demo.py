@@ -290,8 +290,13 @@ class Demo:
         stage.screen.fact(f"noticed after {noticed:.1f} s: the driver is {', '.join(drivers(stage))} now")
         warmth = "xpucachectl model show network"
         warmed = noticed + wait_until("it is warm again", lambda: stage.ask(warmth, "warmth") == "warm")
+        replayed = stage.run("xpucachectl events | grep -o 'replayed: .*'")
+        expect("entries were rebuilt without the program", holds="0 failed" in replayed.output)
+        stage.screen.output(replayed.output)
         stage.screen.output(stage.run("xpucachectl runs network").output)
-        stage.screen.fact(f"warm for the new driver after {warmed:.1f} s, before anybody started the program")
+        stage.screen.fact(
+            f"warm for the new driver after {warmed:.1f} s: rebuilt without the program, which then ran to prove it"
+        )
 
     def after_upgrade(self, cold: Result) -> Result:
         """Start the program with the new driver."""
