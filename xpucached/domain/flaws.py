@@ -1,0 +1,130 @@
+"""What can be wrong with an entry, and what that costs the programs that meet it.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Effect(StrEnum):
+    """What a flaw costs the programs that use the store."""
+
+    HARMLESS = "harmless"  #: the runtime still uses the entry
+    DEAD = "dead"  #: never read again, only takes space
+    HIDDEN = "hidden"  #: whole, but not read until a lower slot is mended
+    ONCE = "once"  #: compiled once more, then mended by the runtime itself
+    GROWS = "grows"  #: compiled at every start, one more slot each time
+    FAILS = "fails"  #: the program fails at every start
+    HANGS = "hangs"  #: the program waits for ever
+
+
+class Flaw(StrEnum):
+    """Why an entry cannot be used as it is.  The names follow the file that is at fault."""
+
+    BIN_EMPTY = "bin-empty"
+    BIN_TRUNCATED = "bin-truncated"
+    BIN_MISSING = "bin-missing"
+    BIN_UNREADABLE = "bin-unreadable"
+    BIN_NOT_A_FILE = "bin-not-a-file"
+    BIN_LENGTH_ABSURD = "bin-length-absurd"
+    BIN_COUNT_WRONG = "bin-count-wrong"
+    BIN_PAYLOAD_DAMAGED = "bin-payload-damaged"
+    BIN_CHANGED = "bin-changed"
+    BIN_TRAILING = "bin-trailing"
+    SRC_EMPTY = "src-empty"
+    SRC_TRUNCATED = "src-truncated"
+    SRC_MISSING = "src-missing"
+    SRC_UNREADABLE = "src-unreadable"
+    SRC_NOT_A_FILE = "src-not-a-file"
+    SRC_FIFO = "src-fifo"
+    SRC_LENGTH_ABSURD = "src-length-absurd"
+    SRC_UNPARSABLE = "src-unparsable"
+    SRC_TOO_LARGE = "src-too-large"
+    SRC_TRAILING = "src-trailing"
+    MISPLACED = "misplaced"
+    STALE_LOCK = "stale-lock"
+    LOCK_ONLY = "lock-only"
+    INTERRUPTED = "interrupted"
+    BEHIND_GAP = "behind-gap"
+    DUPLICATE = "duplicate"
+    SHADOWED = "shadowed"
+    LINK = "link"
+    DANGLING_LINK = "dangling-link"
+    SKELETON = "skeleton"
+
+    @property
+    def effect(self) -> Effect:
+        """What it costs."""
+        return _EFFECTS[self]
+
+    @property
+    def words(self) -> str:
+        """One sentence for people."""
+        return _FLAW_WORDS[self]
+
+
+_EFFECTS: Mapping[Flaw, Effect] = {
+    Flaw.BIN_EMPTY: Effect.GROWS,
+    Flaw.BIN_TRUNCATED: Effect.GROWS,
+    Flaw.BIN_MISSING: Effect.ONCE,
+    Flaw.BIN_UNREADABLE: Effect.GROWS,
+    Flaw.BIN_NOT_A_FILE: Effect.GROWS,
+    Flaw.BIN_LENGTH_ABSURD: Effect.ONCE,
+    Flaw.BIN_COUNT_WRONG: Effect.HARMLESS,
+    Flaw.BIN_PAYLOAD_DAMAGED: Effect.FAILS,
+    Flaw.BIN_CHANGED: Effect.FAILS,
+    Flaw.BIN_TRAILING: Effect.HARMLESS,
+    Flaw.SRC_EMPTY: Effect.DEAD,
+    Flaw.SRC_TRUNCATED: Effect.DEAD,
+    Flaw.SRC_MISSING: Effect.DEAD,
+    Flaw.SRC_UNREADABLE: Effect.DEAD,
+    Flaw.SRC_NOT_A_FILE: Effect.DEAD,
+    Flaw.SRC_FIFO: Effect.HANGS,
+    Flaw.SRC_LENGTH_ABSURD: Effect.FAILS,
+    Flaw.SRC_UNPARSABLE: Effect.HARMLESS,
+    Flaw.SRC_TOO_LARGE: Effect.HARMLESS,
+    Flaw.SRC_TRAILING: Effect.HARMLESS,
+    Flaw.MISPLACED: Effect.DEAD,
+    Flaw.STALE_LOCK: Effect.DEAD,
+    Flaw.LOCK_ONLY: Effect.GROWS,
+    Flaw.INTERRUPTED: Effect.DEAD,
+    Flaw.BEHIND_GAP: Effect.HIDDEN,
+    Flaw.DUPLICATE: Effect.DEAD,
+    Flaw.SHADOWED: Effect.HIDDEN,
+    Flaw.LINK: Effect.HARMLESS,
+    Flaw.DANGLING_LINK: Effect.GROWS,
+    Flaw.SKELETON: Effect.DEAD,
+}
+
+_FLAW_WORDS: Mapping[Flaw, str] = {
+    Flaw.BIN_EMPTY: "the binary is empty: compiled again at every start",
+    Flaw.BIN_TRUNCATED: "the binary is cut short: compiled again at every start",
+    Flaw.BIN_MISSING: "the binary is missing: compiled once more, then whole again",
+    Flaw.BIN_UNREADABLE: "the binary cannot be read: compiled again at every start",
+    Flaw.BIN_NOT_A_FILE: "the binary is not a regular file: compiled again at every start",
+    Flaw.BIN_LENGTH_ABSURD: "the binary announces an impossible length: compiled once more into another slot",
+    Flaw.BIN_COUNT_WRONG: "the binary counts other than one program: old runtimes skip it, new ones use it",
+    Flaw.BIN_PAYLOAD_DAMAGED: "the compiled program is damaged: the application fails at every start",
+    Flaw.BIN_CHANGED: "the compiled program changed after it was written: the application may fail",
+    Flaw.BIN_TRAILING: "bytes follow the compiled program: the runtime ignores them",
+    Flaw.SRC_EMPTY: "the source is empty: never read again",
+    Flaw.SRC_TRUNCATED: "the source is cut short: never read again",
+    Flaw.SRC_MISSING: "the source is missing: never read again",
+    Flaw.SRC_UNREADABLE: "the source cannot be read: never read again",
+    Flaw.SRC_NOT_A_FILE: "the source is not a regular file: never read again",
+    Flaw.SRC_FIFO: "the source is a named pipe: the application hangs",
+    Flaw.SRC_LENGTH_ABSURD: "the source announces an impossible length: the application fails at every start",
+    Flaw.SRC_UNPARSABLE: "the source's device line is not platform/device/version/driver",
+    Flaw.SRC_TOO_LARGE: "the source is larger than we read: only its head was looked at",
+    Flaw.SRC_TRAILING: "bytes follow the source: the runtime ignores them",
+    Flaw.MISPLACED: "the entry lies where no program looks for it",
+    Flaw.STALE_LOCK: "a lock was left behind by a program that died: the slot is skipped",
+    Flaw.LOCK_ONLY: "only a lock was left behind: compiled again at every start",
+    Flaw.INTERRUPTED: "the program that wrote it died half-way: never read again",
+    Flaw.BEHIND_GAP: "a lower slot is missing: not read until the gap is closed",
+    Flaw.DUPLICATE: "a lower slot holds the same program: never read",
+    Flaw.SHADOWED: "a lower slot with the same source is damaged and is tried first",
+    Flaw.LINK: "a symbolic link, which we do not follow; the runtime does",
+    Flaw.DANGLING_LINK: "a symbolic link to nothing: compiled again at every start",
+    Flaw.SKELETON: "an empty shell that the runtime's own eviction left",
+}

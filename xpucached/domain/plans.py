@@ -1,0 +1,190 @@
+"""Decisions and what was really done: plans, reports, their reasons.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from xpucached.domain.environments import Environment, Origin
+from xpucached.domain.models import Model, Run, WarmReason
+from xpucached.domain.names import Architecture, EntryRef, ModelName
+from xpucached.domain.stores import Entry, EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the administrator wants kept and tried."""
+
+    keep_driver_generations: int = 1
+    max_unused: float | None = 90 * 86400.0
+    max_bytes: int | None = None
+    grace: float = 600.0
+    attempts: int = 3
+    retry_after: float = 900.0  #: doubled after each further failure
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Warm this model, for this reason."""
+
+    model: Model
+    reason: WarmReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A model that needs warming but not now."""
+
+    model: ModelName
+    why: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrewarmPlan:
+    """What should be warmed, in order, and what waits."""
+
+    warm: tuple[Warm, ...] = ()
+    deferred: tuple[Deferred, ...] = ()
+    covered: tuple[ModelName, ...] = ()
+
+
+class EvictReason(StrEnum):
+    """Why an entry may go."""
+
+    FLAWED = "flawed"
+    SUPERSEDED = "superseded-driver"
+    GONE = "device-gone"
+    UNUSED = "unused"
+    BUDGET = "over-budget"
+    ASKED = "asked"  #: somebody named it
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedEntry:
+    """An entry, and what only the catalog knows of it."""
+
+    entry: Entry
+    origin: Origin | None
+    architecture: Architecture | None
+    models: tuple[ModelName, ...]
+    first_seen: datetime
+    last_used: datetime
+    last_used_by: str  #: how we know: ``run``, ``access-time`` or ``created``
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict this entry, for this reason."""
+
+    entry: IndexedEntry
+    reason: EvictReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPlan:
+    """What may go, in order, and what that would free."""
+
+    evict: tuple[Evict, ...] = ()
+    frees: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionReport:
+    """What was really evicted."""
+
+    plan: EvictionPlan
+    dry_run: bool
+    removed: tuple[EntryRef, ...] = ()
+    busy: tuple[EntryRef, ...] = ()
+    freed: int = 0
+
+
+class NoRecipe(StrEnum):
+    """Why an entry cannot be rebuilt from itself."""
+
+    NATIVE = "native-image"  #: it was compiled ahead of time, there is nothing to compile
+    CONSTANTS = "specialization-constants"  #: their values are there, but not which is which
+    SEVERAL = "several-images"  #: linked from several images by the runtime
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"  #: gone, changed or larger than we read
+    FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an entry was compiled from: all that a driver needs to compile it again."""
+
+    entry: EntryId
+    image: bytes  #: SPIR-V
+    options: bytes
+    constants: bytes
+    file_mode: int
+    directory_mode: int
+    access_time: bool  #: its runtime keeps a birth time beside each entry
+
+
+class ReplayReason(StrEnum):
+    """Why an entry is worth rebuilding."""
+
+    MODEL = "model"  #: a registered model uses it
+    USED = "used"  #: somebody used it lately
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Rebuild this entry for that environment."""
+
+    entry: IndexedEntry
+    to: Environment
+    reason: ReplayReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What should be rebuilt, in order, and what is left to a run of the models."""
+
+    rebuild: tuple[Rebuild, ...] = ()
+    skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
+    covered: int = 0  #: entries that are there for the present driver already
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What was really rebuilt."""
+
+    plan: ReplayPlan
+    dry_run: bool
+    rebuilt: int = 0
+    present: int = 0  #: a program had written them meanwhile
+    failed: int = 0
+    skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    compile_seconds: float = 0.0  #: of all compilers together
+    failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """What a look at all stores changed."""
+
+    stores: int
+    added: int
+    changed: int
+    vanished: int
+    entries: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrewarmReport:
+    """What prewarming really did."""
+
+    runs: tuple[Run, ...] = ()
+    covered: tuple[ModelName, ...] = ()
+    deferred: tuple[Deferred, ...] = ()

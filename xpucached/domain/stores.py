@@ -1,0 +1,165 @@
+"""Stores, what is in them, and what can be wrong with it.  Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from xpucached.domain.environments import Environment
+from xpucached.domain.flaws import Flaw
+from xpucached.domain.names import EntryKey, EntryRef, KindName
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Store:
+    """One directory of one kind on this host."""
+
+    kind: KindName
+    root: Path
+
+
+class StoreOrigin(StrEnum):
+    """Why we look at a store."""
+
+    MANAGED = "managed"  #: ours to create
+    CONFIGURED = "configured"  #: listed in the configuration
+    FOUND = "found"  #: a runtime's default, a process's environment, or a runtime's configuration file names it
+
+
+class StoreState(StrEnum):
+    """What the last look at a store met."""
+
+    OK = "ok"
+    MISSING = "missing"  #: no such directory (yet)
+    UNREADABLE = "unreadable"  #: we may not read it
+    NOT_A_DIRECTORY = "not-a-directory"
+    UNSEEN = "unseen"  #: not looked at yet
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStore:
+    """A store, and how we came to know of it."""
+
+    store: Store
+    origin: StoreOrigin
+    via: str  #: in words: ``managed``, ``default``, ``process 4711``, a configuration file's path
+
+
+class EntryState(StrEnum):
+    """Whether the runtime can use an entry."""
+
+    OK = "ok"
+    FLAWED = "flawed"  #: see `Entry.flaw`
+    UNFINISHED = "unfinished"  #: a program is writing it now
+
+
+class ImageFormat(StrEnum):
+    """What the device image (or the binary) of an entry is."""
+
+    SPIRV = "spirv"
+    ELF = "elf"  #: native code, one device
+    ARCHIVE = "ar"  #: native code for several devices
+    BITCODE = "bitcode"  #: LLVM
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that an entry holds: its mangled name, the name for people, and the library it belongs to."""
+
+    name: str
+    display: str
+    library: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EntryId:
+    """Where an entry is: a store and the POSIX path inside it, without a suffix (``D1/D2/D3/D4/0``)."""
+
+    store: Store
+    key: EntryKey
+
+    @property
+    def ref(self) -> EntryRef:
+        """12 hex digits for command lines."""
+        text = f"{self.store.kind}\0{self.store.root}\0{self.key}"
+        return EntryRef(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One compiled program in a store, as the last look saw it."""
+
+    id: EntryId
+    stamp: str  #: changes whenever any file of its leaf does
+    size: int  #: sum of the file sizes
+    allocated: int  #: blocks on disk, hard links counted once per entry
+    created: datetime  #: when the runtime says it wrote it, else the file's birth, else its change
+    accessed: datetime | None  #: newest access time that the file system knows; a hint, never a proof
+    environment: Environment | None = None
+    options: str = ""
+    constants: str = ""  #: specialization constants, hex
+    image: ImageFormat | None = None
+    image_size: int = 0
+    binary: ImageFormat | None = None
+    digest: str | None = None  #: BLAKE2b-128 of the compiled program
+    kernels: tuple[Kernel, ...] = ()
+    state: EntryState = EntryState.OK
+    flaw: Flaw | None = None
+    detail: str = ""  #: evidence for the flaw
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An entry that is unchanged since the look that gave its stamp."""
+
+    key: EntryKey
+    accessed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one look at one store found, at one moment."""
+
+    found: FoundStore
+    at: datetime
+    state: StoreState
+    owner: int | None  #: uid of the root directory
+    entries: tuple[Entry, ...] = ()  #: new and changed ones
+    unchanged: tuple[Seen, ...] = ()
+    foreign: int = 0  #: files and directories that belong to no entry; never touched
+    notes: tuple[str, ...] = ()  #: hazards of the store as a whole (left locks, runtime eviction on)
+    ours: tuple[EntryKey, ...] = ()  #: entries under a lock that a dead daemon of ours left
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a scan changed in the catalog."""
+
+    added: int = 0
+    changed: int = 0
+    vanished: int = 0
+    entries: int = 0  #: in the store now
+    size: int = 0  #: allocated bytes in the store now
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """A store and what the last look at it said."""
+
+    store: Store
+    origin: StoreOrigin
+    via: str
+    state: StoreState
+    owner: int | None
+    entries: int
+    flawed: int
+    unfinished: int
+    size: int
+    allocated: int
+    foreign: int
+    scanned: datetime | None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,36 @@
+"""Hints that something may have changed.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """The daemon has just started."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverTouched:
+    """A file of the driver may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTouched:
+    """Something happened in a store."""
+
+    root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsTouched:
+    """A model file may have changed, or a model was registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The periodic look."""
+
+
+Wake = Booted | DriverTouched | StoreTouched | ModelsTouched | Due
