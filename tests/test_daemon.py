@@ -211,6 +211,32 @@ def test_a_store_that_changes_is_looked_at_again(host: Daemon, sycl_store: SyclS
     assert len(host.rows("ls")) == 1
 
 
+def test_stores_of_live_processes_are_found_and_kept(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:
+    sycl_store.add("_ZTS3one")
+    default = home / ".cache" / "libsycl_cache"
+    type(sycl_store)(default).add("_ZTS3two")
+    with daemon(home, short_dir, XPUCACHED_STORES_FOUND="true") as one:
+        # It looks at whatever this user's programs use; it must only look.
+        one.configure("[schedule]\nevict = false\nreplay = false\nprewarm = false\n")
+        program = subprocess.Popen(["/bin/sleep", "60"], env={"SYCL_CACHE_DIR": str(sycl_store.root)})
+        try:
+            one.start()
+            found = {str(row["store"]): row for row in one.rows("stores")}
+        finally:
+            program.kill()
+            program.wait()
+        mine = found[str(sycl_store.root)]
+        assert (mine["origin"], mine["state"], mine["entries"]) == ("found", "ok", 1)
+        assert mine["via"] == f"process {program.pid} (sleep)"
+        assert found[str(default)]["via"] == "the standard place"
+        one.ctl("scan")
+        assert str(sycl_store.root) in {row["store"] for row in one.rows("stores")}
+        shutil.rmtree(sycl_store.root)
+        one.ctl("scan")
+        one.ctl("scan")
+        assert str(sycl_store.root) not in {row["store"] for row in one.rows("stores")}
+
+
 # -- real runtimes ------------------------------------------------------------------------------------------------
 
 
