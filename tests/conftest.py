@@ -3,6 +3,7 @@
 The fixtures that a test asks for by name:
 
 ``home``        a private home directory; HOME and the XDG variables point into it for every test anyway
+``terminal``    nothing; skips where there are no pseudo-terminals
 ``short_dir``   a private directory with a short path, for unix sockets (their paths end at 107 bytes)
 ``sycl_store``  a `tests.builders.SyclStore` that writes byte-exact entries
 ``runtimes``    the folder with the real SYCL runtimes
@@ -109,6 +110,17 @@ def _describe(child: psutil.Process) -> str:
         return f"process {child.pid} ({child.status()}): {' '.join(child.cmdline())}"
     except psutil.Error:
         return f"process {child.pid}"
+
+
+@pytest.fixture
+def terminal() -> None:
+    """See that there are terminals to be had: a chroot without /dev/pts has none."""
+    try:
+        pair = os.openpty()
+    except OSError as error:
+        pytest.skip(f"no terminal to be had: {error}")
+    for descriptor in pair:
+        os.close(descriptor)
 
 
 @pytest.fixture

@@ -473,6 +473,7 @@ def test_who_stops_waiting_leaves_the_job_running(served: Running) -> None:
     assert served.service.begun["1"].state is JobState.RUNNING
 
 
+@pytest.mark.usefixtures("terminal")
 def test_progress_on_a_terminal(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = pty.openpty()
     served.service.hold = True

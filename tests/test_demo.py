@@ -39,6 +39,7 @@ def test_the_demo_shows_what_it_says(
     assert list(short_dir.iterdir()) == []
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_recording_shows_text_and_colours(tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     code = r"print('\x1b[1m1. title\x1b[0m'); print('   \x1b[32m$\x1b[0m a < b & c')"
@@ -56,6 +57,7 @@ def test_a_recording_shows_text_and_colours(tmp_path: Path) -> None:
     assert ">a &lt; b &amp; c</tspan>" in drawn
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_recording_of_a_failure_leaves_no_picture(tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
 
