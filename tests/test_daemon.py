@@ -566,11 +566,12 @@ def test_a_model_that_fails_is_shown_and_not_tried_for_ever(
     failed = host.ctl("prewarm", "bad", check=None)
     assert failed.returncode == 1
     assert "not warm: bad" in failed.stdout
-    run = host.rows("runs", "bad")[0]
-    assert run["outcome"] == outcome
-    assert "evidence" in str(run["output"])
+    # The daemon may have tried it by itself just before; after a failure it does so no more.
+    runs = host.rows("runs", "bad")
+    assert {run["outcome"] for run in runs} == {outcome}
+    assert "evidence" in str(runs[0]["output"])
     host.ctl("scan")
     time.sleep(0.5)
-    assert len(host.rows("runs", "bad")) == 1
+    assert len(host.rows("runs", "bad")) == len(runs)
     assert host.ask("model", "show", "bad")["warmth"] == "failed"
     assert host.ctl("status", "--check", check=None).returncode == 2

@@ -66,7 +66,7 @@ class Warming:
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._changing:
                     # Another job may have warmed it while this one waited.
-                    current = await self._look_again(warm, force=force)
+                    current = await self._look_again(warm, asked=named is not None, force=force)
                     if current is None:
                         covered.append(warm.model.name)
                         continue
@@ -77,8 +77,11 @@ class Warming:
 
         return work
 
-    async def _look_again(self, warm: Warm, *, force: bool) -> Model | None:
+    async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
         """Give the model as it is now, if it still needs warming."""
+        if not asked:
+            # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
+            return next((one.model for one in (await self.plan()).warm if one.model.name == warm.model.name), None)
         for status in await self.statuses():
             if status.model.name == warm.model.name:
                 return status.model if force or status.warmth is not Warmth.WARM else None
