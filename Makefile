@@ -16,6 +16,7 @@ help:
 
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
+	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
 
 lint: .venv/tested

@@ -8,6 +8,7 @@ The fixtures that a test asks for by name:
 ``sycl_store``  a `tests.builders.SyclStore` that writes byte-exact entries
 ``runtimes``    the folder with the real SYCL runtimes
 ``runtime``     ``runtime("rt2025.2")`` gives a `tests.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver alone
+``gpu``         a `tests.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
 ``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
 """
 
@@ -25,7 +26,7 @@ import psutil
 import pytest
 
 from tests.builders import SyclStore
-from tests.runtimes import Runtime, look_up
+from tests.runtimes import Runtime, SimulatedGpu, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 # Read before any test runs, because each test starts with these variables gone.
 RUNTIMES: Final = Path(os.environ.get("XPUCACHED_RUNTIMES") or REPOSITORY / ".runtimes").absolute()
 MUST_HAVE_RUNTIMES: Final = bool(os.environ.get("CI")) or os.environ.get("XPUCACHED_REQUIRE_RUNTIMES") == "1"
+MUST_HAVE_GPU_DRIVER: Final = os.environ.get("XPUCACHED_REQUIRE_GPU_DRIVER") == "1"
 
 # Whatever steers a SYCL runtime, a driver, the daemon or systemd's talk with it must not reach a test from outside.
 FOREIGN: Final = (
@@ -160,6 +162,20 @@ def runtime(runtimes: Path) -> Callable[[str], Runtime]:
 def workload() -> Path:
     """Give the workload program."""
     return REPOSITORY / "demo" / "workload.py"
+
+
+@pytest.fixture(scope="session")
+def gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
+    """Give Intel's GPU driver, and a runtime whose programs it serves without a GPU."""
+    root = runtimes / "gpu-driver"
+    if not (root / "xpucached-gpu-driver.json").is_file():
+        missing = root / "xpucached-gpu-driver.missing"
+        reason = missing.read_text("utf-8").strip() if missing.is_file() else f"it is not in {root}"
+        hint = f"no GPU driver: {reason}; run: python3 tools/gpu_driver.py {root}"
+        if MUST_HAVE_GPU_DRIVER:
+            pytest.fail(hint)
+        pytest.skip(hint)
+    return SimulatedGpu(root, runtime("rt2025.3"))
 
 
 def _lacking(reason: str) -> NoReturn:

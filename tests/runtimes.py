@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Final
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from xpucached.kinds import sycl
+
+_PROGRAM: Final = """
+import os
+import dpctl.tensor as t
+x = t.ones(64, dtype="f4")
+for name in ("exp", "sqrt", "abs", "sum", "tanh"):
+    getattr(t, name)(x)
+y = t.astype(x, "i4") + 1
+os._exit(0)
+"""
+"""A program with a handful of kernels.  A simulated device executes nothing, so results are not looked at; and it never
+ends well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +69,45 @@ def look_up(folder: Path, name: str) -> Runtime | None:
     """Find a runtime that ``tools/runtimes.py`` has finished."""
     root = folder / name
     return Runtime(name, root) if (root / "xpucached-runtime.json").is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpu:
+    """Intel's GPU driver as ``tools/gpu_driver.py`` unpacks it, simulating its devices, and a runtime to use it."""
+
+    root: Path
+    runtime: Runtime
+
+    def run(self, device: str, shape: str, cache: Path, driver_cache: Path) -> tuple[frozenset[str], frozenset[str]]:
+        """Run a SYCL program; give the keys of the entries that it created, and of those that it used."""
+        libraries = self.root / "usr/lib/x86_64-linux-gnu"
+        driver_cache.mkdir(exist_ok=True)
+        variables = {
+            **self.runtime.environment(cache, trace=True),
+            "NEOReadDebugKeys": "1",
+            "UseAubStream": "0",
+            "SetCommandStreamReceiver": "1",
+            "ProductFamilyOverride": device,
+            "HardwareInfoOverride": shape,
+            "UseBindlessMode": "0",
+            "UseExternalAllocatorForSshAndDsh": "0",
+            "ZE_ENABLE_ALT_DRIVERS": str(libraries / "libze_intel_gpu.so.1"),
+            "ONEAPI_DEVICE_SELECTOR": "level_zero:gpu",
+            "UR_LOADER_USE_LEVEL_ZERO_V2": "0",  # the newer adapter makes no queue on a simulated device
+            "NEO_CACHE_PERSISTENT": "1",
+            "NEO_CACHE_DIR": str(driver_cache),
+            "PYTHONPATH": str(next(self.runtime.lib.glob("python3*/site-packages"))),
+        }
+        del variables["OCL_ICD_FILENAMES"]
+        places = (libraries, self.runtime.lib, "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
+        loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, places)))
+        done = subprocess.run(
+            [*loader, os.path.realpath(self.runtime.python), "-W", "ignore", "-c", _PROGRAM],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        created, used = sycl.named(cache, done.stderr.splitlines())
+        return frozenset(map(str, created)), frozenset(map(str, used - created))

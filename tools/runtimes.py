@@ -55,6 +55,12 @@ def _mkl(version: str) -> tuple[str, ...]:
     return tuple(f"onemkl-sycl-{part}=={version}" for part in ("blas", "dft", "lapack", "rng", "vm"))
 
 
+def _driver(version: str) -> Recipe:
+    """Pin a driver alone."""
+    pins = (f"intel-opencl-rt=={version}", f"intel-cmplr-lib-rt=={version}")
+    return Recipe(pins, ((3, 11), (3, 12), (3, 13)), None)
+
+
 RECIPES: Final = {
     "rt2024.2": Recipe(
         ("dpctl==0.17.0", "dpcpp-cpp-rt==2024.2.2", *_intel("2024.2.2"), NUMPY),
@@ -69,11 +75,9 @@ RECIPES: Final = {
         ((3, 11), (3, 12), (3, 13)),
         "dpnp",
     ),
-    "drv2025.3": Recipe(
-        ("intel-opencl-rt==2025.3.3", "intel-cmplr-lib-rt==2025.3.3"),
-        ((3, 11), (3, 12), (3, 13)),
-        None,
-    ),
+    "drv2025.0": _driver("2025.0.5"),
+    "drv2025.3": _driver("2025.3.3"),
+    "drv2026.0": _driver("2026.0.0"),
 }
 
 DEMO: Final = ("rt2025.2", "drv2025.3")
