@@ -50,6 +50,36 @@ def spirv(*kernels: str, size: int = 0) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
+def bomb(levels: int = 40) -> bytes:
+    """Make a small, valid SPIR-V module whose one kernel grows to 2**levels calls when its functions are inlined."""
+
+    def op(code: int, *operands: int) -> list[int]:
+        return [(len(operands) + 1) << 16 | code, *operands]
+
+    void, number, pointer, kernel_type, function_type, one, kernel, parameter = range(1, 9)
+    functions = [20 + 10 * level for level in range(levels + 1)]
+    words = [0x07230203, 0x00010000, 0, functions[-1] + 10, 0]
+    for capability in (4, 5, 6):  # Addresses, Linkage, Kernel
+        words += op(17, capability)
+    words += op(14, 2, 2)  # OpMemoryModel Physical64 OpenCL
+    words += op(15, 6, kernel, *struct.unpack("<2I", b"bomb\0\0\0\0"))
+    words += op(19, void) + op(21, number, 32, 0) + op(32, pointer, 5, number)
+    words += op(33, kernel_type, void, pointer) + op(33, function_type, number, number) + op(43, number, one, 7)
+    words += op(54, void, kernel, 0, kernel_type) + op(55, pointer, parameter) + op(248, 9)
+    words += op(61, number, 10, parameter) + op(57, number, 11, functions[0], 10) + op(62, parameter, 11)
+    words += op(253) + op(56)
+    for level, name in enumerate(functions):
+        words += op(54, number, name, 1, function_type) + op(55, number, name + 1) + op(248, name + 2)
+        if level == levels:
+            words += op(128, number, name + 3, name + 1, one) + op(254, name + 3) + op(56)
+            continue
+        called = functions[level + 1]
+        words += op(57, number, name + 3, called, name + 1) + op(132, number, name + 4, name + 3, one)
+        words += op(57, number, name + 5, called, name + 4) + op(198, number, name + 6, name + 3, name + 5)
+        words += op(254, name + 6) + op(56)
+    return struct.pack(f"<{len(words)}I", *words)
+
+
 def native(size: int = 256, *sections: tuple[bytes, bytes]) -> bytes:
     """Make what a driver's compiler writes: a 64-bit ELF with these sections, of at least ``size`` bytes."""
     every = ((b"", b""), *sections, (b".filling", b"\1" * max(0, size - 64 * (len(sections) + 4))))

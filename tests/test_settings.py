@@ -156,6 +156,7 @@ paths = ["/a", "/b/../c", "/a"]
 [driver]
 variables = { LD_LIBRARY_PATH = "/d", B = "" }
 probe_timeout = 5
+compile_timeout = "1m"
 
 [policy]
 keep_driver_generations = 2
@@ -185,6 +186,7 @@ def test_every_key_is_read(file: Path) -> None:
     assert found.managed(KindName("sycl")) == Path("/k/sycl")
     assert (found.find_stores, found.store_paths) == (False, (Path("/a"), Path("/c")))
     assert (found.variables, found.probe_timeout) == ({"LD_LIBRARY_PATH": "/d", "B": ""}, 5.0)
+    assert found.compile_timeout == 60.0
     assert found.policy == Policy(
         keep_driver_generations=2,
         max_unused=14 * 86400.0,

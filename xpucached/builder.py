@@ -9,6 +9,7 @@ the descriptor that ``--fd`` names: first ``{"ready": true}`` or ``{"error": "â€
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -230,6 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.memory:
         resource.setrlimit(resource.RLIMIT_AS, (given.memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     os.nice(10)
+    with contextlib.suppress(OSError):
+        # If memory runs out it is this process that goes, and not a program that serves somebody.
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"900")
+        os.close(descriptor)
     try:
         compiler = _BACKENDS[given.backend](json.loads(given.environment))
     except (BuildError, probe.DriverError, OSError, AttributeError) as error:

@@ -18,8 +18,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -122,9 +123,12 @@ class Dispatch:
         self._base = {name: value for name, value in base.items() if name not in _NOT_FOR_CHILDREN}
         self._base = {name: value for name, value in self._base.items() if not name.startswith("XPUCACHED_")}
 
-    def builder(self, environment: Environment, variables: Mapping[str, str]) -> Builder:
-        """Give a compiler for an environment, for programs with these variables; it starts with its first recipe."""
-        return Builder({**self._base, **variables}, environment, self._instance)
+    def builder(self, environment: Environment, variables: Mapping[str, str], command: Sequence[str] = ()) -> Builder:
+        """Give a compiler for an environment, for programs with these variables; it starts with its first recipe.
+
+        ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.
+        """
+        return Builder({**self._base, **variables}, environment, self._instance, command)
 
     async def end_orphans(self) -> int:
         """End what a predecessor of this daemon that was killed left running; say how many there were."""
@@ -316,10 +320,12 @@ def _signal_name(number: int) -> str:
 
 # -- compiling ----------------------------------------------------------------------------------------------------
 
-_BUILD_LIMIT: Final = 300.0
-"""Seconds for one program: the largest ones seen take a minute."""
+_START_LIMIT: Final = 60.0
+"""Seconds for a driver to load."""
 _BUILD_MEMORY: Final = 12 << 30
 """Bytes of address space for one compiler; a device that maps its memory takes most of it."""
+_BUILD_RESIDENT: Final = 4 << 30
+"""Bytes of memory that one compiler may really hold; the largest programs seen take one and a half."""
 _BUILD_LARGEST: Final = 256 << 20
 """Bytes of one binary that we take into this process."""
 _BUILD_HEAD: Final = 64 << 10
@@ -329,18 +335,29 @@ class BuildFailed(Exception):
     """A compiler refused a recipe, crashed on it, or took too long."""
 
 
+class BuildHung(BuildFailed):
+    """A compiler took too long."""
+
+
 class Builder:
     """A compiler in a child of its own, started again when a recipe has crashed it.  Used from one thread."""
 
-    def __init__(self, base: Mapping[str, str], environment: Environment, instance: str) -> None:
+    def __init__(
+        self, base: Mapping[str, str], environment: Environment, instance: str, command: Sequence[str] = ()
+    ) -> None:
         """``base`` are the variables of programs on this host; ``environment`` is what to compile for."""
         self._base = {**base, _MARK: f"{instance}:builder"}
+        self._command = [sys.executable]
+        if command:
+            # A loader that is named starts no link, and the program does not see where its modules were installed.
+            self._command = [*command, os.path.realpath(sys.executable)]
+            self._base["PYTHONPATH"] = os.fspath(Path(__file__).resolve().parent.parent)
         self._environment = environment
         self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
 
-    def build(self, recipe: Recipe, cancel: threading.Event) -> tuple[bytes, float]:
-        """Compile: the binary, and the seconds it took.  Raises `BuildFailed`."""
+    def build(self, recipe: Recipe, cancel: threading.Event, limit: float = 300.0) -> tuple[bytes, float]:
+        """Compile within ``limit`` seconds: the binary, and the seconds it took.  Raises `BuildFailed`, `BuildHung`."""
         if self._child is None:
             self._start(cancel)
         child = self._child
@@ -350,11 +367,11 @@ class Builder:
         try:
             child.stdin.write(head + b"\n" + recipe.options + recipe.image)
             child.stdin.flush()
-            answer = self._line(cancel, _BUILD_LIMIT)
+            answer = self._line(cancel, limit)
             seconds = answer.get("seconds")
             size = answer.get("binary")
             if isinstance(size, int) and isinstance(seconds, float) and 0 < size <= _BUILD_LARGEST:
-                return self._read(size, cancel, _BUILD_LIMIT), seconds
+                return self._read(size, cancel, limit), seconds
         except OSError as error:
             self.close()
             raise BuildFailed(f"the compiler ended: {error.strerror}") from error
@@ -382,7 +399,7 @@ class Builder:
         one = self._environment
         backend = "level-zero" if "level-zero" in one.platform.lower() else "opencl"
         reading, writing = os.pipe()
-        command = [sys.executable, "-B", "-m", "xpucached.builder", "--backend", backend, "--fd", str(writing)]
+        command = [*self._command, "-B", "-m", "xpucached.builder", "--backend", backend, "--fd", str(writing)]
         command += ["--memory", str(_BUILD_MEMORY)]
         command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
         try:
@@ -403,13 +420,22 @@ class Builder:
         self._answers = reading
         _be_polite(self._child.pid)
         try:
-            ready = self._line(cancel, _BUILD_LIMIT)
+            ready = self._line(cancel, _START_LIMIT)
         except BuildFailed:
             self.close()
             raise
         if ready.get("ready") is not True:
             self.close()
             raise BuildFailed(str(ready.get("error", "the compiler is not ready")))
+
+    def _weigh(self) -> None:
+        """Stop a compiler that takes too much memory, before the host runs out of it."""
+        if self._child is None:
+            return
+        with contextlib.suppress(psutil.Error, OSError):
+            resident: int = psutil.Process(self._child.pid).memory_info().rss
+            if resident > _BUILD_RESIDENT:
+                raise BuildFailed(f"the compiler took more than {_BUILD_RESIDENT >> 20} MiB of memory")
 
     def _line(self, cancel: threading.Event, patience: float) -> Mapping[str, object]:
         """Read one answer's head.  The child runs foreign code: it may say anything, or nothing."""
@@ -433,8 +459,9 @@ class Builder:
             if cancel.is_set():
                 raise BuildFailed("cancelled")
             if time.monotonic() > end:
-                raise BuildFailed(f"the compiler took longer than {patience:g} s")
+                raise BuildHung(f"the compiler took longer than {patience:g} s")
             if not select.select([self._answers], [], [], _TICK)[0]:
+                self._weigh()
                 continue
             part = os.read(self._answers, min(size - len(content), 1 << 20))
             if not part:

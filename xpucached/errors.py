@@ -83,6 +83,13 @@ class Denied(RequestError):
     exit = 77
 
 
+class Unconfirmed(XpucachedError):
+    """A SYCL runtime names the device otherwise than the driver: nothing that was rebuilt would be found."""
+
+    code = "unconfirmed"
+    exit = 76
+
+
 class Busy(XpucachedError):
     """The daemon has too much to do for this client just now; try again."""
 

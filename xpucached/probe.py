@@ -1,7 +1,8 @@
 """Act: the child that asks the installed drivers who they are; loads OpenCL or Level Zero, and nothing of ours.
 
 It runs in a fresh process with any Python from 3.9 on (``python probe.py --backend opencl``), because a driver may
-crash, hang or print.  It answers one JSON object on the descriptor that ``--fd`` names:
+crash, hang or print.  With ``--backend runtime --folder DIR`` it asks them through the SYCL runtime that lies there
+instead.  It answers one JSON object on the descriptor that ``--fd`` names:
 ``{"environments": [[platform, device, version, driver], …], "problems": [[code, message, hint], …]}``.
 
 The four strings are composed as Unified Runtime's adapters compose them (read from intel/llvm up to 2026-08, compared
@@ -336,6 +337,84 @@ def _hex(error: Exception) -> str:
     return f"{error} (0x{error.status:x})" if isinstance(error, DriverError) else str(error)
 
 
+# -- a SYCL runtime -----------------------------------------------------------------------------------------------
+
+# Unified Runtime is the lower half of Intel's SYCL runtime: what it answers is what the cache's paths are made of.
+# The numbers are those of 2025.0 to 2026.2; the vendor and the profile show whether a runtime still counts so.
+_UR_PLATFORM_NAME = 1
+_UR_DEVICE_NAME = 66
+_UR_DEVICE_VENDOR = 67
+_UR_DEVICE_DRIVER = 68
+_UR_DEVICE_PROFILE = 69
+_UR_DEVICE_VERSION = 70
+_UR_ALL_DEVICES = 2
+
+
+def _ur_check(call: str, status: int) -> None:
+    if status != 0:
+        raise DriverError(call, status)
+
+
+def _ur_handles(library: ctypes.CDLL, call: str, arguments: Sequence[object]) -> list[int]:
+    """Ask a Unified Runtime function that lists handles: first how many, then which."""
+    function = getattr(library, call)
+    count = ctypes.c_uint32(0)
+    _ur_check(call, function(*arguments, 0, None, ctypes.byref(count)))
+    wanted = min(count.value, _MOST)
+    if not wanted:
+        return []
+    handles = (ctypes.c_void_p * wanted)()
+    _ur_check(call, function(*arguments, wanted, handles, None))
+    return [handle for handle in handles if handle]
+
+
+def _ur_text(library: ctypes.CDLL, call: str, handle: int, what: int) -> str:
+    """Ask a Unified Runtime function for one text."""
+    function = getattr(library, call)
+    size = ctypes.c_size_t(0)
+    _ur_check(call, function(ctypes.c_void_p(handle), what, ctypes.c_size_t(0), None, ctypes.byref(size)))
+    if size.value > _LONGEST:
+        raise DriverError(call, 0)
+    buffer = ctypes.create_string_buffer(size.value + 1)
+    _ur_check(call, function(ctypes.c_void_p(handle), what, size, buffer, None))
+    return _text(buffer.raw)
+
+
+def _ur_platforms(library: ctypes.CDLL, adapter: int) -> list[int]:
+    """Ask for an adapter's platforms; the question had another form before 2025.3, with room for several adapters."""
+    count, untouched = ctypes.c_uint32(0), ctypes.c_uint32(_MOST + 1)
+    # Harmless in both forms: in the older one it asks no adapter, and writes to the last argument or refuses.
+    status = library.urPlatformGet(ctypes.c_void_p(adapter), 0, None, ctypes.byref(count), ctypes.byref(untouched))
+    if status == 0 and untouched.value == _MOST + 1:
+        return _ur_handles(library, "urPlatformGet", (ctypes.c_void_p(adapter),))
+    return _ur_handles(library, "urPlatformGet", ((ctypes.c_void_p * 1)(adapter), 1))
+
+
+def ask_runtime(folder: str) -> tuple[Environments, Problems]:
+    """Ask the SYCL runtime in a folder which devices its programs meet."""
+    try:
+        library = ctypes.CDLL(f"{folder}/libur_loader.so.0")
+        _ur_check("urLoaderInit", library.urLoaderInit(0, None))
+        environments: Environments = []
+        adapters = _ur_handles(library, "urAdapterGet", ())
+        for adapter in adapters:
+            for platform in _ur_platforms(library, adapter):
+                name = _ur_text(library, "urPlatformGetInfo", platform, _UR_PLATFORM_NAME)
+                every = (ctypes.c_void_p(platform), _UR_ALL_DEVICES)
+                for device in _ur_handles(library, "urDeviceGet", every):
+                    texts = [
+                        _ur_text(library, "urDeviceGetInfo", device, what)
+                        for what in (_UR_DEVICE_NAME, _UR_DEVICE_VERSION, _UR_DEVICE_DRIVER)
+                    ]
+                    vendor = _ur_text(library, "urDeviceGetInfo", device, _UR_DEVICE_VENDOR)
+                    profile = _ur_text(library, "urDeviceGetInfo", device, _UR_DEVICE_PROFILE)
+                    if "Intel" in vendor and profile.endswith("PROFILE"):
+                        environments.append((name, texts[0], texts[1], texts[2]))
+    except (DriverError, OSError, AttributeError) as error:
+        return [], [("runtime-error", f"the SYCL runtime in {folder} cannot be asked: {error}", "")]
+    return environments, []
+
+
 # -- the child ----------------------------------------------------------------------------------------------------
 
 BACKENDS = {"opencl": ask_opencl, "level-zero": ask_level_zero}
@@ -344,7 +423,13 @@ BACKENDS = {"opencl": ask_opencl, "level-zero": ask_level_zero}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask, answer, and leave without giving the drivers a chance to fail at exit."""
     parser = argparse.ArgumentParser(prog="probe", description="Ask the installed drivers who they are.")
-    parser.add_argument("--backend", choices=sorted(BACKENDS), action="append", help="default: all, in this process")
+    parser.add_argument(
+        "--backend",
+        choices=[*sorted(BACKENDS), "runtime"],
+        action="append",
+        help="default: all drivers, in this process",
+    )
+    parser.add_argument("--folder", default="", help="where the SYCL runtime lies, for --backend runtime")
     parser.add_argument("--fd", type=int, default=1, help="where the answer goes (default: stdout)")
     given = parser.parse_args(arguments)
     # A driver that crashes is an answer, not a reason to fill the disk.
@@ -352,7 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environments: Environments = []
     problems: Problems = []
     for backend in given.backend or sorted(BACKENDS):
-        found, wrong = BACKENDS[backend]()
+        found, wrong = ask_runtime(given.folder) if backend == "runtime" else BACKENDS[backend]()
         environments.extend(found)
         problems.extend(wrong)
     answer = json.dumps({"environments": environments, "problems": problems}).encode("ascii") + b"\n"

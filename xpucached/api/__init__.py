@@ -242,17 +242,30 @@ class EvictEntries(Request[Job]):
 class ReplayEntries(Request[Job]):
     """Rebuild for the present driver what was compiled for an older one, without the models; ``dry_run`` only plans.
 
-    Only of these stores or models if any are given; ``to`` is the beginning of a present environment's fingerprint.
+    Only of these stores or models if any are given; ``to`` is the beginning of an environment's fingerprint.
+    ``driver_root`` is a folder with a driver that is not installed, to rebuild for instead; ``device`` is a GPU that
+    the driver shall pretend, by architecture or PCI id.  What is rebuilt goes into the store at ``into``, if that is
+    given, and the GPU driver's own cache is then the one at ``driver_cache``.
     """
 
     dry_run: bool = False
     stores: tuple[Path, ...] = ()
     models: tuple[ModelName, ...] = ()
     to: str | None = None
+    driver_root: Path | None = None
+    device: str | None = None
+    into: Path | None = None
+    driver_cache: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what can be no store."""
+        """Refuse what can be no place."""
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        for name, path in (
+            ("driver_root", self.driver_root),
+            ("into", self.into),
+            ("driver_cache", self.driver_cache),
+        ):
+            _need(path is None or _is_place(path), f"{name}: expected an absolute path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from xpucached.catalog import entries, environments, hosts, models, opening, refusals, runs, scans
+from xpucached.catalog import builds, entries, environments, hosts, models, opening, refusals, runs, scans
 from xpucached.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xpucached.domain import (
         Architecture,
         Attribution,
+        Built,
         Coverage,
         Delta,
         DriverChange,
@@ -179,6 +180,27 @@ class Catalog:
         """Give what the driver with this stamp refused: store, path below the device's directory, environment."""
         with self._write() as connection:
             return refusals.by(connection, stamp)
+
+    def record_build(self, built: Built, now: datetime) -> None:
+        """Note that we compiled an entry: its origin, and what it took."""
+        with self._write() as connection:
+            builds.record(connection, built, now)
+
+    def forget_builds(self, now: datetime) -> None:
+        """Forget what was compiled or refused more than a year ago."""
+        with self._write() as connection:
+            builds.forget(connection, now)
+            refusals.forget(connection, now)
+
+    def build_rates(self) -> Mapping[str, float]:
+        """Give, by platform, the seconds that a compiler takes for a byte of SPIR-V, of the newest builds."""
+        with self._read() as connection:
+            return builds.rates(connection)
+
+    def built_among(self, ids: frozenset[EntryId]) -> int:
+        """Count those of these entries that we compiled."""
+        with self._read() as connection:
+            return builds.among(connection, ids)
 
     # -- removals under way ---------------------------------------------------------------------------------------
 

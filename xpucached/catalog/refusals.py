@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _LONGEST = 2000
+_REMEMBERED = timedelta(days=365)
 
 
 def record(
@@ -36,10 +38,14 @@ def record(
     )
 
 
+def forget(connection: sa.Connection, now: datetime) -> None:
+    """Forget what was refused a year ago: that driver is history, or may be asked once more."""
+    connection.execute(sa.delete(REFUSALS).where(REFUSALS.c.at < now - _REMEMBERED))
+
+
 def by(connection: sa.Connection, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
-    """Give what the driver with this stamp refused; what others refused is forgotten."""
-    connection.execute(sa.delete(REFUSALS).where(REFUSALS.c.stamp != stamp))
-    rows = connection.execute(sa.select(REFUSALS))
+    """Give what the driver with this stamp refused."""
+    rows = connection.execute(sa.select(REFUSALS).where(REFUSALS.c.stamp == stamp))
     return frozenset(
         (Store(KindName(row.kind), Path(row.root)), row.tail, Fingerprint(row.fingerprint)) for row in rows
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import environments
+from xpucached.catalog import builds, environments
 from xpucached.catalog.tables import ENTRIES, STORES, Moment, microseconds
 from xpucached.domain import (
     Delta,
@@ -112,6 +112,8 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
         _note(connection, [(one.key, one.accessed) for one in seen])
     if scan.unchanged:
         _touch(connection, store)
+    if scan.entries:
+        builds.claim(connection, store)
     vanished = connection.execute(
         sa.delete(ENTRIES).where(ENTRIES.c.store_id == store, ENTRIES.c.key.not_in(sa.select(_LOOK.c.key)))
     ).rowcount

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -219,6 +219,22 @@ REFUSALS: Final = sa.Table(
     sa.Column("fingerprint", sa.Text, primary_key=True),
     sa.Column("stamp", sa.Text, nullable=False),
     sa.Column("message", sa.Text, nullable=False),
+    sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+BUILDS: Final = sa.Table(
+    "builds",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("root", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("platform", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("stamp", sa.Text, nullable=False),  # of the driver
+    sa.Column("image_size", sa.BigInteger, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),  # of what was compiled
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )

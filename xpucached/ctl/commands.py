@@ -336,7 +336,14 @@ def _evicted(job: Job) -> str:
 def _replay(desk: Desk) -> int:
     given = desk.options
     request = api.ReplayEntries(
-        dry_run=given.dry_run, stores=tuple(given.store), models=tuple(given.model), to=given.to
+        dry_run=given.dry_run,
+        stores=tuple(given.store),
+        models=tuple(given.model),
+        to=given.to,
+        driver_root=given.driver_root,
+        device=given.device,
+        into=given.into,
+        driver_cache=given.driver_cache,
     )
     return _begin(desk, request, _replayed)
 

@@ -16,6 +16,7 @@ from xpucached.domain.hosts import Device as Device
 from xpucached.domain.hosts import DriverChange as DriverChange
 from xpucached.domain.hosts import DriverFile as DriverFile
 from xpucached.domain.hosts import Host as Host
+from xpucached.domain.hosts import OtherDriver as OtherDriver
 from xpucached.domain.hosts import Presence as Presence
 from xpucached.domain.hosts import ProbeReport as ProbeReport
 from xpucached.domain.hosts import Problem as Problem
@@ -38,6 +39,7 @@ from xpucached.domain.names import Fingerprint as Fingerprint
 from xpucached.domain.names import JobId as JobId
 from xpucached.domain.names import KindName as KindName
 from xpucached.domain.names import ModelName as ModelName
+from xpucached.domain.plans import Built as Built
 from xpucached.domain.plans import Deferred as Deferred
 from xpucached.domain.plans import Evict as Evict
 from xpucached.domain.plans import EvictionPlan as EvictionPlan

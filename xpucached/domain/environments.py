@@ -36,7 +36,10 @@ class Environment:
 
 
 class Origin(StrEnum):
-    """How we know an entry's environment."""
+    """How we know an entry's environment; and of an entry that no program but we compiled, with which driver."""
 
     DECLARED = "declared"  #: the entry itself says so
     OBSERVED = "observed"  #: the entry does not say; a neighbour in the store does
+    REBUILT = "rebuilt"  #: we compiled it, with the driver that this host had then
+    AHEAD = "built-ahead"  #: we compiled it with a driver that was not installed here
+    SIMULATED = "simulated"  #: we compiled it for a GPU that this host does not have

@@ -58,6 +58,17 @@ class ProbeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherDriver:
+    """A driver that programs on this host do not use: unpacked in a folder, or one that pretends another GPU."""
+
+    environments: tuple[Environment, ...]
+    stamp: str  #: digest of its files and of what it pretends
+    variables: Mapping[str, str]  #: what makes a program load it
+    command: tuple[str, ...] = ()  #: what such a program's command begins with, if the driver needs its own C library
+    device: str | None = None  #: the GPU that it pretends
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A live process, as far as it tells where it keeps a cache."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from xpucached.domain.environments import Environment, Origin
 from xpucached.domain.models import Model, Run, WarmReason
@@ -113,6 +114,8 @@ class NoRecipe(StrEnum):
     SEVERAL = "several-images"  #: linked from several images by the runtime
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"  #: gone, changed or larger than we read
+    FOREIGN = "another-owner"  #: somebody else wrote it: what it says must not reach our compiler
+    SUPERSEDED = "superseded-build"  #: a newer build of the same kernels took its place
     FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
 
 
@@ -143,6 +146,7 @@ class Rebuild:
     entry: IndexedEntry
     to: Environment
     reason: ReplayReason
+    seconds: float | None = None  #: that compiling it will take, judged by what was compiled before
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,20 @@ class ReplayPlan:
     rebuild: tuple[Rebuild, ...] = ()
     skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
     covered: int = 0  #: entries that are there for the present driver already
+    seconds: float | None = None  #: estimate of the whole; None without history
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One entry that we compiled."""
+
+    entry: EntryId
+    to: Environment
+    origin: Origin
+    stamp: str  #: of the driver that compiled it
+    image_size: int
+    seconds: float
+    digest: str  #: BLAKE2b-128 of the compiled program
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +183,10 @@ class ReplayReport:
     failed: int = 0
     skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
     seconds: float = 0.0
-    compile_seconds: float = 0.0  #: of all compilers together
+    compile_seconds: float = 0.0  #: of all compilers together: what programs need not spend
+    share: float | None = None  #: of what is in use, 0 to 1: what is there now, or after a dry run would be
+    confirmed: str = ""  #: how we know that programs will look for what was rebuilt; empty if nothing was
+    into: Path | None = None  #: the store that the entries went to, if not where they came from
     failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
 
 

@@ -1,12 +1,17 @@
 """Observe: this machine, its GPUs, its driver and its processes; the home of psutil and the only room that asks them.
 
 Divided by subject: `sysfs` (GPUs), `drivers` (files of the driver), `asking` (the probe's children), `living`
-(processes), `machine` (all of it together).  Other rooms use the names below.
+(processes), `machine` (all of it together), `unpacked` and `simulated` (drivers that are not in use here),
+`runtimes` (SYCL runtimes), `capacity` (what is left for work of ours).  Other rooms use the names below.
 """
 
 from __future__ import annotations
 
 from xpucached.host.asking import ask as ask
+from xpucached.host.asking import ask_runtime as ask_runtime
+from xpucached.host.capacity import cores as cores
+from xpucached.host.capacity import memory_left as memory_left
+from xpucached.host.capacity import strained as strained
 from xpucached.host.drivers import driver_files as driver_files
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
@@ -14,7 +19,10 @@ from xpucached.host.living import processes as processes
 from xpucached.host.living import writer_since as writer_since
 from xpucached.host.machine import survey as survey
 from xpucached.host.places import Places as Places
+from xpucached.host.runtimes import runtimes as runtimes
+from xpucached.host.simulated import pretend as pretend
 from xpucached.host.sysfs import architecture as architecture
 from xpucached.host.sysfs import boot_id as boot_id
 from xpucached.host.sysfs import gpus as gpus
 from xpucached.host.sysfs import kernel as kernel
+from xpucached.host.unpacked import unpacked as unpacked

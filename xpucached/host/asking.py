@@ -36,23 +36,58 @@ _STEP = 0.1  # seconds between two looks at a child whose descriptors are silent
 _SHORT_STEP = 0.005  # the same, once they are closed: it is about to end
 
 
-def ask(variables: Mapping[str, str], timeout: float = 60.0, *, probe: Path = PROBE) -> ProbeReport:
-    """Ask the installed drivers who they are, as programs with these variables would meet them.
+def ask(
+    variables: Mapping[str, str],
+    timeout: float = 60.0,
+    *,
+    probe: Path = PROBE,
+    backends: Sequence[str] = BACKENDS,
+    command: Sequence[str] = (),
+) -> ProbeReport:
+    """Ask the drivers who they are, as programs with these variables would meet them.
+
+    ``command`` is what the children's command begins with: a dynamic loader, for a driver that needs its own.
 
     Blocks for at most ``timeout`` seconds per backend.  Each backend has a child of its own, so that one that crashes
     does not hide the other.  Never raises for what a driver does: a crash, silence or nonsense is a problem.
     """
-    reports = [_ask_one(backend, variables, timeout, probe) for backend in BACKENDS]
+    asked = [(backend, ("--backend", backend)) for backend in backends]
+    reports = [
+        _ask_one(who, question, variables, timeout, (*command, *_python(command), probe)) for who, question in asked
+    ]
     environments = dict.fromkeys(one for report in reports for one in report.environments)
     problems = dict.fromkeys(one for report in reports for one in report.problems)
     return ProbeReport(tuple(environments), tuple(problems))
 
 
-def _ask_one(backend: str, variables: Mapping[str, str], timeout: float, probe: Path) -> ProbeReport:
+def ask_runtime(
+    folder: Path, variables: Mapping[str, str], timeout: float = 60.0, *, command: Sequence[str] = ()
+) -> ProbeReport:
+    """Ask the SYCL runtime whose libraries lie in a folder which devices its programs meet; otherwise as `ask`."""
+    places = [os.fspath(folder), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
+    theirs = {**variables, "LD_LIBRARY_PATH": ":".join(places)}
+    before = (*command, *_python(command))
+    if command and "--library-path" in command:
+        # A loader that is named takes its path from its arguments; what is given there comes before the runtime's.
+        place = command.index("--library-path") + 1
+        before = (*command[:place], f"{command[place]}:{folder}", *command[place + 1 :], *_python(command))
+    question = ("--backend", "runtime", "--folder", os.fspath(folder))
+    return _ask_one("SYCL runtime's", question, theirs, timeout, (*before, PROBE))
+
+
+def _python(command: Sequence[str]) -> tuple[str, ...]:
+    """Give this Python, for a child; a loader that is named takes no link and starts no script."""
+    interpreter = os.path.realpath(sys.executable) if command else sys.executable
+    # Isolated and without site: nothing that the variables or the place say to Python changes what runs.
+    return (interpreter, "-I", "-S", "-B")
+
+
+def _ask_one(
+    backend: str, question: Sequence[str], variables: Mapping[str, str], timeout: float, program: Sequence[str | Path]
+) -> ProbeReport:
     reading, writing = os.pipe()
     try:
-        # Isolated and without site: nothing that the variables or the place say to Python changes what runs.
-        command = [sys.executable, "-I", "-S", "-B", os.fspath(probe), "--backend", backend, "--fd", str(writing)]
+        command = [*map(str, program), *question, "--fd", str(writing)]
         child = subprocess.Popen(  # noqa: S603 - our own file
             command,
             stdin=subprocess.DEVNULL,

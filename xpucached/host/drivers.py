@@ -56,7 +56,7 @@ class _Libraries:
     def __init__(self, variables: Mapping[str, str], places: Places) -> None:
         listed = re.split("[:;]", variables.get("LD_LIBRARY_PATH", ""))
         self.first = [Path(one) for one in listed if one.startswith("/")][:64]
-        self.cached = _loader_cache(places)
+        self.cached = loader_cache(places)
         self.last = list(places.libraries)
         self._names: dict[Path, list[str]] = {}
 
@@ -93,8 +93,8 @@ class _Libraries:
         return self._names[folder]
 
 
-def _loader_cache(places: Places) -> dict[str, list[Path]]:
-    """Read the dynamic loader's cache, by the tool that wrote it."""
+def loader_cache(places: Places) -> dict[str, list[Path]]:
+    """Give what the dynamic loader's cache lists, by library name; read by the tool that wrote it."""
     tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     cache = places.etc / "ld.so.cache"
     found: dict[str, list[Path]] = {}

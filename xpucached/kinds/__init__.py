@@ -72,8 +72,10 @@ class Kind(Protocol):
     def recipe(self, entry: Entry) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again."""
 
-    def publish(self, recipe: Recipe, environment: Environment, binary: bytes) -> EntryKey | None:
-        """Put a compiled program where the runtime looks for it, all at once.
+    def publish(
+        self, recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None
+    ) -> EntryKey | None:
+        """Put a compiled program where the runtime looks for it, all at once: in its store, or in the one at ``into``.
 
         Gives its key; None if the runtime has written one meanwhile, which stays.  Raises OSError.
         """

@@ -9,6 +9,9 @@ from xpucached.planning.attribution import attribute as attribute
 from xpucached.planning.eviction import plan_eviction as plan_eviction
 from xpucached.planning.eviction import plan_named as plan_named
 from xpucached.planning.prewarm import plan_prewarm as plan_prewarm
+from xpucached.planning.replay import Pace as Pace
+from xpucached.planning.replay import ReplayScope as ReplayScope
+from xpucached.planning.replay import contradicted as contradicted
 from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import tail as tail
 from xpucached.planning.standing import verdict as verdict

@@ -1,26 +1,54 @@
-"""Decide: which entries to rebuild for the present driver, without the models.  Pure."""
+"""Decide: which entries to rebuild for another driver, without the models.  Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import EntryState, ImageFormat, NoRecipe, Rebuild, ReplayPlan, ReplayReason
+from xpucached.domain import EntryState, ImageFormat, NoRecipe, Rebuild, ReplayPlan, ReplayReason, Store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from xpucached.domain import Environment, Host, IndexedEntry, Model, ModelName, Store
+    from xpucached.domain import Environment, Host, IndexedEntry, Model, ModelName
 
 _LATELY: Final = timedelta(days=30)
 """What nobody used for so long under the old driver is not worth compiling for the new one; a run would do it."""
+
+_OUTDATED: Final = timedelta(days=1)
+"""A program that writes the same kernels anew, so long after the old ones were last used, is a newer build."""
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 Tail = tuple["Store", str]
 """What stays of a place when the driver changes: the store, and the path below the device's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayScope:
+    """Which part of a replay is wanted; nothing given is all of it, in the stores as they are, for this host."""
+
+    stores: Collection[Path] = ()
+    models: Collection[ModelName] = ()
+    to: str | None = None  #: the beginning of a fingerprint
+    into: Path | None = None  #: a store of its own for what is rebuilt
+    other_devices: bool = False  #: what was compiled for one device may be rebuilt for another of the same platform
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What compiling took so far: how long another build will take, and how many run at once."""
+
+    seconds_per_byte: Mapping[str, float] = field(default_factory=dict)  #: of SPIR-V, by platform
+    workers: int = 1
+
+    def estimate(self, platform: str, size: int) -> float | None:
+        """Say how many seconds a compiler will take; None if none of this platform's compiled before."""
+        rate = self.seconds_per_byte.get(platform)
+        return None if rate is None else rate * size
 
 
 def tail(one: IndexedEntry) -> Tail | None:
@@ -30,56 +58,120 @@ def tail(one: IndexedEntry) -> Tail | None:
     return (one.entry.id.store, leaf) if device.isdigit() and leaf else None
 
 
+def contradicted(wanted: Iterable[Environment], confirmed: Collection[Environment]) -> tuple[Environment, ...]:
+    """Give what a runtime names otherwise: it knows the device, but under none of the names that were asked for."""
+    lineages = {one.lineage for one in confirmed}
+    return tuple(sorted({one for one in wanted if one.lineage in lineages and one not in confirmed}))
+
+
 def plan_replay(
     entries: Iterable[IndexedEntry],
     host: Host,
     models: Mapping[ModelName, Model],
     failed: Collection[tuple[Tail, Environment]],
     now: datetime,
-    *,
-    stores: Collection[Path] = (),
-    only: Collection[ModelName] = (),
-    to: str | None = None,
+    scope: ReplayScope | None = None,
+    pace: Pace | None = None,
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
-    An entry is rebuilt for each present environment of its lineage that lacks it, from its newest generation.
-    ``failed`` are the rebuilds that this driver refused before.  ``stores``, ``only`` (models) and ``to`` (the
-    beginning of a fingerprint) restrict the plan.
+    An entry is rebuilt for each environment of ``host`` of its lineage that lacks it, from its newest generation.
+    ``failed`` are the rebuilds that this driver refused before.
     """
-    targets: defaultdict[tuple[str, str], list[Environment]] = defaultdict(list)
+    scope, pace = scope or ReplayScope(), pace or Pace()
+    targets: defaultdict[tuple[str, ...], list[Environment]] = defaultdict(list)
     for environment in host.environments:
-        if to is None or environment.fingerprint.startswith(to):
-            targets[environment.lineage].append(environment)
-    there: set[tuple[Tail, Environment]] = set()
-    old: dict[tuple[Tail, tuple[str, str]], list[IndexedEntry]] = defaultdict(list)
-    for one in entries:
-        its, place = one.entry.environment, tail(one)
-        if its is None or place is None or (stores and place[0].root not in stores):
-            continue
-        if its in host.environments:
-            # Damaged or not, the place is taken; what is damaged there is the eviction's business.
-            there.add((place, its))
-        elif its.lineage in targets:
-            old[place, its.lineage].append(one)
+        if scope.to is None or environment.fingerprint.startswith(scope.to):
+            targets[_line(environment, scope)].append(environment)
+    there, old = _sorted(entries, host, scope, targets)
+    outdated = _outdated(old)
     rebuild: list[Rebuild] = []
     skipped: Counter[NoRecipe] = Counter()
-    for (place, lineage), generations in old.items():
-        reason = _reason(generations, models, only, now)
+    for (place, line), generations in old.items():
+        reason = _reason(generations, models, scope.models, now)
         if reason is None:
             continue
         newest = max(generations, key=lambda one: (one.entry.state is EntryState.OK, one.entry.created))
-        for environment in targets[lineage]:
+        for environment in targets[line]:
             if (place, environment) in there:
                 continue
             why = NoRecipe.FAILED if (place, environment) in failed else _unfit(newest)
+            if why is None and (place, line) in outdated:
+                why = NoRecipe.SUPERSEDED
             if why is None:
-                rebuild.append(Rebuild(newest, environment, reason))
+                seconds = pace.estimate(environment.platform, newest.entry.image_size)
+                rebuild.append(Rebuild(newest, environment, reason, seconds))
             else:
                 skipped[why] += 1
     rebuild.sort(key=lambda one: _urgency(one, models))
-    covered = sum(1 for _, environment in there if to is None or environment.fingerprint.startswith(to))
-    return ReplayPlan(tuple(rebuild), dict(skipped), covered)
+    covered = sum(
+        environment.fingerprint.startswith(scope.to or "")
+        and (not scope.stores or store.root in scope.stores or scope.into is not None)
+        for (store, _), environment in there
+    )
+    return _summed(ReplayPlan(tuple(rebuild), dict(skipped), covered), pace.workers)
+
+
+def _sorted(
+    entries: Iterable[IndexedEntry],
+    host: Host,
+    scope: ReplayScope,
+    targets: Collection[tuple[str, ...]],
+) -> tuple[set[tuple[Tail, Environment]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]]]:
+    """Divide entries into what is there already, and what something could be rebuilt from, by where that would go."""
+    there: set[tuple[Tail, Environment]] = set()
+    old: defaultdict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]] = defaultdict(list)
+    for one in entries:
+        its, place = one.entry.environment, tail(one)
+        if its is None or place is None:
+            continue
+        store, leaf = place
+        if its in host.environments and (scope.into is None or store.root == scope.into):
+            # Damaged or not, the place is taken; what is damaged there is the eviction's business.
+            there.add((place, its))
+        if scope.stores and store.root not in scope.stores:
+            continue
+        line = _line(its, scope)
+        if line not in targets:
+            continue
+        if scope.into is not None:
+            old[(Store(store.kind, scope.into), leaf), line].append(one)
+        elif its not in host.environments:
+            old[place, line].append(one)
+    return there, old
+
+
+def _line(environment: Environment, scope: ReplayScope) -> tuple[str, ...]:
+    """Give what an entry and its rebuild have in common."""
+    return (environment.platform,) if scope.other_devices else environment.lineage
+
+
+def _summed(plan: ReplayPlan, workers: int) -> ReplayPlan:
+    """Add the estimate of the whole: what is known of the parts, and their mean for those of which nothing is."""
+    known = [one.seconds for one in plan.rebuild if one.seconds is not None]
+    if not known:
+        return plan
+    return replace(plan, seconds=sum(known) / len(known) * len(plan.rebuild) / max(1, min(workers, len(plan.rebuild))))
+
+
+def _outdated(
+    old: Mapping[tuple[Tail, tuple[str, ...]], Collection[IndexedEntry]],
+) -> set[tuple[Tail, tuple[str, ...]]]:
+    """Give the places whose kernels a newer build of the application has written anew, long after their last use."""
+    alike: defaultdict[tuple[object, ...], list[tuple[tuple[Tail, tuple[str, ...]], datetime, datetime]]]
+    alike = defaultdict(list)
+    for place, generations in old.items():
+        one = next(iter(generations)).entry
+        names = frozenset(kernel.name for kernel in one.kernels)
+        if names:
+            built = min(each.entry.created for each in generations)
+            used = max(each.last_used for each in generations)
+            alike[place[0][0], place[1], one.options, one.constants, names].append((place, built, used))
+    outdated: set[tuple[Tail, tuple[str, ...]]] = set()
+    for group in alike.values():
+        newest = max(built for _, built, _ in group)
+        outdated.update(place for place, _, used in group if used + _OUTDATED < newest)
+    return outdated
 
 
 def _reason(

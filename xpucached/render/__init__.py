@@ -488,26 +488,46 @@ def eviction(report: EvictionReport, look: Look) -> str:
 
 def replay(report: ReplayReport, look: Look) -> str:
     """Write what was rebuilt, or would be, per store and model."""
-    groups = Counter(
-        (str(one.entry.entry.id.store.root), ", ".join(one.entry.models) or "-", one.reason, one.to.driver)
-        for one in report.plan.rebuild
-    )
+    groups: Counter[tuple[str, str, str, str, str]] = Counter()
+    times: dict[tuple[str, str, str, str, str], float | None] = {}
+    for one in report.plan.rebuild:
+        models = ", ".join(one.entry.models) or "-"
+        group = (str(one.entry.entry.id.store.root), models, one.reason, one.to.device, one.to.driver)
+        groups[group] += 1
+        so_far = times.get(group, 0.0)
+        times[group] = None if so_far is None or one.seconds is None else so_far + one.seconds
     rows: list[list[str | Cell]] = [
-        [root, models, reason, str(number), driver] for (root, models, reason, driver), number in groups.items()
+        [root, models, reason, str(number), _estimate(times[root, models, reason, device, driver]), device, driver]
+        for (root, models, reason, device, driver), number in groups.items()
     ]
-    lines = [table(("STORE", "MODELS", "REASON", "ENTRIES", "FOR DRIVER"), rows, look, right="ENTRIES")] if rows else []
+    heads = ("STORE", "MODELS", "REASON", "ENTRIES", "COMPILING", "FOR DEVICE", "AND DRIVER")
+    lines = [table(heads, rows, look, right="ENTRIES COMPILING")] if rows else []
     lines += [f"left to the models: {number} {why}" for why, number in sorted(report.skipped.items())]
     lines += [look.paint(f"failed  {plain(words)}", Colour.RED) for words in report.failures]
     there = f"{count(report.plan.covered, 'entry')} there already"
+    if report.confirmed:
+        lines.append(f"confirmed: {plain(report.confirmed)}")
     if report.dry_run:
-        lines.append(f"would rebuild {count(len(report.plan.rebuild), 'entry')}, {there}")
+        about = f" in about {seconds(report.plan.seconds)}" if report.plan.seconds is not None else ""
+        lines.append(f"would rebuild {count(len(report.plan.rebuild), 'entry')}{about}, {there}{_part(report.share)}")
     elif not report.plan.rebuild:
         lines.append(f"nothing to rebuild, {there}")
     else:
         rate = f" ({report.rebuilt / report.seconds:.1f} a second)" if report.seconds > 0 else ""
         failed = f", {report.failed} failed" if report.failed else ""
-        lines.append(f"rebuilt {count(report.rebuilt, 'entry')} in {seconds(report.seconds)}{rate}{failed}, {there}")
+        done = f"rebuilt {count(report.rebuilt, 'entry')} in {seconds(report.seconds)}{rate}{failed}"
+        lines.append(f"{done}, {there}{_part(report.share)}")
+        where = f"what is in {plain(str(report.into))}" if report.into is not None else "it"
+        lines.append(f"programs that use {where} need not compile for {seconds(report.compile_seconds)}")
     return "\n".join(lines)
+
+
+def _estimate(value: float | None) -> str:
+    return "-" if value is None else f"~{seconds(value)}"
+
+
+def _part(share: float | None) -> str:
+    return "" if share is None or share == 1 else f", {share:.0%} of what is in use"
 
 
 def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two switches

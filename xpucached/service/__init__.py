@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import __version__, planning
+from xpucached import __version__, host, planning
 from xpucached.domain import (
     Booted,
     DriverTouched,
@@ -191,12 +191,23 @@ class Service:
             if name not in known:
                 raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
         present = self._observing.present.environments
-        if not present:
-            raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
-        if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
-            raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
+        if request.device is not None:
+            host.pretend(request.device)
+        if request.driver_root is None and request.device is None:
+            if not present:
+                raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
+            if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
+                raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
         roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
-        wish = Wish(roots, frozenset(request.models), request.to)
+        wish = Wish(
+            roots,
+            frozenset(request.models),
+            request.to,
+            request.driver_root,
+            request.device,
+            request.into,
+            request.driver_cache,
+        )
         return self._jobs.start("replay", self._replaying.work(wish, dry_run=request.dry_run))
 
     async def evict(self, request: api.EvictEntries) -> Job:

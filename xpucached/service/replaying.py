@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-import os
+import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import planning
-from xpucached.dispatch import BuildFailed
-from xpucached.domain import NoRecipe, ReplayPlan, ReplayReport
+from xpucached import host, planning
+from xpucached.dispatch import BuildFailed, BuildHung
+from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
+from xpucached.errors import NotFound, RequestError, Unconfirmed
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from xpucached.dispatch import Builder, Dispatch
-    from xpucached.domain import Environment, ModelName, Rebuild
+    from xpucached.domain import Environment, Host, Model, ModelName, Rebuild, Recipe
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
 
@@ -30,16 +32,41 @@ log = logging.getLogger(__name__)
 _MOST_WORKERS: Final = 8
 """Each compiler holds some hundred megabytes; beyond so many the disk and the memory are what is short."""
 
+_ROOM: Final = 1 << 30
+"""Bytes of memory that must be left before another compiler starts to work beside the first."""
+
 _MOST_WORDS: Final = 5
+
+_FIRST: Final = 5
+"""What takes longer than this part of the time limit waits until the others are done: one that hangs holds up none."""
+_HASTY: Final = 30
+"""The part of the limit that is left where so many hung already …"""
+_MOST_HUNG: Final = 5
+_MOST_LATE: Final = 3
+"""… and so many take the whole limit in vain before the rest of their store is given up."""
+
+_CACHES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
+"""Where the GPU driver keeps its own compiler cache: a rebuild fills the one that the model's programs use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which part of a replay somebody wants; nothing given is all of it."""
+    """Which part of a replay somebody wants; nothing given is all of it, with the installed driver."""
 
     stores: frozenset[Path] = frozenset()
     models: frozenset[ModelName] = frozenset()
     to: str | None = None
+    driver_root: Path | None = None  #: a folder with a driver that is not installed
+    device: str | None = None  #: a GPU that the driver shall pretend
+    into: Path | None = None  #: a store of its own for what is rebuilt
+    driver_cache: Path | None = None  #: a cache of its own for the GPU driver
+
+    @property
+    def origin(self) -> Origin:
+        """What entries made so are."""
+        if self.device is not None:
+            return Origin.SIMULATED
+        return Origin.AHEAD if self.driver_root is not None else Origin.REBUILT
 
 
 @dataclass(slots=True)
@@ -51,11 +78,27 @@ class _Tally:
     compile_seconds: float = 0.0
     skipped: Counter[NoRecipe] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    compiling: int = 0
+    late: list[Rebuild] = field(default_factory=list)  #: what took too long while others waited
+    hung: Counter[Path] = field(default_factory=Counter)  #: by store: how many did
+    lost: Counter[Path] = field(default_factory=Counter)  #: by store: how many took too long even at the end
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What one replay works with."""
+
+    wish: Wish
+    driver: OtherDriver  #: the installed one, too
+    models: Mapping[ModelName, Model]
+    todo: Iterator[Rebuild]
+    tally: _Tally
+    cancel: threading.Event
+
+
 class Replaying:
-    """Rebuilds what the present driver lacks."""
+    """Rebuilds what a driver lacks: the present one, or one that is named."""
 
     def __init__(self, observing: Observing, dispatch: Dispatch, changing: asyncio.Lock) -> None:
         """``changing`` is held while entries are rebuilt, so that no model compiles the same meanwhile."""
@@ -70,64 +113,135 @@ class Replaying:
         return self._busy
 
     async def plan(self, wish: Wish) -> ReplayPlan:
-        """Decide what to rebuild."""
-        return await asyncio.to_thread(self._plan, wish)
+        """Decide what to rebuild for the installed driver."""
+        return await asyncio.to_thread(self._plan, wish, self._installed())
 
-    def _plan(self, wish: Wish) -> ReplayPlan:
+    def _installed(self) -> OtherDriver:
+        present = self._observing.present
+        return OtherDriver(present.environments, present.stamp, self._observing.settings.variables)
+
+    def _plan(self, wish: Wish, driver: OtherDriver) -> ReplayPlan:
         observing = self._observing
-        host = observing.present
-        known = {environment.fingerprint: environment for environment in host.environments}
+        target: Host = replace(observing.present, environments=driver.environments, stamp=driver.stamp)
+        if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.environments):
+            offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.environments)
+            raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")
+        known = {environment.fingerprint: environment for environment in target.environments}
         failed = frozenset(
             ((store, tail), known[fingerprint])
-            for store, tail, fingerprint in observing.catalog.refusals(host.stamp)
+            for store, tail, fingerprint in observing.catalog.refusals(target.stamp)
             if fingerprint in known
+        )
+        scope = planning.ReplayScope(
+            wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None
         )
         return planning.plan_replay(
             observing.catalog.all_entries(),
-            host,
+            target,
             {model.name: model for model in observing.catalog.models()},
             failed,
             observing.clock(),
-            stores=wish.stores,
-            only=wish.models,
-            to=wish.to,
+            scope,
+            planning.Pace(observing.catalog.build_rates(), _workers()),
         )
 
     def work(self, wish: Wish, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
         """Give the work of a job: plan, and unless it is a dry run rebuild."""
 
         async def work(handle: Handle) -> ReplayReport:
-            if dry_run:
-                plan = await self.plan(wish)
-                return ReplayReport(plan, dry_run=True, skipped=plan.skipped)
-            handle.progress(0, 0, "waiting for its turn")
-            async with self._changing:
-                # What a replay that was killed had published is found by looking, so the plan goes on where it stopped.
-                await self._observing.scan_stores(wish.stores)
-                return await self._carry_out(await self.plan(wish), handle)
+            # What makes a driver load from a folder must last until its last compiler has ended.
+            with tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True) as scratch:
+                driver = await self._driver(wish, handle, Path(scratch))
+                if dry_run:
+                    plan = await asyncio.to_thread(self._plan, wish, driver)
+                    share = _share(plan.covered + len(plan.rebuild), sum(plan.skipped.values()))
+                    return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
+                handle.progress(0, 0, "waiting for its turn")
+                async with self._changing:
+                    # What a replay that was killed had published is found by looking, so the plan goes on there.
+                    await self._observing.scan_stores(wish.stores)
+                    plan = await asyncio.to_thread(self._plan, wish, driver)
+                    return await self._carry_out(plan, wish, driver, handle)
 
         return work
 
-    async def _carry_out(self, plan: ReplayPlan, handle: Handle) -> ReplayReport:
+    async def _driver(self, wish: Wish, handle: Handle, scratch: Path) -> OtherDriver:
+        if wish.driver_root is None and wish.device is None:
+            return self._installed()
+        handle.progress(0, 0, "asking the driver who it is")
+        settings = self._observing.settings
+        return await asyncio.to_thread(
+            host.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, scratch
+        )
+
+    async def _carry_out(self, plan: ReplayPlan, wish: Wish, driver: OtherDriver, handle: Handle) -> ReplayReport:
         self._busy = True
         try:
-            return await self._rebuild(plan, handle)
+            return await self._rebuild(plan, wish, driver, handle)
         finally:
             self._busy = False
 
-    async def _rebuild(self, plan: ReplayPlan, handle: Handle) -> ReplayReport:
+    # -- are the strings right? ---------------------------------------------------------------------------------------
+
+    async def _confirm(self, plan: ReplayPlan, driver: OtherDriver) -> str:
+        """Let SYCL runtimes of this host say how they name the devices, and stop if that is not what we would write.
+
+        Gives what is known, in a sentence.  Raises `Unconfirmed`.
+        """
+        targets = {one.to for one in plan.rebuild}
+        if not targets:
+            return ""
+        observing = self._observing
+        workloads = [model.workload for model in await asyncio.to_thread(observing.catalog.models)]
+        folders = await asyncio.to_thread(host.runtimes, workloads, driver.variables)
+        named: set[Environment] = set()
+        asked: list[Path] = []
+        for folder in folders:
+            report = await asyncio.to_thread(
+                host.ask_runtime, folder, driver.variables, observing.settings.probe_timeout, command=driver.command
+            )
+            for problem in report.problems:
+                log.info("a SYCL runtime gave no answer: %s", problem.message)
+            if report.environments:
+                asked.append(folder)
+                named.update(report.environments)
+        wrong = planning.contradicted(targets, named)
+        if wrong:
+            theirs = ", ".join(sorted(one.identity for one in named if one.lineage in {each.lineage for each in wrong}))
+            ours = ", ".join(one.identity for one in wrong)
+            where = ", ".join(map(str, asked))
+            raise Unconfirmed(
+                f"the SYCL runtime in {where} names the device {theirs}, the driver {ours}: nothing was rebuilt",
+                hint="programs would not find it; run the models instead: xpucachectl prewarm --stale",
+            )
+        unseen = targets - named
+        if not asked:
+            return "no SYCL runtime was found that could confirm the names of the devices"
+        said = f"the SYCL runtime in {', '.join(map(str, asked))} names the devices so"
+        return (
+            said if not unseen else f"{said}, and does not know {', '.join(sorted({one.platform for one in unseen}))}"
+        )
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    async def _rebuild(self, plan: ReplayPlan, wish: Wish, driver: OtherDriver, handle: Handle) -> ReplayReport:
         began = time.monotonic()
+        handle.progress(0, len(plan.rebuild), "asking the SYCL runtimes for the devices' names")
+        confirmed = await self._confirm(plan, driver)
+        if plan.rebuild:
+            await asyncio.to_thread(_make_places, wish)
+        known = {model.name: model for model in await asyncio.to_thread(self._observing.catalog.models)}
         tally = _Tally(skipped=Counter(plan.skipped))
-        todo = iter(plan.rebuild)
         cancel = threading.Event()
-        count = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+        bench = _Bench(wish, driver, known, iter(plan.rebuild), tally, cancel)
         workers = [
-            asyncio.create_task(asyncio.to_thread(self._work_off, todo, tally, cancel))
-            for _ in range(min(count, len(plan.rebuild)))
+            asyncio.create_task(asyncio.to_thread(self._work_off, bench))
+            for _ in range(min(_workers(), len(plan.rebuild)))
         ]
         try:
             while workers and not all(worker.done() for worker in workers):
-                handle.progress(tally.rebuilt, len(plan.rebuild), "rebuilding")
+                done = tally.rebuilt + tally.present
+                handle.progress(done, len(plan.rebuild), _pace(done, len(plan.rebuild), time.monotonic() - began))
                 await asyncio.wait(workers, timeout=0.2, return_when=asyncio.ALL_COMPLETED)
         finally:
             cancel.set()
@@ -136,8 +250,10 @@ class Replaying:
         for worker in workers:
             worker.result()
         if plan.rebuild:
+            await asyncio.to_thread(self._observing.catalog.forget_builds, self._observing.clock())
             await self._observing.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
         handle.progress(len(plan.rebuild), len(plan.rebuild))
+        there = plan.covered + tally.rebuilt + tally.present
         report = ReplayReport(
             plan,
             dry_run=False,
@@ -147,63 +263,163 @@ class Replaying:
             skipped=dict(tally.skipped),
             seconds=time.monotonic() - began,
             compile_seconds=tally.compile_seconds,
+            share=_share(there, len(tally.failures) + sum(tally.skipped.values())),
+            confirmed=confirmed,
+            into=wish.into,
             failures=tuple(tally.failures[:_MOST_WORDS]),
         )
         if plan.rebuild:
             self._observing.events.post(
                 "replayed",
                 f"{report.rebuilt} entries rebuilt in {report.seconds:.1f} s, {report.failed} failed",
-                {"rebuilt": str(report.rebuilt), "failed": str(report.failed), "seconds": f"{report.seconds:.1f}"},
+                {
+                    "rebuilt": str(report.rebuilt),
+                    "failed": str(report.failed),
+                    "seconds": f"{report.seconds:.1f}",
+                    "saved": f"{report.compile_seconds:.1f}",
+                    "origin": wish.origin,
+                },
             )
         return report
 
-    def _work_off(self, todo: Iterator[Rebuild], tally: _Tally, cancel: threading.Event) -> None:
-        """Take one rebuild after the other, in this thread; a compiler for each environment."""
-        builders: dict[Environment, Builder] = {}
+    def _work_off(self, bench: _Bench) -> None:
+        """Take one rebuild after the other, in this thread; a compiler for each environment and driver's cache."""
+        builders: dict[tuple[Environment, tuple[tuple[str, str], ...]], Builder] = {}
+        tally = bench.tally
         try:
-            while not cancel.is_set():
-                with tally.lock:
-                    one = next(todo, None)
-                if one is None:
-                    return
-                builder = builders.get(one.to)
-                if builder is None:
-                    builder = builders[one.to] = self._dispatch.builder(one.to, self._observing.settings.variables)
-                recipe = KINDS[one.entry.entry.id.store.kind].recipe(one.entry.entry)
-                if isinstance(recipe, NoRecipe):
-                    with tally.lock:
-                        tally.skipped[recipe] += 1
-                    continue
+            while _admitted(bench):
                 try:
-                    binary, seconds = builder.build(recipe, cancel)
-                except BuildFailed as error:
-                    if not cancel.is_set():
-                        self._refused(one, str(error), tally)
-                    continue
-                try:
-                    key = KINDS[one.entry.entry.id.store.kind].publish(recipe, one.to, binary)
-                except OSError as error:
-                    # The disk's fault, not the entry's: the next replay tries again.
-                    log.warning("a rebuilt entry could not be published: %s: %s", one.entry.entry.id.key, error)
                     with tally.lock:
-                        tally.failures.append(f"{one.entry.entry.id.ref}: {error.strerror or error}")
-                    continue
-                with tally.lock:
-                    tally.compile_seconds += seconds
-                    tally.rebuilt += key is not None
-                    tally.present += key is None
+                        one, last = next(bench.todo, None), False
+                        if one is None and tally.late:
+                            one, last = tally.late.pop(0), True
+                    if one is None:
+                        return
+                    caches = _caches(one, bench)
+                    builder = builders.get((one.to, caches))
+                    if builder is None:
+                        variables = {**bench.driver.variables, **dict(caches)}
+                        builder = self._dispatch.builder(one.to, variables, bench.driver.command)
+                        builders[one.to, caches] = builder
+                    self._rebuild_one(one, builder, bench, last=last)
+                finally:
+                    with tally.lock:
+                        tally.compiling -= 1
         finally:
             for builder in builders.values():
                 builder.close()
 
-    def _refused(self, one: Rebuild, words: str, tally: _Tally) -> None:
+    def _rebuild_one(self, one: Rebuild, builder: Builder, bench: _Bench, *, last: bool) -> None:
+        tally, entry = bench.tally, one.entry.entry
+        root = entry.id.store.root
+        whole = self._observing.settings.compile_timeout
+        limit = whole if last else whole / (_FIRST if tally.hung[root] < _MOST_HUNG else _HASTY)
+        if last and tally.lost[root] >= _MOST_LATE:
+            self._refused(one, "other programs of its store took too long to compile", bench)
+            return
+        kind = KINDS[entry.id.store.kind]
+        recipe = kind.recipe(entry)
+        if isinstance(recipe, NoRecipe):
+            with tally.lock:
+                tally.skipped[recipe] += 1
+            return
+        try:
+            binary, seconds = builder.build(recipe, bench.cancel, limit)
+        except BuildHung as error:
+            with tally.lock:
+                tally.hung[root] += 1
+                tally.lost[root] += last
+                if not last:
+                    tally.late.append(one)
+            if last:
+                self._refused(one, str(error), bench)
+            return
+        except BuildFailed as error:
+            if not bench.cancel.is_set():
+                self._refused(one, str(error), bench)
+            return
+        try:
+            key = kind.publish(recipe, one.to, binary, bench.wish.into)
+        except OSError as error:
+            # The disk's fault, not the entry's: the next replay tries again.
+            log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
+            with tally.lock:
+                tally.failures.append(f"{entry.id.ref}: {error.strerror or error}")
+            return
+        if key is not None:
+            store = Store(entry.id.store.kind, bench.wish.into) if bench.wish.into is not None else entry.id.store
+            self._note(EntryId(store, key), one, recipe, binary, seconds, bench)
+        with tally.lock:
+            tally.compile_seconds += seconds
+            tally.rebuilt += key is not None
+            tally.present += key is None
+
+    def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float, bench: _Bench) -> None:
+        digest = hashlib.blake2b(binary, digest_size=16).hexdigest()
+        built = Built(made, one.to, bench.wish.origin, bench.driver.stamp, len(recipe.image), seconds, digest)
+        self._observing.catalog.record_build(built, self._observing.clock())
+
+    def _refused(self, one: Rebuild, words: str, bench: _Bench) -> None:
         entry = one.entry.entry
         place = planning.tail(one.entry)
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
-        with tally.lock:
-            tally.failures.append(f"{entry.id.ref}: {words}")
+        with bench.tally.lock:
+            bench.tally.failures.append(f"{entry.id.ref}: {words}")
         if place is not None:
             observing = self._observing
+            into = bench.wish.into
+            store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
             observing.catalog.record_refusal(
-                entry.id.store, place[1], one.to.fingerprint, observing.present.stamp, words, observing.clock()
+                store, place[1], one.to.fingerprint, bench.driver.stamp, words, observing.clock()
             )
+
+
+def _workers() -> int:
+    return min(_MOST_WORKERS, host.cores())
+
+
+def _admitted(bench: _Bench) -> bool:
+    """Wait until another compiler may work: one always may, more if there is memory and nothing waits for it."""
+    tally = bench.tally
+    while not bench.cancel.is_set():
+        with tally.lock:
+            if tally.compiling == 0 or (host.memory_left() > _ROOM and not host.strained()):
+                tally.compiling += 1
+                return True
+        bench.cancel.wait(0.5)
+    return False
+
+
+def _caches(one: Rebuild, bench: _Bench) -> tuple[tuple[str, str], ...]:
+    """Give the variables that lead the GPU driver to its own cache: as asked for, or as the entry's model has them."""
+    if bench.wish.driver_cache is not None:
+        return (("NEO_CACHE_DIR", str(bench.wish.driver_cache)), ("NEO_CACHE_PERSISTENT", "1"))
+    model = next((bench.models[name] for name in one.entry.models if name in bench.models), None)
+    if model is None:
+        return ()
+    theirs = model.workload.variables
+    return tuple((name, theirs[name]) for name in _CACHES if name in theirs)
+
+
+def _make_places(wish: Wish) -> None:
+    """Make the directories that were named, if they are not there."""
+    for path in (wish.into, wish.driver_cache):
+        if path is not None:
+            try:
+                path.mkdir(exist_ok=True)
+            except OSError as error:
+                raise RequestError(
+                    f"{path} cannot be made: {error.strerror}", hint="name a directory whose parent is there"
+                ) from error
+
+
+def _share(there: int, missing: int) -> float | None:
+    return there / (there + missing) if there + missing else None
+
+
+def _pace(done: int, total: int, seconds: float) -> str:
+    """Say how fast it goes and how long it will last."""
+    if not done or seconds <= 0:
+        return "rebuilding"
+    rate = done / seconds
+    return f"rebuilding, {rate:.1f} a second, {(total - done) / rate:.0f} s left"

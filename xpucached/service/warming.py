@@ -118,6 +118,8 @@ class Warming:
                 if done.outcome is not None or not done.created:
                     break
             outcome, detail = _judged(executions)
+            if warm.reason is WarmReason.DRIVER and outcome is Outcome.WARMED:
+                detail += await asyncio.to_thread(self._covered, found, executions[0])
         except OSError as error:
             outcome, detail = Outcome.FAILED, f"its store cannot be made: {error}"
         finally:
@@ -142,6 +144,11 @@ class Warming:
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
         )
+
+    def _covered(self, found: FoundStore, first: Execution) -> str:
+        """Say how much of what a run needed after a driver change replay had made."""
+        made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in first.used))
+        return f"; replay had made {made} of the {len(first.used | first.created)}" if made else ""
 
     def _finish(
         self, run: Run, outcome: Outcome, executions: Sequence[Execution], attribution: Attribution, detail: str

@@ -52,6 +52,7 @@ class Settings:
     store_paths: tuple[Path, ...]
     variables: Mapping[str, str]  #: what programs that use the cache find in their environment on this host
     probe_timeout: float
+    compile_timeout: float
     policy: Policy
     scan_interval: float
     settle: float
@@ -123,6 +124,7 @@ def _settle(
         store_paths=tuple(dict.fromkeys(Path(os.path.normpath(one)) for one in document.stores.paths)),
         variables=dict(document.driver.variables),
         probe_timeout=document.driver.probe_timeout,
+        compile_timeout=document.driver.compile_timeout,
         policy=Policy(
             keep_driver_generations=policy.keep_driver_generations,
             max_unused=policy.max_unused,

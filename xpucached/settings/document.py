@@ -159,6 +159,7 @@ class Driver(Section):
 
     variables: Variables = {}
     probe_timeout: Annotated[float, BeforeValidator(_duration(1, 600))] = 30.0
+    compile_timeout: Annotated[float, BeforeValidator(_duration(1, 86400))] = 300.0
 
 
 class PolicySection(Section):

@@ -21,6 +21,8 @@ from xpucached.domain import EntryKey, NoRecipe, Recipe
 from xpucached.kinds.sycl import files, images, layout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xpucached.domain import Entry, Environment
 
 STAGING: Final = ".xpucached"
@@ -48,6 +50,8 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
             directory_mode = stat.S_IMODE(os.fstat(here).st_mode)
             access_time = f"{slot}_access_time.txt" in os.listdir(here)
             with files.regular_file(here, f"{slot}.src") as (descriptor, found):
+                if found.st_uid != os.geteuid():
+                    return NoRecipe.FOREIGN
                 data = files.read(descriptor, layout.READ_LIMIT)
                 source = layout.source(data, max(found.st_size, len(data)))
     except OSError:
@@ -75,7 +79,7 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
     )
 
 
-def publish(recipe: Recipe, environment: Environment, binary: bytes) -> EntryKey | None:
+def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Kind.publish`."""
     identity = environment.identity.encode("utf-8", "surrogateescape")
     fields = (identity, recipe.options, recipe.constants, recipe.image)
@@ -86,7 +90,7 @@ def publish(recipe: Recipe, environment: Environment, binary: bytes) -> EntryKey
     if recipe.access_time:
         contents["0_access_time.txt"] = b"%d" % time.time_ns()
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(files.root_directory(os.fspath(recipe.entry.store.root)))
+        root, status = stack.enter_context(files.root_directory(os.fspath(into or recipe.entry.store.root)))
         with _staging:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(STAGING, 0o700, dir_fd=root)

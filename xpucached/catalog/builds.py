@@ -1,0 +1,91 @@
+"""Record: what we compiled ourselves, with which driver, how long it took, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from xpucached.domain import Built, EntryId
+
+_REMEMBERED: Final = timedelta(days=365)
+_ENOUGH: Final = 2000
+"""The newest builds of a platform that say how fast it compiles: compilers change, and so do machines."""
+
+
+def record(connection: sa.Connection, built: Built, now: datetime) -> None:
+    """Note that we compiled an entry."""
+    b = BUILDS.c
+    entry = built.entry
+    key = {"kind": entry.store.kind, "root": str(entry.store.root), "key": entry.key}
+    what = {
+        "platform": built.to.platform,
+        "origin": built.origin.value,
+        "stamp": built.stamp,
+        "image_size": built.image_size,
+        "seconds": built.seconds,
+        "digest": built.digest,
+        "at": now,
+    }
+    connection.execute(
+        insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=[b[name] for name in key], set_=what)
+    )
+
+
+def forget(connection: sa.Connection, now: datetime) -> None:
+    """Forget what was compiled so long ago that it says nothing any more."""
+    connection.execute(sa.delete(BUILDS).where(BUILDS.c.at < now - _REMEMBERED))
+
+
+def rates(connection: sa.Connection) -> Mapping[str, float]:
+    """Give, by platform, the seconds that a compiler takes for a byte of SPIR-V."""
+    b = BUILDS.c
+    numbered = sa.select(
+        b.platform,
+        b.seconds,
+        b.image_size,
+        sa.func.row_number().over(partition_by=b.platform, order_by=b.at.desc()).label("number"),
+    ).subquery()
+    rows = connection.execute(
+        sa.select(numbered.c.platform, sa.func.sum(numbered.c.seconds), sa.func.sum(numbered.c.image_size))
+        .where(numbered.c.number <= _ENOUGH)
+        .group_by(numbered.c.platform)
+    )
+    return {platform: seconds / size for platform, seconds, size in rows if size}
+
+
+def claim(connection: sa.Connection, store: int) -> None:
+    """Give the entries of a store that are still what we compiled their origin."""
+    b, e = BUILDS.c, ENTRIES.c
+    ours = (
+        sa.select(b.origin)
+        .join(STORES, sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root))
+        .where(STORES.c.id == store, b.key == e.key, b.digest == e.digest)
+    )
+    mine = sa.select(b.key).join(STORES, sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root))
+    connection.execute(
+        sa.update(ENTRIES)
+        .values(origin=ours.scalar_subquery())
+        .where(e.store_id == store, e.key.in_(mine.where(STORES.c.id == store)), ours.exists())
+    )
+
+
+def among(connection: sa.Connection, ids: frozenset[EntryId]) -> int:
+    """Count those of these entries that we compiled."""
+    b = BUILDS.c
+    return sum(
+        connection.execute(
+            sa.select(sa.func.count())
+            .select_from(BUILDS)
+            .where(b.kind == one.store.kind, b.root == str(one.store.root), b.key == one.key)
+        ).scalar_one()
+        for one in ids
+    )
