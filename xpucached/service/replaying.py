@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import hashlib
 import logging
 import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import host, planning
 from xpucached.dispatch import BuildFailed, BuildHung
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
-from xpucached.errors import NotFound, RequestError, Unconfirmed
+from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -36,6 +39,11 @@ _ROOM: Final = 1 << 30
 """Bytes of memory that must be left before another compiler starts to work beside the first."""
 
 _MOST_WORDS: Final = 5
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+_MOST_WAITING: Final = 16
+"""So many compiled programs may wait for the disk before the compilers do."""
 
 _FIRST: Final = 5
 """What takes longer than this part of the time limit waits until the others are done: one that hangs holds up none."""
@@ -79,6 +87,7 @@ class _Tally:
     skipped: Counter[NoRecipe] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     compiling: int = 0
+    published: list[Future[None]] = field(default_factory=list)
     late: list[Rebuild] = field(default_factory=list)  #: what took too long while others waited
     hung: Counter[Path] = field(default_factory=Counter)  #: by store: how many did
     lost: Counter[Path] = field(default_factory=Counter)  #: by store: how many took too long even at the end
@@ -95,6 +104,8 @@ class _Bench:
     todo: Iterator[Rebuild]
     tally: _Tally
     cancel: threading.Event
+    publisher: ThreadPoolExecutor  #: writes what is compiled: a compiler need not wait for the disk
+    waiting: threading.BoundedSemaphore  #: how much may wait for the disk
 
 
 class Replaying:
@@ -149,9 +160,8 @@ class Replaying:
         """Give the work of a job: plan, and unless it is a dry run rebuild."""
 
         async def work(handle: Handle) -> ReplayReport:
-            # What makes a driver load from a folder must last until its last compiler has ended.
-            with tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True) as scratch:
-                driver = await self._driver(wish, handle, Path(scratch))
+            with contextlib.ExitStack() as stack:
+                driver = await self._driver(wish, handle, stack)
                 if dry_run:
                     plan = await asyncio.to_thread(self._plan, wish, driver)
                     share = _share(plan.covered + len(plan.rebuild), sum(plan.skipped.values()))
@@ -165,9 +175,12 @@ class Replaying:
 
         return work
 
-    async def _driver(self, wish: Wish, handle: Handle, scratch: Path) -> OtherDriver:
+    async def _driver(self, wish: Wish, handle: Handle, stack: contextlib.ExitStack) -> OtherDriver:
         if wish.driver_root is None and wish.device is None:
             return self._installed()
+        # What makes a driver load from a folder must last until its last compiler has ended.
+        kept = tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True)
+        scratch = Path(stack.enter_context(kept))
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._observing.settings
         return await asyncio.to_thread(
@@ -233,7 +246,9 @@ class Replaying:
         known = {model.name: model for model in await asyncio.to_thread(self._observing.catalog.models)}
         tally = _Tally(skipped=Counter(plan.skipped))
         cancel = threading.Event()
-        bench = _Bench(wish, driver, known, iter(plan.rebuild), tally, cancel)
+        publisher = ThreadPoolExecutor(1, "publisher")
+        waiting = threading.BoundedSemaphore(_MOST_WAITING)
+        bench = _Bench(wish, driver, known, iter(plan.rebuild), tally, cancel, publisher, waiting)
         workers = [
             asyncio.create_task(asyncio.to_thread(self._work_off, bench))
             for _ in range(min(_workers(), len(plan.rebuild)))
@@ -247,8 +262,11 @@ class Replaying:
             cancel.set()
             if workers:
                 await asyncio.shield(asyncio.wait(workers))
+            await asyncio.shield(asyncio.to_thread(publisher.shutdown))
         for worker in workers:
             worker.result()
+        for published in tally.published:
+            published.result()
         if plan.rebuild:
             await asyncio.to_thread(self._observing.catalog.forget_builds, self._observing.clock())
             await self._observing.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
@@ -338,17 +356,28 @@ class Replaying:
             if not bench.cancel.is_set():
                 self._refused(one, str(error), bench)
             return
+        bench.waiting.acquire()
+        with tally.lock:
+            tally.published.append(bench.publisher.submit(self._publish, one, recipe, binary, seconds, bench))
+
+    def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float, bench: _Bench) -> None:
+        tally, entry = bench.tally, one.entry.entry
         try:
-            key = kind.publish(recipe, one.to, binary, bench.wish.into)
-        except OSError as error:
+            key = KINDS[entry.id.store.kind].publish(recipe, one.to, binary, bench.wish.into)
+            if key is not None:
+                store = Store(entry.id.store.kind, bench.wish.into or entry.id.store.root)
+                self._note(EntryId(store, key), one, recipe, binary, seconds, bench)
+        except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
             with tally.lock:
-                tally.failures.append(f"{entry.id.ref}: {error.strerror or error}")
+                tally.failures.append(f"{entry.id.ref}: {error}")
+            if isinstance(error, OSError) and error.errno in _FULL:
+                # What else is compiled could not be kept either.
+                bench.cancel.set()
             return
-        if key is not None:
-            store = Store(entry.id.store.kind, bench.wish.into) if bench.wish.into is not None else entry.id.store
-            self._note(EntryId(store, key), one, recipe, binary, seconds, bench)
+        finally:
+            bench.waiting.release()
         with tally.lock:
             tally.compile_seconds += seconds
             tally.rebuilt += key is not None
