@@ -7,8 +7,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +19,7 @@ import pytest
 from tests.doors import NASTY, Running, make_entry, running
 from xpucached import __version__, api, ctl
 from xpucached.api import Right
+from xpucached.ctl import quick
 from xpucached.domain import JobState, Kernel, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -552,3 +555,67 @@ def test_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
 
     assert caught.value.code == 0
     assert "usage: xpucachectl" in capsys.readouterr().out
+
+
+# -- the short way --------------------------------------------------------------------------------------------------
+
+
+def test_status_alone_loads_next_to_nothing(served: Running) -> None:
+    code = (
+        "import sys\nfrom xpucached import ctl\nstatus = ctl.main(['status'])\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('xpucached', 'json', 'dataclasses'))))\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert "This host is warm." in done.stdout
+    assert done.stdout.splitlines()[-1] == "['xpucached', 'xpucached.ctl', 'xpucached.ctl.quick', 'xpucached.sockets']"
+
+
+def test_the_short_way_writes_what_the_long_one_does(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    # Ages are counted in seconds, and one may pass between the two.
+    pairs = [(run(capsys, "status"), run(capsys, "status", "--no-color")) for _ in range(3)]
+    assert any(quick == whole for quick, whole in pairs), pairs[-1]
+
+
+def test_the_short_way_gives_way_where_nobody_answers(
+    short_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XPUCACHED_SOCKET", str(short_dir / "nobody"))
+    status, _, said = run(capsys, "status")
+    assert status == 69
+    assert "no daemon answers" in said
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\nThis host",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+)
+def test_the_short_way_takes_no_half_answer(answer: bytes, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = short_dir / "sock"
+    monkeypatch.setenv("XPUCACHED_SOCKET", str(path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener.accept()[0] as one:
+                one.recv(4096)
+                one.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert quick.status(["status"]) is None
+        thread.join()
+
+
+@pytest.mark.parametrize("look", ["colour, 40", "colour", "plain, 99999999999", "plain, -3", "plain, x", "\x7f", ""])
+def test_any_look_that_is_asked_for_is_answered(look: str, served: Running) -> None:
+    text = quick._ask(str(served.path), look)
+    assert text is not None
+    assert ("\x1b[" in text) == look.startswith("colour")

@@ -7,7 +7,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service
     3   dispatch · builder
     2   planning · host · watch · kinds · probe · catalog · settings · api · render
-    1   errors · quantities
+    1   errors · quantities · sockets
     0   domain
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

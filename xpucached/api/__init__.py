@@ -5,7 +5,6 @@ Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at eve
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final, Generic, Literal, TypeVar
 
+from xpucached import sockets
 from xpucached.domain import (
     EntryPage,
     EntryQuery,
@@ -423,13 +423,5 @@ def endpoint(request: Request[Reply]) -> Endpoint:
 
 
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> Path:
-    """Tell where the daemon's socket is, the system's or this user's.  Daemon and client must agree, so both ask here.
-
-    Below /tmp the directory may have been made by anybody: who binds there checks its owner.
-    """
-    if not user:
-        return Path("/run/xpucached/xpucached.sock")
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        return Path(runtime, "xpucached", "xpucached.sock")
-    return Path(f"/tmp/xpucached-{os.getuid()}/xpucached.sock")  # noqa: S108 - the owner is checked, see above
+    """Tell where the daemon's socket is; see `sockets.socket_path`."""
+    return Path(sockets.socket_path(user=user, environ=environ))

@@ -8,6 +8,7 @@ import functools
 import logging
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from starlette.applications import Starlette
@@ -16,10 +17,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from xpucached import api
+from xpucached import api, render
 from xpucached.api import codec, intake, openapi
 from xpucached.domain import EntryPage, Job, ModelStatus, Run, Status
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
+from xpucached.render.text import Look
 from xpucached.server.connection import Limits, Peer, refusal_bytes
 
 if TYPE_CHECKING:
@@ -124,6 +126,8 @@ class Routes:
         call = self._call(asked)
         value = await (_unless_gone(request, call) if row.method == "GET" else call)
         shown = _shown(asked, value, private=self._allowed(peer.uid, api.Right.CHANGE))
+        if isinstance(shown, Status) and "text/plain" in request.headers.get("accept", ""):
+            return _written(shown, request.headers.get("xpucached-look", ""))
         # A page of entries may take a while to write; nobody else should wait for it.
         data = await asyncio.to_thread(codec.to_json, shown) if isinstance(value, EntryPage) else codec.to_json(shown)
         headers = {}
@@ -317,6 +321,17 @@ def _check_origin(request: Request) -> None:
     if not _LOCALHOST.fullmatch(request.headers.get("host", "")):
         message = "the Host header must be localhost or empty"
         raise Denied(message, hint="curl --unix-socket PATH http://localhost/v1/status")
+
+
+def _written(status: Status, look: str) -> Response:
+    """Write the status as xpucachectl does.  ``look`` is ``plain`` or ``colour``, and the terminal's columns if any."""
+    how, _, columns = look.partition(",")
+    width = int(columns) if columns.strip().isdecimal() and len(columns) < _LONG_NUMBER else None
+    text = render.status(status, Look(datetime.now(UTC), width, how.strip() == "colour"))
+    return Response(f"{text}\n", media_type="text/plain")
+
+
+_LONG_NUMBER: Final = 8
 
 
 def _shown(asked: api.AnyRequest, value: object, *, private: bool) -> object:

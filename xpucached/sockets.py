@@ -1,0 +1,22 @@
+"""Where the daemon's socket is.  Pure, and quick to load, because the client's start time depends on it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # typing takes long to load
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
+    """Tell where the daemon's socket is, the system's or this user's.  Daemon and client must agree, so both ask here.
+
+    Below /tmp the directory may have been made by anybody: who binds there checks its owner.
+    """
+    if not user:
+        return "/run/xpucached/xpucached.sock"
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/"):
+        return f"{runtime.rstrip('/') or '/'}/xpucached/xpucached.sock"
+    return f"/tmp/xpucached-{os.getuid()}/xpucached.sock"  # noqa: S108 - the owner is checked, see above
