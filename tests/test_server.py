@@ -57,7 +57,9 @@ def read_all(client: socket.socket) -> bytes:
 def ask(running_: Running, text: bytes) -> tuple[int, dict[str, object]]:
     """Send bytes as they are; give status and body of the answer."""
     with running_.connect() as client:
-        client.sendall(text)
+        # Who is refused at once may find the door closed while he still speaks; the refusal is there to be read.
+        with contextlib.suppress(BrokenPipeError):
+            client.sendall(text)
         response = http.client.HTTPResponse(client)
         response.begin()
         return response.status, json.loads(response.read())

@@ -71,6 +71,14 @@ def test_what_cannot_be_compiled_again(sycl_store: SyclStore, image: bytes, cons
     assert sycl.recipe(only(sycl_store)) is reason
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_somebody_else_wrote_reaches_no_compiler_of_ours(sycl_store: SyclStore) -> None:
+    slot = sycl_store.add()
+    entry = only(sycl_store)
+    os.chown(slot.src, 12345, 12345)
+    assert sycl.recipe(entry) is NoRecipe.FOREIGN
+
+
 def test_what_does_not_hash_to_its_own_place_is_no_recipe(sycl_store: SyclStore) -> None:
     slot = sycl_store.add()
     entry = only(sycl_store)
