@@ -130,7 +130,8 @@ class Observing:
 
     def managed(self) -> FoundStore:
         """Give our own SYCL store."""
-        return FoundStore(Store(sycl.NAME, self.settings.managed(sycl.NAME)), StoreOrigin.MANAGED, "managed")
+        root = Path(os.path.realpath(self.settings.managed(sycl.NAME)))
+        return FoundStore(Store(sycl.NAME, root), StoreOrigin.MANAGED, "managed")
 
     def store_of(self, model: Model) -> FoundStore:
         """Give the store that a model caches in."""

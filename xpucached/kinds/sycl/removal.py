@@ -44,7 +44,7 @@ def _leaf(entry: EntryId) -> Iterator[tuple[list[int], str, tuple[str, ...]]]:
     """Open every directory from the root to an entry's leaf; give the descriptors, the slot and the path."""
     *path, slot = entry.key.split("/")
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(files.root_directory(os.fspath(entry.store.root)))
+        root, status = stack.enter_context(files.root_to_change(os.fspath(entry.store.root)))
         descriptors = [root]
         for name in path:
             descriptors.append(stack.enter_context(files.directory_in(descriptors[-1], name, status.st_dev)))
