@@ -185,6 +185,7 @@ class Replaying:
                 except OSError as error:
                     # The disk's fault, not the entry's: the next replay tries again.
                     log.warning("a rebuilt entry could not be published: %s: %s", one.entry.entry.id.key, error)
+                    self._observing.troubles.failed(one.entry.entry.id.store.root, error)
                     with tally.lock:
                         tally.failures.append(f"{one.entry.entry.id.ref}: {error.strerror or error}")
                     continue

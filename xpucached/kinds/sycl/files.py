@@ -178,6 +178,39 @@ def regular_file(directory: int, name: str) -> Iterator[tuple[int, os.stat_resul
         os.close(descriptor)
 
 
+def appear(directory: int, name: str, content: bytes) -> None:
+    """Make a small file that has its content from its first moment.  Raises `FileExistsError`, OSError.
+
+    On a full disk, just where evicting is needed most, it stays empty.
+    """
+    try:
+        descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except OSError:
+        _appear_slowly(directory, name, content)
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
+        try:
+            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+        except FileNotFoundError:
+            # No /proc here.
+            _appear_slowly(directory, name, content)
+    finally:
+        os.close(descriptor)
+
+
+def _appear_slowly(directory: int, name: str, content: bytes) -> None:
+    """Do the same where the file system makes no nameless files; who dies in between leaves an empty one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
 def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
     """Read up to ``limit`` bytes; fewer where the file ends earlier."""
     parts: list[bytes] = []
