@@ -5,12 +5,14 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint demo record clean
+.PHONY: help test lint demo record fuzz stress clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
 	@echo 'make test    check the style, the types and all the tests'
 	@echo 'make lint    check the style and the types'
+	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
+	@echo 'make stress  real programs on one store for two minutes, while everything around them goes wrong'
 	@echo 'make record  run the demo and make docs/demo.svg of it'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
@@ -43,6 +45,19 @@ record: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
+# What was reached is kept in .fuzz, and the next round begins there.
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?= source binary image name trace library request http
+fuzz: .venv/tested
+	for one in $(FUZZ_TARGETS); do \
+	    $(BIN)/python -m tests.fuzz $$one --seconds $(FUZZ_SECONDS) --corpus .fuzz || exit; \
+	done
+
+stress: .venv/tested
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
+	    $(BIN)/python -m pytest tests/test_stress.py --timeout=600
+
 clean:
-	rm -rf .venv .runtimes .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .runtimes .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

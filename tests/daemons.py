@@ -82,10 +82,15 @@ class Daemon:
             time.sleep(0.05)
         raise AssertionError(f"waited in vain: {self.log.read_text()}")
 
+    @property
+    def client(self) -> list[str]:
+        """Give the words with which ``xpucachectl`` is called."""
+        return [sys.executable, "-m", "xpucached.ctl", "--user"]
+
     def ctl(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Call ``xpucachectl``."""
         done = subprocess.run(
-            [sys.executable, "-m", "xpucached.ctl", "--user", *arguments],
+            [*self.client, *arguments],
             env=self.environment,
             capture_output=True,
             text=True,

@@ -152,6 +152,7 @@ def test_text_that_is_no_text_still_travels(served: Running) -> None:
         ("/v1/jobs/9", 404, "not-found", "no job 9"),
         ("/v1/jobs/9/wait?timeout=1e9", 400, "bad-request", "timeout: expected 0 to 300"),
         ("/v1/jobs/9/wait?timeout=nan", 400, "bad-request", "timeout: expected"),
+        ("/v1/events?" + "&" * 64, 400, "bad-request", "more than 64 fields"),
         ("/v1/events?follow=perhaps", 400, "bad-request", "follow: expected a valid boolean"),
     ],
 )

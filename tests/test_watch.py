@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from watchdog.observers.inotify import InotifyObserver
+from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
 from xpucached import watch
-from xpucached.domain import DriverTouched, ModelsTouched, StoreTouched
+from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched
 from xpucached.watch import Watcher
 
 if TYPE_CHECKING:
@@ -371,6 +372,24 @@ def test_a_directory_that_we_may_not_read_is_polled(watcher: Watcher, store: Pat
     assert watcher.reason == f"{store / 'device'}: permission denied"
     assert watcher.directories == {store}
     (store / "device").chmod(0o700)
+
+
+def test_events_that_the_kernel_lost_are_looked_for(watcher: Watcher, wakes: Wakes, store: Path) -> None:
+    watcher.watch([store], [], [])
+    wakes.clear()
+    observer = watcher._observer
+    assert observer is not None
+    if not hasattr(observer, "_inotify_fd"):
+        pytest.skip("this watchdog does not tell")
+    # What the kernel says when its queue is full; to fill it would take the whole machine's limit.
+    event = InotifyEvent(WatchDescriptor(-1), InotifyConstants.IN_Q_OVERFLOW, 0, b"")
+    observer._inotify_fd.handle_event(event)
+
+    assert wakes.next() == Due()
+    assert watcher.mode == watch.POLLING
+    assert "lost" in watcher.reason
+    watcher.watch([store], [], [])
+    assert watcher.mode == watch.INOTIFY
 
 
 def test_a_post_that_fails_does_not_end_the_watching(store: Path, wakes: Wakes) -> None:

@@ -34,6 +34,13 @@ _SETTLE_LIMIT: Final = 10.0
 """A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
 
 
+_RETRY: Final = 5.0
+"""Seconds after which to look again when a look has failed."""
+
+_CLOCK: Final = 15.0
+"""Seconds between two looks at the clock."""
+
+
 def notify(*lines: str) -> None:
     """Tell systemd something, if it started us."""
     address = os.environ.get("NOTIFY_SOCKET")
@@ -112,6 +119,7 @@ class Daemon:
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(self._ping(), name="watchdog"),
+            asyncio.create_task(self._mind_the_clock(), name="clock"),
         ]
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
         notify("READY=1", "STATUS=looking at the host")
@@ -150,6 +158,9 @@ class Daemon:
             await self._settled()
             wakes, self._wakes = self._wakes, set()
             self._woken.clear()
+            if Booted() not in wakes:
+                # What was lost is said while it is looked for.
+                self._service.take_watch(self._watcher.reason)
             try:
                 again = await self._service.reconcile(wakes)
                 if again is not None:
@@ -158,6 +169,8 @@ class Daemon:
                 notify(f"STATUS={(await self._service.status()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
+                # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
+                self._loop.call_later(_RETRY, self._take, Due())
             except Exception:
                 # One bad look must not end the daemon: the next one comes, and `status` shows what is known.
                 log.exception("a look failed")
@@ -182,6 +195,18 @@ class Daemon:
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.watch, stores, drivers, models)
+        self._service.take_watch(self._watcher.reason)
+
+    async def _mind_the_clock(self) -> None:
+        """Begin anew to count when the clock was set: the scheduler would wait until the old time comes again."""
+        jumps = 0
+        while True:
+            await asyncio.sleep(_CLOCK)
+            before, jumps = jumps, self._service.mind_the_clock()
+            if jumps != before:
+                self._schedule()
+            if jumps != before or self._service.ailing:
+                self._take(Due())
 
     async def _ping(self) -> None:
         """Tell systemd that the loop turns, as often as it wants to hear it."""
@@ -230,9 +255,6 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
         try:
             instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
             service = Service(config, catalog, Dispatch(os.environ, instance), os.environ)
-            if catalog.rebuilt:
-                log.warning("%s", catalog.rebuilt)
-                service.events.post("catalog-rebuilt", catalog.rebuilt)
             await service.recover()
             given = server.activated()
             listening = given or [server.bind(config.socket, config.socket_mode)]

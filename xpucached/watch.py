@@ -29,7 +29,7 @@ from watchdog.events import (
 )
 from watchdog.observers.inotify import InotifyObserver
 
-from xpucached.domain import DriverTouched, ModelsTouched, StoreTouched
+from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -102,6 +102,19 @@ class _Watched:
     files: bool
 
 
+class _Overflow(logging.Handler):
+    """Hears watchdog say that the kernel's queue was full; it tells nobody else."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._lost = lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass it on."""
+        if "overflow" in record.getMessage():
+            self._lost()
+
+
 class Watcher:
     """Posts a wake whenever something happened where it matters; each wake is a hint, and may come twice.
 
@@ -115,6 +128,8 @@ class Watcher:
         self._watched: dict[Path, _Watched] = {}
         self._stopped = False
         self._reason = "nothing is watched yet"
+        self._overflow = _Overflow(self._lose)
+        logging.getLogger("watchdog").addHandler(self._overflow)
 
     @property
     def mode(self) -> str:
@@ -149,6 +164,7 @@ class Watcher:
 
     def stop(self) -> None:
         """Stop watching for good, and wait until no thread of ours is left."""
+        logging.getLogger("watchdog").removeHandler(self._overflow)
         with self._lock:
             self._stopped = True
             observer, self._observer = self._observer, None
@@ -215,6 +231,11 @@ class Watcher:
                 raise
             self._observer = observer
         return self._observer
+
+    def _lose(self) -> None:
+        """Events were lost, nobody knows of what: say so until the next look, and ask for one at everything."""
+        self._reason = "the kernel's queue of events was full, and some were lost"
+        self._hear(Due())
 
     def _hear(self, wake: Wake) -> None:
         if not self._stopped:

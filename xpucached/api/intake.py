@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # A message that lists a hundred faults helps nobody.
 _SHOWN: Final = 3
+_FIELDS: Final = 64
 _UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
@@ -51,7 +52,12 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
 
 def _texts(query: str) -> Mapping[str, str]:
     texts: dict[str, str] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True, max_num_fields=64):
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_FIELDS)
+    except ValueError as error:
+        message = f"the query string has more than {_FIELDS} fields"
+        raise RequestError(message) from error
+    for key, value in pairs:
         if key in texts:
             message = f"{key}: given twice"
             raise RequestError(message)

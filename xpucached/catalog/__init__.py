@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from xpucached.catalog import builds, entries, environments, hosts, models, opening, refusals, runs, scans
-from xpucached.errors import Conflict, RequestError
+from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +57,7 @@ class Catalog:
     def __init__(self, path: Path, engine: sa.Engine, rebuilt: str | None) -> None:
         self.path = path
         self.rebuilt = rebuilt  #: in one sentence: that the file was corrupt, and where it is now
+        self.trouble: CatalogError | None = None  #: what failed last, until something could be written again
         self._engine = engine
         self._writing = threading.Lock()
 
@@ -75,6 +76,21 @@ class Catalog:
         """Close it; the journal is folded into the file."""
         self._engine.dispose()
 
+    def mend(self) -> bool:
+        """If the file was found corrupt at work, set it aside and go on with a new one (see `rebuilt`): True if so.
+
+        Raises `CatalogError` if that fails.
+        """
+        with self._writing:
+            if self.trouble is None or not opening.is_corruption(self.trouble.__cause__):
+                return False
+            old = self._engine
+            self._engine, rebuilt = opening.connect(self.path)
+            old.dispose()
+            self.trouble = None
+            self.rebuilt = rebuilt or self.rebuilt
+            return rebuilt is not None
+
     @contextmanager
     def _read(self) -> Iterator[sa.Connection]:
         with self._guarded(), self._engine.connect() as connection, connection.begin():
@@ -90,17 +106,21 @@ class Catalog:
             try:
                 with connection.execution_options(immediate=True).begin():
                     yield connection
+                self.trouble = None
             finally:
                 if durable:
                     driver.execute("PRAGMA synchronous = NORMAL")
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        with opening.refusing(self.path):
-            try:
+        try:
+            with opening.refusing(self.path):
                 yield
-            except UnicodeEncodeError as error:
-                raise RequestError(f"not valid Unicode text: {error.object[:40]!r}") from error
+        except UnicodeEncodeError as error:
+            raise RequestError(f"not valid Unicode text: {error.object[:40]!r}") from error
+        except CatalogError as error:
+            self.trouble = error
+            raise
 
     # -- stores and entries ---------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def refusing(path: Path) -> Iterator[None]:
     except (sa.exc.ProgrammingError, sa.exc.IntegrityError, sa.exc.InterfaceError):
         raise  # a mistake of ours, not of the file
     except sa.exc.DBAPIError as error:
-        hint = "restart the daemon: it sets a corrupt catalog aside" if _is_corruption(error.orig) else _HINT
+        hint = "restart the daemon: it sets a corrupt catalog aside" if is_corruption(error.orig) else _HINT
         raise CatalogError(f"the catalog failed: {path}: {error.orig}", hint=hint) from error
     except (OSError, sqlite3.Error) as error:
         raise CatalogError(f"the catalog failed: {path}: {error}", hint=_HINT) from error
@@ -113,7 +113,7 @@ def _inspect(path: Path) -> None:
                 raise CatalogError(f"not a catalog of xpucached: {path}", hint=_FOREIGN_HINT)
             revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
     except sqlite3.DatabaseError as error:
-        if _is_corruption(error):
+        if is_corruption(error):
             raise Corrupt(str(error)) from error
         raise
     if revisions != [tables.REVISION] and not set(revisions) <= set(_revisions()):
@@ -123,8 +123,10 @@ def _inspect(path: Path) -> None:
         )
 
 
-def _is_corruption(error: BaseException | None) -> bool:
+def is_corruption(error: BaseException | None) -> bool:
     """Tell damage from everything that may pass or be mended: permissions, a full disk, a busy file."""
+    if isinstance(error, sa.exc.DBAPIError):
+        error = error.orig
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -154,7 +156,7 @@ def _engine(path: Path) -> sa.Engine:
     except BaseException as error:
         engine.dispose()
         damage = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        if _is_corruption(damage):
+        if is_corruption(damage):
             raise Corrupt(str(damage)) from error
         raise
     return engine

@@ -8,6 +8,7 @@ while a store is scanned or entries are removed, ``changing`` while one model ru
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 from datetime import UTC, datetime
@@ -26,12 +27,13 @@ from xpucached.domain import (
     StoreTouched,
     Workload,
 )
-from xpucached.errors import Conflict, HostError, NotFound, RequestError
+from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError
 from xpucached.kinds import KINDS
 from xpucached.service.evicting import Evicting
 from xpucached.service.jobs import Events, Jobs
 from xpucached.service.observing import Observing
 from xpucached.service.replaying import Replaying, Wish
+from xpucached.service.troubles import Steadiness, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
 from xpucached.service.warming import Warming
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+async def _resolved(path: Path | None) -> Path | None:
+    return None if path is None else Path(await asyncio.to_thread(os.path.realpath, path))
+
+
 class Service:
     """The daemon's verbs.  Used from one event loop."""
 
@@ -91,6 +97,10 @@ class Service:
         self._evict_due = False
         self._replay_due = False
         self._daemon_problems: tuple[Problem, ...] = ()
+        self._steadiness = Steadiness(clock)
+        self._last_status: Status | None = None
+        if catalog.rebuilt:
+            self._say_rebuilt(catalog.rebuilt)
 
     # -- the way from a wake to a changed host ------------------------------------------------------------------------
 
@@ -111,6 +121,8 @@ class Service:
 
         Gives the seconds after which to look again, if something is not settled yet.
         """
+        if await asyncio.to_thread(self._catalog.mend):
+            self._say_rebuilt(self._catalog.rebuilt or "")
         wakes = frozenset(wakes)
         kinds = {type(wake) for wake in wakes}
         whole = bool(kinds & {Booted, DriverTouched, Due})
@@ -146,7 +158,8 @@ class Service:
                     await self._until_over(self._jobs.start("replay", self._replaying.work(Wish())))
             if settings.prewarm_automatically and await self._warming.wanted():
                 await self._until_over(self._jobs.start("prewarm", self._warming.work()))
-            if settings.evict_automatically and self._evict_due:
+            self.mind_the_clock()
+            if settings.evict_automatically and self._evict_due and not self._steadiness.distrusted:
                 self._evict_due = False
                 if (await self._evicting.plan(asked=False)).evict:
                     await self._until_over(self._jobs.start("evict", self._evicting.work(asked=False)))
@@ -162,6 +175,35 @@ class Service:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
         await self._jobs.stop()
+
+    @property
+    def ailing(self) -> bool:
+        """Whether the catalog failed when it was last used: then it is worth a try to look again."""
+        return self._catalog.trouble is not None
+
+    def mind_the_clock(self) -> int:
+        """Notice that the clock was set, and trust no ages for a while; give how often that has happened."""
+        jump = self._steadiness.jumped()
+        if jump is not None:
+            problem = clock_jumped(jump)
+            log.warning("%s", problem.message)
+            self.events.post("clock-jumped", problem.message, {"seconds": f"{jump:.0f}"})
+            self._observing.troubles.note(problem)
+        elif not self._steadiness.distrusted:
+            self._observing.troubles.clear("clock-jumped")
+        return self._steadiness.jumps
+
+    def take_watch(self, reason: str) -> None:
+        """Hear why not everything is watched; empty if all is."""
+        if reason:
+            self._observing.troubles.note(not_watched(reason))
+        else:
+            self._observing.troubles.clear("not-watched")
+
+    def _say_rebuilt(self, message: str) -> None:
+        log.warning("%s", message)
+        self.events.post("catalog-rebuilt", message)
+        self._observing.troubles.note(catalog_rebuilt(message))
 
     def take_settings(self, settings: Settings, problems: tuple[Problem, ...] = ()) -> None:
         """Go on with other settings, or with the same and what is wrong with the new ones."""
@@ -205,8 +247,8 @@ class Service:
             request.to,
             request.driver_root,
             request.device,
-            request.into,
-            request.driver_cache,
+            await _resolved(request.into),
+            await _resolved(request.driver_cache),
         )
         return self._jobs.start("replay", self._replaying.work(wish, dry_run=request.dry_run))
 
@@ -263,13 +305,27 @@ class Service:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     async def status(self) -> Status:
-        """Tell how this host stands."""
+        """Tell how this host stands; by what was known before, if the catalog fails."""
+        try:
+            status = self._last_status = await self._status()
+        except CatalogError as error:
+            if self._last_status is None:
+                raise
+            problem = catalog_failing(error.message, error.hint)
+            others = tuple(one for one in self._last_status.problems if one.code != problem.code)
+            status = dataclasses.replace(self._last_status, problems=(*others, problem))
+        return status
+
+    async def _status(self) -> Status:
         observing = self._observing
         models = await self.models()
+        trouble = self._catalog.trouble
         problems = (
             *(observing.host.problems if observing.host else ()),
             *observing.model_problems,
             *self._daemon_problems,
+            *observing.troubles.all(),
+            *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
         verdict, sentence = planning.verdict(observing.host, models, problems, starting=not self._ready)
         summary = await asyncio.to_thread(self._catalog.summary)

@@ -25,6 +25,7 @@ from xpucached.domain import (
 )
 from xpucached.errors import NotFound
 from xpucached.kinds import KINDS, sycl
+from xpucached.service.troubles import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +57,7 @@ class Observing:
         self.storing = asyncio.Lock()
         """Held while a store is scanned or entries are removed: the two never overlap."""
         self.model_problems: tuple[Problem, ...] = ()
+        self.troubles = Troubles()
         self._base = base
         self._host: Host | None = catalog.host()
         self._started = clock()
@@ -130,7 +132,8 @@ class Observing:
 
     def managed(self) -> FoundStore:
         """Give our own SYCL store."""
-        return FoundStore(Store(sycl.NAME, self.settings.managed(sycl.NAME)), StoreOrigin.MANAGED, "managed")
+        root = Path(os.path.realpath(self.settings.managed(sycl.NAME)))
+        return FoundStore(Store(sycl.NAME, root), StoreOrigin.MANAGED, "managed")
 
     def store_of(self, model: Model) -> FoundStore:
         """Give the store that a model caches in."""
@@ -242,6 +245,10 @@ class Observing:
                 kind.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(seen.ours))
             seen = kind.scan(found, self.clock(), known, writer_since)
+        if seen.state is StoreState.UNREADABLE:
+            self.troubles.unreadable(found.store.root, "; ".join(seen.notes))
+        else:
+            self.troubles.look(found.store.root)
         return self.catalog.record_scan(seen, host.architecture)
 
     async def entries_now(self, found: FoundStore) -> frozenset[EntryId]:
@@ -258,6 +265,7 @@ class Observing:
         for status in self.catalog.stores():
             if status.store not in found:
                 self.catalog.forget_store(status.store)
+                self.troubles.forget(str(status.store.root))
 
     # -- model files --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import os
 import tempfile
 import threading
 import time
@@ -370,6 +371,8 @@ class Replaying:
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
+            if isinstance(error, OSError):
+                self._observing.troubles.failed(bench.wish.into or entry.id.store.root, error)
             with tally.lock:
                 tally.failures.append(f"{entry.id.ref}: {error}")
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -436,10 +439,13 @@ def _make_places(wish: Wish) -> None:
         if path is not None:
             try:
                 path.mkdir(exist_ok=True)
+                owner = path.stat().st_uid
             except OSError as error:
                 raise RequestError(
                     f"{path} cannot be made: {error.strerror}", hint="name a directory whose parent is there"
                 ) from error
+            if owner != os.geteuid():
+                raise RequestError(f"{path} belongs to somebody else", hint="name a directory of your own")
 
 
 def _share(there: int, missing: int) -> float | None:

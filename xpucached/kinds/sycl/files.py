@@ -7,7 +7,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
@@ -20,23 +20,97 @@ def ours(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-def _open(name: str, flags: int, directory: int | None) -> int:
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+def passing(error: OSError) -> bool:
+    """Tell whether an error says that we or the disk have trouble: what cannot be read just now is still there."""
+    return ours(error) or error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+
+
+# -- opening without following -----------------------------------------------------------------------------------------
+
+
+class _How(ctypes.Structure):
+    """The kernel's ``struct open_how``."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_OPENAT2: Final = 437
+"""The number of the system call, the same on every architecture; the C library has no function for it."""
+
+_HERE: Final = -100
+"""The descriptor that stands for none (``AT_FDCWD``): only with absolute paths."""
+
+_NO_XDEV: Final = 0x01
+_NO_MAGICLINKS: Final = 0x02
+_NO_SYMLINKS: Final = 0x04
+_BENEATH: Final = 0x08
+_WITHIN: Final = _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
+_STRAIGHT: Final = _NO_MAGICLINKS | _NO_SYMLINKS
+
+
+def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
+    """Call the kernel's ``openat2``.  Raises OSError; ``ENOSYS`` where there is none."""
+    function = _syscall()
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
+    how = _How(flags, 0, resolve)
+    arguments = (ctypes.c_long(_OPENAT2), ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(name)))
+    descriptor = int(function(*arguments, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), name)
+    return descriptor
+
+
+@cache
+def _syscall() -> ctypes._NamedFuncPointer | None:
     try:
-        return os.open(name, flags | _QUIET, dir_fd=directory)
+        function = ctypes.CDLL(None, use_errno=True)["syscall"]
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_long
+    return function
+
+
+@cache
+def _has_openat2() -> bool:
+    """Tell whether the kernel (5.6 and later) has the call, and no filter of system calls takes it away."""
+    try:
+        os.close(_openat2(_HERE, "/", os.O_PATH | os.O_CLOEXEC, _STRAIGHT))
+    except OSError:
+        return False
+    return True
+
+
+def _quietly(opening: Callable[[int], int]) -> int:
+    try:
+        return opening(_QUIET)
     except PermissionError:
-        return os.open(name, flags, dir_fd=directory)
+        return opening(0)
+
+
+def _open(name: str, flags: int, directory: int) -> int:
+    """Open what has this name in a directory: that itself, never what a link or a mount there leads to."""
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    if _has_openat2():
+        return _quietly(lambda quiet: _openat2(directory, name, flags | quiet, _WITHIN))
+    return _quietly(lambda quiet: os.open(name, flags | quiet, dir_fd=directory))
 
 
 @contextlib.contextmanager
 def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
-    """Open a directory below another one.  Raises OSError; also for a mount point, which is not the store's."""
+    """Open a directory below another one.
+
+    Raises OSError; also for a mount point and for a directory of somebody else, which are not the store's.
+    """
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
     try:
+        status = os.fstat(descriptor)
         # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
-        if os.fstat(descriptor).st_dev != device or _mounted(descriptor):
-            message = "another file system is mounted here"
-            raise OSError(message)
+        if status.st_dev != device or (not _has_openat2() and _mounted(descriptor)):
+            raise OSError(errno.EXDEV, "another file system is mounted here", name)
+        if status.st_uid not in (os.fstat(parent).st_uid, os.geteuid()):
+            raise OSError(errno.EXDEV, "it belongs to somebody else", name)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -44,16 +118,45 @@ def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def root_directory(path: str) -> Iterator[tuple[int, os.stat_result]]:
-    """Open a store's root.  This one name may be a link: a runtime follows it, and its owner chose it."""
+    """Open a store's root to look at it.  This one name may be a link: a runtime follows it, its owner chose it."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags | _QUIET)
-    except PermissionError:
-        descriptor = os.open(path, flags)
+    descriptor = _quietly(lambda quiet: os.open(path, flags | quiet))
     try:
         yield descriptor, os.fstat(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def root_to_change(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Open a store's root to change what is below it; ``path`` is absolute, with all links resolved.
+
+    Raises OSError if any part of it is a link now: somebody has put it there since, and what is behind it was never
+    looked at.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if _has_openat2():
+        descriptor = _quietly(lambda quiet: _openat2(_HERE, path, flags | quiet, _STRAIGHT))
+    else:
+        descriptor = _stepwise(path, flags)
+    try:
+        yield descriptor, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _stepwise(path: str, flags: int) -> int:
+    """Open a path part by part, following none."""
+    *above, last = [part for part in path.split("/") if part] or ["."]
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in above:
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = below
+        return _quietly(lambda quiet: os.open(last, flags | quiet, dir_fd=here))
+    finally:
+        os.close(here)
 
 
 @contextlib.contextmanager
@@ -71,6 +174,39 @@ def regular_file(directory: int, name: str) -> Iterator[tuple[int, os.stat_resul
             message = "not a regular file"
             raise IsADirectoryError(message)
         yield descriptor, status
+    finally:
+        os.close(descriptor)
+
+
+def appear(directory: int, name: str, content: bytes) -> None:
+    """Make a small file that has its content from its first moment.  Raises `FileExistsError`, OSError.
+
+    On a full disk, just where evicting is needed most, it stays empty.
+    """
+    try:
+        descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except OSError:
+        _appear_slowly(directory, name, content)
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
+        try:
+            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+        except FileNotFoundError:
+            # No /proc here.
+            _appear_slowly(directory, name, content)
+    finally:
+        os.close(descriptor)
+
+
+def _appear_slowly(directory: int, name: str, content: bytes) -> None:
+    """Do the same where the file system makes no nameless files; who dies in between leaves an empty one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
     finally:
         os.close(descriptor)
 

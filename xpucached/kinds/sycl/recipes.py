@@ -90,7 +90,7 @@ def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path 
     if recipe.access_time:
         contents["0_access_time.txt"] = b"%d" % time.time_ns()
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(files.root_directory(os.fspath(into or recipe.entry.store.root)))
+        root, status = stack.enter_context(files.root_to_change(os.fspath(into or recipe.entry.store.root)))
         with _staging:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(STAGING, 0o700, dir_fd=root)
@@ -169,7 +169,7 @@ def abandoned(root: int, device: int) -> bool:
 def clear_staging(root_path: str) -> bool:
     """Remove what a dead daemon was making; tell whether there was something."""
     try:
-        with files.root_directory(root_path) as (root, status):
+        with files.root_to_change(root_path) as (root, status):
             with files.directory_in(root, STAGING, status.st_dev) as staging:
                 for name in os.listdir(staging):
                     if not name.startswith(_OWN):

@@ -44,7 +44,7 @@ def _leaf(entry: EntryId) -> Iterator[tuple[list[int], str, tuple[str, ...]]]:
     """Open every directory from the root to an entry's leaf; give the descriptors, the slot and the path."""
     *path, slot = entry.key.split("/")
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(files.root_directory(os.fspath(entry.store.root)))
+        root, status = stack.enter_context(files.root_to_change(os.fspath(entry.store.root)))
         descriptors = [root]
         for name in path:
             descriptors.append(stack.enter_context(files.directory_in(descriptors[-1], name, status.st_dev)))
@@ -196,22 +196,10 @@ def _remove_slot(leaf: int, entry: Entry, judged: _Content | None, neighbours: _
 
 def _lock(leaf: int, slot: str) -> bool:
     """Make the runtime's lock, with our name in it so that a successor can tell it from a program's."""
-    name = slot + ".lock"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
+        files.appear(leaf, slot + ".lock", b"%s%d\n" % (store.OURS, os.getpid()))
     except FileExistsError:
         return False
-    try:
-        os.write(descriptor, b"%s%d\n" % (store.OURS, os.getpid()))
-    except OSError as error:
-        # On a full disk, just where evicting is needed most, an empty lock does: were we to die now, it would pass
-        # for a dead program's.
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            _unlink(leaf, name)
-            raise
-    finally:
-        os.close(descriptor)
     _pause("locked")
     return True
 

@@ -94,6 +94,10 @@ class _Changed(Exception):
     """A program wrote here meanwhile; look again."""
 
 
+class _Unread(Exception):
+    """The disk does not give a file just now, which says nothing about what is in it."""
+
+
 def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
     """Look at a whole store; see `Kind.scan`."""
     try:
@@ -160,7 +164,7 @@ def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        if files.ours(error):
+        if files.passing(error):
             raise
         # A link, a file, another file system, or not for us to read: not a part of the store.
         look.foreign += 1
@@ -179,13 +183,13 @@ def _walk_run_time_compiled(look: _Look, root: int) -> None:
                     except FileNotFoundError:
                         continue
                     except OSError as error:
-                        if files.ours(error):
+                        if files.passing(error):
                             raise
                         look.foreign += 1
                 else:
                     look.foreign += 1
     except OSError as error:
-        if files.ours(error):
+        if files.passing(error):
             raise
         look.foreign += 1
 
@@ -279,7 +283,10 @@ def _readings(look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str,
     gap = False
     for name, slot in slots.items():
         entry = _described(look, path, slot, full[name])
-        reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
+        try:
+            reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
+        except _Unread as error:
+            reading = _Reading(_unfinished(look, path, slot, str(error)), live=False)
         if name.isdigit() and path[0] != layout.RTC:
             gap = gap or int(name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
@@ -438,6 +445,8 @@ def _refused(error: OSError, what: str) -> Flaw:
     if files.ours(error):
         # Else a busy daemon would find good entries unreadable, and evict them.
         raise error
+    if files.passing(error):
+        raise _Unread(f"it cannot be read just now: {error.strerror}") from error
     if isinstance(error, IsADirectoryError):
         return Flaw.SRC_NOT_A_FILE if what == "src" else Flaw.BIN_NOT_A_FILE
     return Flaw.SRC_UNREADABLE if what == "src" else Flaw.BIN_UNREADABLE

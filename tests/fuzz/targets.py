@@ -1,0 +1,305 @@
+"""What is fuzzed: each target takes any bytes, and raises only where something is wrong with us.
+
+A target checks more than that nothing is raised: what is read must be what stands there, and what comes out is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from tests.builders import framed, native, spirv
+from tests.doors import Standin, owner_only
+from xpucached import api
+from xpucached.api import intake
+from xpucached.domain import Flaw, ImageFormat
+from xpucached.errors import RequestError
+from xpucached.host import elf
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import images, layout, mangling
+from xpucached.server.connection import Connection, Limits, Places
+from xpucached.server.routes import Routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+"""Entries that a real runtime (2025.2, on a CPU) wrote."""
+
+
+def _check(holds: object, what: str) -> None:
+    # Not `assert`: a fuzzer may run with assertions off.
+    if not holds:
+        raise AssertionError(what)
+
+
+# -- what runtimes and drivers write ----------------------------------------------------------------------------------
+
+
+def source(data: bytes) -> None:
+    """Read a ``.src``; the first byte says how much longer the file is than what was read of it."""
+    beyond = (0, 0, 0, 1, 8, 1 << 20, 1 << 40, 1 << 62)[data[0] & 7] if data else 0
+    data = data[1:]
+    read = layout.source(data, len(data) + beyond)
+    fields = (read.device, read.options, read.constants, read.image)
+    _check(sum(map(len, fields)) <= len(data), "bytes from nowhere")
+    _check(read.complete or read.flaw is not None, "incomplete without a flaw")
+    if read.whole:
+        again = framed(*fields)
+        _check(data.startswith(again), "another text was read than stands there")
+        _check((read.flaw is Flaw.SRC_TRAILING) == (len(again) < len(data) + beyond), "what follows is miscounted")
+        _check(all(layout.NUMBER.match(name) for name in read.directories), "a place that is no place")
+    environment = layout.environment(layout.text(read.device))
+    _check(environment is None or environment.identity == layout.text(read.device), "another device was read")
+
+
+def binary(data: bytes) -> None:
+    """Read the frame of a ``.bin`` and judge what it holds."""
+    frame = layout.frame(data[:16], len(data), lambda at: data[at : at + 8])
+    _check(0 <= frame.offset + frame.length <= len(data), "a program beyond the end of its file")
+    _check(frame.length > 0 or frame.flaw is not None or len(data) >= struct.calcsize("<QQ"), "nothing, and no flaw")
+    image(data[frame.offset : frame.offset + frame.length])
+
+
+def image(data: bytes) -> None:
+    """Read a device image or a compiled program of any format."""
+    kind = images.image_format(data)
+    _check(isinstance(kind, ImageFormat), "no format")
+    _check(0 <= images.modules(data) <= 2, "more modules than were asked for")
+    found = images.kernels(data)
+    _check(sum(len(one.name) for one in found) <= 1 << 20, "the names together are too long")
+    for intel in (True, False):
+        words = images.damage(data, intel=intel)
+        _check(words is None or 0 < len(words) < 500, "a verdict without words")
+
+
+def name(data: bytes) -> None:
+    """Demangle a kernel's name."""
+    mangled = b"_Z" + data
+    printed = mangling.printed(mangled)
+    _check(printed is None or printed >= 0, "a name of negative length")
+    _check(len(images.kernel(mangled).display) <= 5000, "a display without bounds")
+
+
+def trace(data: bytes) -> None:
+    """Read what a program printed where its trace should be."""
+    root = Path("/s/libsycl_cache")
+    created, used = sycl.named(root, data.decode("utf-8", "surrogateescape").split("\n"))
+    for key in created | used:
+        _check(not key.startswith("/") and ".." not in key.split("/"), "a key that leads out of its store")
+    _check(not created & used, "both made and found")
+
+
+def library(data: bytes) -> None:
+    """Look for the build id of a driver's library."""
+    descriptor = os.memfd_create("fuzz")
+    try:
+        os.write(descriptor, data)
+        found = elf.build_id(Path(f"/proc/self/fd/{descriptor}"))
+    finally:
+        os.close(descriptor)
+    _check(found is None or (len(found) <= 128 and bytes.fromhex(found)), "no build id")
+
+
+# -- what clients send ------------------------------------------------------------------------------------------------
+
+
+def request(data: bytes) -> None:
+    """Check a request: its row by the first byte, then a body or a query string."""
+    row = api.ENDPOINTS[data[0] % len(api.ENDPOINTS)] if data else api.ENDPOINTS[0]
+    places = dict.fromkeys(row.placeholders, data[1:9].decode("latin-1"))
+    query, body = ("", data[1:]) if row.method == "POST" else (data[9:].decode("latin-1"), b"")
+    try:
+        asked = intake.read(row, places, query, body)
+    except RequestError as error:
+        _check(len(error.message) < 4000, "a refusal without bounds")
+    else:
+        _check(isinstance(asked, row.request), "another request was read")
+
+
+class _Ends(asyncio.Transport):
+    """The far end of a connection: takes what the server writes."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__({"socket": end, "sockname": "", "peername": ""})
+        self.written = bytearray()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Stay with the one."""
+
+    def pause_reading(self) -> None:
+        """Go on."""
+
+    def resume_reading(self) -> None:
+        """Go on."""
+
+
+_ANSWER: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+_KNOWN: Final = {b"200", b"201", b"202", b"400", b"403", b"404", b"405", b"408", b"409", b"413", b"503"}
+_MOST_TURNS: Final = 400
+
+
+class _Door:
+    """The server's whole way from bytes to bytes, without a socket."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.trouble: list[Mapping[str, object]] = []
+        self.loop.set_exception_handler(lambda _, context: self.trouble.append(context))
+        self.end, self.other = socket.socketpair()
+
+    async def _speak(self, pieces: list[bytes]) -> bytes:
+        limits = Limits(head=4096, body=65536, head_time=5, body_time=0.02, idle_time=5, heartbeat=5)
+        routes = Routes(Standin(), owner_only, "1.2.3", limits)
+        config = uvicorn.Config(
+            routes.application,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=limits.head,
+        )
+        config.load()
+        places = Places(limits)
+        transport = _Ends(self.end)
+        connection = Connection(config, places, {}, _loop=self.loop)
+        connection.connection_made(transport)
+        for piece in pieces:
+            if transport.closed:
+                break
+            connection.data_received(piece)
+            for _ in range(_MOST_TURNS):
+                if not connection.busy or transport.closed:
+                    break
+                await asyncio.sleep(0 if not places.tasks else 0.0005)
+        routes.stop()
+        connection.connection_lost(None)
+        if places.tasks:
+            _, late = await asyncio.wait(places.tasks, timeout=5)
+            _check(not late, "a request that never ends")
+        _check(not places.held and not places.idle, "a place that is not given back")
+        return bytes(transport.written)
+
+    def speak(self, pieces: list[bytes]) -> bytes:
+        """Send pieces; give what is answered."""
+        said = self.loop.run_until_complete(self._speak(pieces))
+        trouble, self.trouble = self.trouble, []
+        _check(not trouble, f"an error that nobody took: {trouble}")
+        return said
+
+    def close(self) -> None:
+        """End its threads."""
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        self.end.close()
+        self.other.close()
+
+
+_door: Final[list[_Door]] = []
+
+
+def close() -> None:
+    """End what `http` keeps between two calls."""
+    while _door:
+        _door.pop().close()
+
+
+def http(data: bytes) -> None:
+    """Talk to the server; a byte that no request needs divides the pieces in which it comes."""
+    if not _door:
+        _door.append(_Door())
+    said = _door[0].speak([piece for piece in data.split(b"\xff") if piece])
+    if said:
+        _check(_ANSWER.match(said), "what is answered is no HTTP")
+        statuses = set(_ANSWER.findall(said))
+        _check(statuses <= _KNOWN, f"an answer with status {statuses}")
+
+
+TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
+    one.__name__: one for one in (source, binary, image, name, trace, library, request, http)
+}
+"""Every target by its name."""
+
+
+# -- where it begins --------------------------------------------------------------------------------------------------
+
+
+def _head(line: str, *fields: str, body: bytes = b"") -> bytes:
+    return "\r\n".join((f"{line} HTTP/1.1", "Host: localhost", *fields, "", "")).encode() + body
+
+
+def seeds(target: str) -> list[bytes]:
+    """Give what a target begins with: what real runtimes and clients write."""
+    real = {suffix: [path.read_bytes() for path in sorted(CORPUS.glob(f"*.{suffix}"))] for suffix in ("src", "bin")}
+    sources = [*real["src"], framed(b"P/D/v/d", b"-O2", b"\1\0", spirv("_ZTS1k")), framed(b"", b"", b"", b"")]
+    programs = [*real["bin"], struct.pack("<Q", 1) + framed(native(300, (b".text._ZTS1k", b"x")))]
+    programs.append(struct.pack("<Q", 2) + framed(b"BC\xc0\xde", b"!<arch>\n" + b" " * 60))
+    bodies = [
+        {"name": "m", "command": ["/bin/true"], "directory": "/", "variables": {"A": "b"}, "timeout": 60.0},
+        {"refs": ["0123456789ab"], "reasons": ["flawed"], "dry_run": True},
+        {"models": ["m"], "force": True},
+        {"stores": ["/s"], "full": True},
+    ]
+    texts = [json.dumps(body).encode() for body in bodies]
+    rows = enumerate(api.ENDPOINTS)
+    lines = [_head(f"{row.method} {row.path.format(name='resnet', ref='0', id='1')}") for row in api.ENDPOINTS]
+    posts = [
+        _head("POST /v1/models", f"Content-Length: {len(text)}", "Content-Type: application/json", body=text)
+        for text in texts
+    ]
+    chunked = _head("POST /v1/scan", "Transfer-Encoding: chunked", body=b"2\r\n{}\r\n0\r\n\r\n")
+    root = "/s/libsycl_cache/1/2/3/4/0"
+    lines_of_trace = (
+        f"[Persistent Cache]: device binary has been cached: {root}.bin",
+        f"*** Code caching: using cached device binary: {root}.bin",
+        f"[Persistent Cache]: using cached device binary: {root}.bin;{root}.bin;",
+        "[Persistent Cache]: storing device code IR: /s/libsycl_cache/ext_kernel_compiler/" + "A" * 43 + "=/ir.bin",
+    )
+    return {
+        "source": [b"\0" + one for one in sources] + [b"\5" + one for one in sources[:1]],
+        "binary": programs,
+        "image": [one[16:] for one in programs] + [spirv("_ZTS1k", "_ZTS1l")],
+        "name": [
+            b"TSN5dpctl6tensor7kernelsI3fooIfLb1EEEE",
+            b"1f1PI1AS0_ES_IS1_S1_E",
+            b"TSZZ4mainENKUlRN4sycl7handlerEE_clES1_EUlvE0_",
+        ],
+        "trace": [line.encode() for line in lines_of_trace] + ["\n".join(lines_of_trace).encode()],
+        "library": [one[16:] for one in programs] + [native(300)],
+        "request": [bytes([number]) + text for number, row in rows if row.method == "POST" for text in texts]
+        + [bytes([4]) + b"12345678driver=current&limit=5&unused=3.5", bytes([19]) + b"        since=1&follow=true"],
+        "http": [
+            *lines,
+            *posts,
+            chunked,
+            b"\xff".join(posts[:2]),
+            lines[0] + lines[1],
+            b"GET /v1/st\xffatus HTTP/1.1\r\n\r\n",
+        ],
+    }[target]

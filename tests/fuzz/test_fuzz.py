@@ -1,0 +1,95 @@
+"""A short round of the fuzzer, everything that it has ever found, and what no fuzzer need guide: any bytes at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import targets
+from xpucached.kinds.sycl import images, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parent.parent
+
+# About two seconds each; `make fuzz` goes on for as long as one likes.
+ROUNDS = {
+    "source": 40_000,
+    "binary": 15_000,
+    "image": 8_000,
+    "name": 8_000,
+    "trace": 20_000,
+    "library": 20_000,
+    "request": 2_000,
+    "http": 1_000,
+}
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    targets.close()
+
+
+@pytest.mark.parametrize("target", targets.TARGETS)
+def test_what_real_runtimes_and_clients_write_breaks_nothing(target: str) -> None:
+    seeds = targets.seeds(target)
+    assert len(seeds) > 2
+    for seed in seeds:
+        targets.TARGETS[target](seed)
+        for end in {len(seed) // 2, max(0, len(seed) - 1)}:
+            targets.TARGETS[target](seed[:end])
+
+
+def test_real_entries_are_read_whole() -> None:
+    for path in sorted(targets.CORPUS.glob("*.src")):
+        data = path.read_bytes()
+        read = layout.source(data, len(data))
+        assert read.whole
+        assert read.flaw is None
+        assert images.kernels(read.image)
+    assert len(list(targets.CORPUS.glob("*.bin"))) == len(list(targets.CORPUS.glob("*.src"))) > 1
+
+
+def test_what_was_found_stays_mended() -> None:
+    for path in sorted(HERE.glob("found/*/*")):
+        targets.TARGETS[path.parent.name](path.read_bytes())
+
+
+@pytest.mark.parametrize("target", [name for name in targets.TARGETS if name != "http"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_break_nothing(target: str, data: st.DataObject) -> None:
+    targets.TARGETS[target](data.draw(st.binary(max_size=400)))
+
+
+@pytest.mark.parametrize("target", ROUNDS)
+def test_a_short_round_finds_nothing(target: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        if os.environ.get("CI") and sys.version_info < (3, 14):
+            pytest.fail("atheris is not installed: pip install '.[test]'")
+        pytest.skip("there is no fuzzer here: atheris is not installed")
+    command = [sys.executable, "-m", "tests.fuzz", target, f"--runs={ROUNDS[target]}", "--seed=7"]
+    done = subprocess.run(
+        [*command, f"--found={tmp_path}"], capture_output=True, text=True, cwd=REPOSITORY, timeout=55, check=False
+    )
+    kept = [path.read_bytes() for path in tmp_path.glob("*-*")]
+    assert done.returncode == 0, f"{kept}\n{done.stderr[-3000:]}"
+    # It was guided: inputs that reached something new were kept.
+    assert int(re.findall(r"cov: (\d+)", done.stderr)[-1]) > 20
+    assert f"number_of_executed_units: {ROUNDS[target]}" in done.stderr
+
+
+def test_every_target_has_a_round() -> None:
+    assert set(ROUNDS) == set(targets.TARGETS)
