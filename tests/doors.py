@@ -245,7 +245,7 @@ class Standin:
         self.asked.append(request)
         if request.name in self.registered and not request.replace:
             raise Conflict(f"there is a model {request.name} already", hint="--replace")
-        workload = Workload(request.command, request.directory, request.variables, request.timeout)
+        workload = Workload(request.command, request.directory, request.variables, request.timeout, request.exercise)
         model = Model(request.name, workload, request.store, request.priority, request.pinned)
         made = ModelStatus(model, Warmth.COLD, "never run", WarmReason.NEVER, 0, 0, None, None, None)
         self.registered[request.name] = made
