@@ -17,8 +17,9 @@ import pytest
 from tests.builders import SyclStore, spirv
 from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
-from xpucached import dispatch, host
-from xpucached.dispatch import BuildFailed, Dispatch
+from xpucached import host
+from xpucached.dispatch import Dispatch, building
+from xpucached.dispatch.building import BuildFailed
 from xpucached.domain import (
     Entry,
     EntryId,
@@ -247,10 +248,10 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
         compiler.build(good, threading.Event())
     compiler.build(good, threading.Event())
     os.kill(compiler._child.pid, signal.SIGSTOP)
-    monkeypatch.setattr(dispatch, "_BUILD_LIMIT", 0.5)
+    monkeypatch.setattr(building, "_LIMIT", 0.5)
     with pytest.raises(BuildFailed, match="longer than"):
         compiler.build(good, threading.Event())
-    monkeypatch.setattr(dispatch, "_BUILD_LIMIT", 60.0)
+    monkeypatch.setattr(building, "_LIMIT", 60.0)
     assert compiler.build(good, threading.Event())[0]
     cancelled = threading.Event()
     cancelled.set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from xpucached import planning
-from xpucached.dispatch import BuildFailed
+from xpucached.dispatch.building import BuildFailed
 from xpucached.domain import NoRecipe, ReplayPlan, ReplayReport
 from xpucached.kinds import KINDS
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from xpucached.dispatch import Builder, Dispatch
+    from xpucached.dispatch import Dispatch
+    from xpucached.dispatch.building import Builder
     from xpucached.domain import Environment, ModelName, Rebuild
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
