@@ -1,8 +1,9 @@
 """Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
 
-Divided by subject: `observing` (the host, the stores, the model files), `warming`, `advising`, `evicting`, and `jobs` (what goes on
-and what is said about it).  Everything that blocks runs in threads.  Two locks order the work: ``storing`` is held
-while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction plan is carried out.
+Divided by subject: `observing` (the host, the stores, the model files), `warming`, `advising`, `evicting`, `replaying`,
+and `jobs` (what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
+``storing`` is held while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction
+plan is carried out.
 """
 
 from __future__ import annotations
@@ -177,6 +178,9 @@ class Service:
 
     async def prewarm(self, request: api.PrewarmModels) -> Job:
         """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
+        if not self._ready:
+            # A service that waits for its model may ask before we have read the model files.
+            await self._observing.load_models()
         known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
         for name in request.models:
             if name not in known:
@@ -265,7 +269,7 @@ class Service:
         problems = (
             *(observing.host.problems if observing.host else ()),
             *observing.model_problems,
-            *self._advising.problems,
+            *self._advising.problems(models),
             *self._daemon_problems,
         )
         verdict, sentence = planning.verdict(observing.host, models, problems, starting=not self._ready)
