@@ -16,7 +16,11 @@ from xpucached import server
 from xpucached.api import Right
 from xpucached.domain import (
     Architecture,
+    Assay,
+    Baseline,
+    Cause,
     Device,
+    Diagnosis,
     DriverChange,
     DriverFile,
     Entry,
@@ -30,6 +34,8 @@ from xpucached.domain import (
     EvictionPlan,
     EvictionReport,
     EvictReason,
+    Figure,
+    Finding,
     Flaw,
     Host,
     ImageFormat,
@@ -49,6 +55,7 @@ from xpucached.domain import (
     Problem,
     Progress,
     Run,
+    Safety,
     ScanReport,
     Status,
     Store,
@@ -183,6 +190,21 @@ def make_eviction(*, dry_run: bool) -> EvictionReport:
     return EvictionReport(plan, dry_run, gone, (), 0 if dry_run else 4096)
 
 
+def make_diagnosis() -> Diagnosis:
+    """Give what is wrong with a model whose runtime crashes."""
+    assay = Assay("ab" * 16, Path("/opt/app/lib/libsycl.so.8"), Safety.UNSAFE, "with 1 it was ended by SIGSEGV", NOW)
+    findings = (
+        Finding(Cause.UNSAFE, f"its runtime is unsafe {NASTY}", "xpucachectl prewarm resnet"),
+        Finding(Cause.SLOWER, "slower", ""),
+    )
+    return Diagnosis(ModelName("resnet"), Warmth.COLD, findings, (assay,))
+
+
+def make_baseline() -> Baseline:
+    """Give a figure that got worse."""
+    return Baseline("default", "fedcba9876543210", Figure.WARM, 9.5, NOW, 1.5, 0.1, 7, worse=True)
+
+
 @dataclass
 class Standin:
     """A service that answers from memory, as the real one would."""
@@ -245,7 +267,7 @@ class Standin:
         self.asked.append(request)
         if request.name in self.registered and not request.replace:
             raise Conflict(f"there is a model {request.name} already", hint="--replace")
-        workload = Workload(request.command, request.directory, request.variables, request.timeout)
+        workload = Workload(request.command, request.directory, request.variables, request.timeout, request.exercise)
         model = Model(request.name, workload, request.store, request.priority, request.pinned)
         made = ModelStatus(model, Warmth.COLD, "never run", WarmReason.NEVER, 0, 0, None, None, None)
         self.registered[request.name] = made
@@ -255,6 +277,16 @@ class Standin:
         """Forget a model."""
         await self.model(name)
         del self.registered[name]
+
+    async def why(self, name: ModelName) -> Diagnosis:
+        """Say why."""
+        await self.model(name)
+        return replace(make_diagnosis(), model=name)
+
+    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
+        """Give one figure."""
+        await self.model(name)
+        return (make_baseline(),)
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
         """Give one run."""

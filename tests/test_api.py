@@ -21,6 +21,8 @@ from tests import doors
 from xpucached import api, quantities
 from xpucached.api import client, codec, intake, openapi
 from xpucached.domain import (
+    Baseline,
+    Diagnosis,
     Effect,
     EntryPage,
     EntryQuery,
@@ -77,6 +79,8 @@ SAMPLES: list[tuple[object, object]] = [
     (tuple[Run, ...], (doors.make_run(),)),
     (Job, JOB),
     (tuple[Event, ...], (Event(1, doors.NOW, "evicted", doors.NASTY, {"store": doors.NASTY}),)),
+    (Diagnosis, doors.make_diagnosis()),
+    (tuple[Baseline, ...], (doors.make_baseline(),)),
     (api.Hello, api.Hello(1, "1.2.3")),
 ]
 
@@ -106,6 +110,8 @@ REQUESTS: list[api.AnyRequest] = [
     api.GetEntry(ref="0123456789ab"),
     api.ListModels(),
     api.GetModel(name=ModelName("résumé/%2F?")),
+    api.GetWhy(name=ModelName("résumé/%2F?")),
+    api.GetHistory(name=ModelName("x")),
     api.AddModel(
         name=ModelName("resnet"),
         command=("/bin/sh", "-c", "echo '\x07'"),
@@ -115,6 +121,7 @@ REQUESTS: list[api.AnyRequest] = [
         store=Path("/s"),
         priority=99,
         pinned=True,
+        before=("app@1.service",),
         replace=True,
     ),
     api.RemoveModel(name=ModelName("x")),

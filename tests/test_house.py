@@ -45,6 +45,7 @@ PURE_MODULES: Final = {
     "pathlib",
     "re",
     "shlex",
+    "statistics",
     "string",
     "textwrap",
     "types",
@@ -85,22 +86,36 @@ IMPURE_CALLS: Final = {
 HOMES: Final = {
     "alembic": {"catalog", "migrations"},
     "apscheduler": {"daemon"},
+    "diffusers": {"worker"},
     "h11": {"server"},
     "intel_extension_for_pytorch": {"worker"},
+    "numpy": {"worker"},
     "psutil": {"dispatch", "host"},
     "pydantic": {"api", "settings"},
     "pydantic_core": {"api", "settings"},
     "pydantic_settings": {"settings"},
     "rich": {"ctl", "render"},
+    "safetensors": {"worker"},
     "sqlalchemy": {"catalog", "migrations"},
     "starlette": {"server"},
     "torch": {"worker"},
+    "torchao": {"worker"},
+    "transformers": {"worker"},
     "uvicorn": {"server"},
     "watchdog": {"watch"},
 }
 
 # The command line answers fast: these are loaded only by the function that needs them.
-LATE: Final = {"rich", "torch", "intel_extension_for_pytorch"}
+LATE: Final = {
+    "diffusers",
+    "intel_extension_for_pytorch",
+    "numpy",
+    "rich",
+    "safetensors",
+    "torch",
+    "torchao",
+    "transformers",
+}
 
 # Put together from pieces, so that this file does not contain them.
 FORBIDDEN_WORDS: Final = (

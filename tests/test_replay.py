@@ -19,8 +19,9 @@ import pytest
 from tests.builders import SyclStore, bomb, framed, spirv
 from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
-from xpucached import dispatch, host
-from xpucached.dispatch import BuildFailed, BuildHung, Dispatch
+from xpucached import host
+from xpucached.dispatch import Dispatch, building
+from xpucached.dispatch.building import BuildFailed, BuildHung
 from xpucached.domain import (
     Entry,
     EntryId,
@@ -239,7 +240,7 @@ def recipe_from(path: Path) -> Recipe:
 
 
 @pytest.fixture
-def compiler(runtime: Callable[[str], Runtime]) -> Iterator[dispatch.Builder]:
+def compiler(runtime: Callable[[str], Runtime]) -> Iterator[building.Builder]:
     """Give a compiler of the real driver."""
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
@@ -251,7 +252,7 @@ def compiler(runtime: Callable[[str], Runtime]) -> Iterator[dispatch.Builder]:
 
 @pytest.mark.runtime
 def test_compiled_is_byte_for_byte_what_the_runtime_makes(
-    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     sources = written(runtime("rt2025.2"), workload, tmp_path / "cache")
     assert sources
@@ -263,7 +264,7 @@ def test_compiled_is_byte_for_byte_what_the_runtime_makes(
 
 @pytest.mark.runtime
 def test_what_the_compiler_refuses_costs_that_entry_alone(
-    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     path = written(runtime("rt2025.2"), workload, tmp_path / "cache")[0]
     good = recipe_from(path)
@@ -284,7 +285,7 @@ def test_what_the_compiler_refuses_costs_that_entry_alone(
 
 @pytest.mark.runtime
 def test_a_compiler_that_dies_or_hangs_is_replaced(
-    compiler: dispatch.Builder,
+    compiler: building.Builder,
     runtime: Callable[[str], Runtime],
     workload: Path,
     tmp_path: Path,
@@ -451,17 +452,17 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
 
 @pytest.mark.runtime
 def test_a_compiler_that_takes_too_much_memory_is_ended(
-    compiler: dispatch.Builder,
+    compiler: building.Builder,
     runtime: Callable[[str], Runtime],
     workload: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
-    monkeypatch.setattr(dispatch, "_BUILD_RESIDENT", 64 << 20)
+    monkeypatch.setattr(building, "_RESIDENT", 64 << 20)
     with pytest.raises(BuildFailed, match="of memory"):
         compiler.build(Recipe(good.entry, bomb(), b"", b"", 0o644, 0o755, access_time=True), threading.Event())
-    monkeypatch.setattr(dispatch, "_BUILD_RESIDENT", 4 << 30)
+    monkeypatch.setattr(building, "_RESIDENT", 4 << 30)
     assert compiler.build(good, threading.Event())[0]
 
 

@@ -5,8 +5,8 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · ctl · __main__
     5   server
     4   service
-    3   dispatch · builder
-    2   planning · host · watch · kinds · probe · catalog · settings · api · render
+    3   dispatch · builder · warden · worker
+    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render
     1   errors · quantities · sockets
     0   domain
 

@@ -14,22 +14,27 @@ from typing import ClassVar, Final, Generic, Literal, TypeVar
 
 from xpucached import sockets
 from xpucached.domain import (
+    Baseline,
+    Diagnosis,
     EntryPage,
     EntryQuery,
     EntryState,
     Event,
+    Exercise,
     Flaw,
     Host,
     IndexedEntry,
     Job,
     JobId,
     KindName,
+    Loader,
     ModelName,
     ModelStatus,
     Run,
     Status,
     StoreStatus,
     check_name,
+    is_unit,
 )
 
 VERSION: Final = 1
@@ -163,17 +168,33 @@ class GetModel(Request[ModelStatus]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddModel(Request[ModelStatus]):
-    """Register a model: its command, and where and how it runs.  ``store`` None is the managed store."""
+class GetWhy(Request[Diagnosis]):
+    """Ask why a model is cold or slow, and what mends it."""
 
     name: ModelName
-    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetHistory(Request[tuple[Baseline, ...]]):
+    """Ask for a model's figures over its last runs."""
+
+    name: ModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddModel(Request[ModelStatus]):
+    """Register a model: its command or loader, and where and how it runs.  ``store`` None is the managed store."""
+
+    name: ModelName
     directory: Path
+    command: tuple[str, ...] = ()
+    exercise: Exercise = field(default_factory=Exercise)
     variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 1800.0
     store: Path | None = None
     priority: int = 50
     pinned: bool = False
+    before: tuple[str, ...] = ()
     replace: bool = False
 
     def __post_init__(self) -> None:
@@ -182,11 +203,18 @@ class AddModel(Request[ModelStatus]):
             check_name(self.name)
         except ValueError as error:
             raise ValueError(f"name: {error}") from error
-        _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
-        _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
+        if self.exercise.loader is Loader.COMMAND:
+            _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
+            _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
+        else:
+            _need(not self.command, f"command: the loader {self.exercise.loader} has none")
+        for key, expected in self.exercise.mistakes():
+            _need(False, f"exercise.{key}: {expected}")  # noqa: FBT003 - it is one
         _need(not any("\0" in word for word in self.command), "command: expected no null characters")
         _need(_is_place(self.directory), "directory: expected an absolute path")
         _need(self.store is None or _is_place(self.store), "store: expected an absolute path")
+        for unit in self.before:
+            _need(is_unit(unit), f"before: expected the full name of a unit, such as app.service; found {unit!r}")
         _need(0 < self.timeout <= _MAX_TIMEOUT, "timeout: expected more than 0 and at most 86400 seconds")
         _need(0 <= self.priority <= 100, "priority: expected 0 to 100")  # noqa: PLR2004 - the sentence says it
         for key, value in self.variables.items():
@@ -345,6 +373,8 @@ AnyRequest = (
     | GetEntry
     | ListModels
     | GetModel
+    | GetWhy
+    | GetHistory
     | AddModel
     | RemoveModel
     | ListRuns
@@ -397,6 +427,8 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/v1/models", ListModels, tuple[ModelStatus, ...]),
     Endpoint("POST", "/v1/models", AddModel, ModelStatus, Right.CHANGE, 201, "/v1/models/{name}"),
     Endpoint("GET", "/v1/models/{name}", GetModel, ModelStatus),
+    Endpoint("GET", "/v1/models/{name}/why", GetWhy, Diagnosis),
+    Endpoint("GET", "/v1/models/{name}/history", GetHistory, tuple[Baseline, ...]),
     Endpoint("DELETE", "/v1/models/{name}", RemoveModel, None, Right.CHANGE),
     Endpoint("GET", "/v1/runs", ListRuns, tuple[Run, ...]),
     Endpoint("POST", "/v1/prewarm", PrewarmModels, Job, Right.CHANGE, 202, _JOB),

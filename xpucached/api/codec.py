@@ -28,6 +28,7 @@ from xpucached.domain import (
     EntryRef,
     EntryState,
     Environment,
+    Exercise,
     Fingerprint,
     Flaw,
     Host,
@@ -147,11 +148,13 @@ class ModelShape:
     directory: Path
     variables: Mapping[str, str]
     timeout: float
-    workload: str  #: digest of the five above; a run names the one it ran
+    exercise: Exercise
+    workload: str  #: digest of the four above; a run names the one it ran
     store: Path | None
     priority: int
     pinned: bool
     source: str
+    before: tuple[str, ...]
     run: Run | None
 
 
@@ -275,19 +278,21 @@ def _model_out(value: ModelStatus) -> ModelShape:
         directory=workload.directory,
         variables=workload.variables,
         timeout=workload.timeout,
+        exercise=workload.exercise,
         workload=workload.digest,
         store=model.store,
         priority=model.priority,
         pinned=model.pinned,
         source=model.source,
+        before=model.before,
         run=value.run,
     )
 
 
 def _model_in(wire: ModelShape) -> ModelStatus:
-    workload = Workload(wire.command, wire.directory, wire.variables, wire.timeout)
+    workload = Workload(wire.command, wire.directory, wire.variables, wire.timeout, wire.exercise)
     return ModelStatus(
-        model=Model(wire.name, workload, wire.store, wire.priority, wire.pinned, wire.source),
+        model=Model(wire.name, workload, wire.store, wire.priority, wire.pinned, wire.source, wire.before),
         warmth=wire.warmth,
         why=wire.why,
         reason=wire.reason,
@@ -468,7 +473,7 @@ def without_kernels(job: Job) -> Job:
 
 def brief_run(run: Run) -> Run:
     """Give a run without what it printed."""
-    return replace(run, output="")
+    return replace(run, output="", trials=tuple(replace(one, output="") for one in run.trials))
 
 
 def brief_model(model: ModelStatus) -> ModelStatus:
@@ -479,7 +484,9 @@ def brief_model(model: ModelStatus) -> ModelStatus:
 def hidden(model: ModelStatus) -> ModelStatus:
     """Give a model as those see it who may only read: variables may hold tokens, and output may hold anything."""
     variables = dict.fromkeys(model.model.workload.variables, "(hidden)")
-    workload = replace(model.model.workload, variables=variables)
+    exercise = model.model.workload.exercise
+    exercise = replace(exercise, options=dict.fromkeys(exercise.options, "(hidden)"))
+    workload = replace(model.model.workload, variables=variables, exercise=exercise)
     return brief_model(replace(model, model=replace(model.model, workload=workload)))
 
 

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from xpucached.catalog import builds, entries, environments, hosts, models, opening, refusals, runs, scans
+from xpucached.catalog import assays, builds, entries, environments, hosts, models, opening, refusals, runs, scans
 from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xpucached.catalog.entries import Summary
     from xpucached.domain import (
         Architecture,
+        Assay,
         Attribution,
         Built,
         Coverage,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         Scan,
         Store,
         StoreStatus,
+        Trial,
         WarmReason,
     )
 
@@ -292,6 +294,7 @@ class Catalog:
         detail: str,
         output: str,
         now: datetime,
+        trials: Sequence[Trial] = (),
     ) -> Run:
         """Note how a run ended.  Raises `NotFound` if it is not under way: its model may have been removed.
 
@@ -307,6 +310,7 @@ class Catalog:
                 of=environments,
                 detail=detail,
                 output=output,
+                trials=trials,
                 now=now,
             )
 
@@ -324,6 +328,18 @@ class Catalog:
         """Tell of every model how its last runs went, and what is left of what the good one used."""
         with self._read() as connection:
             return runs.coverage(connection)
+
+    # -- runtimes ---------------------------------------------------------------------------------------------------
+
+    def record_assay(self, assay: Assay) -> None:
+        """Keep what was found out about a build of the SYCL runtime."""
+        with self._write() as connection:
+            assays.record(connection, assay)
+
+    def assays(self, builds: Iterable[str]) -> dict[str, Assay]:
+        """Give what is known of these builds, by build."""
+        with self._read() as connection:
+            return assays.some(connection, builds)
 
     # -- the host -------------------------------------------------------------------------------------------------
 

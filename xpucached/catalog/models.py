@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import MODELS
-from xpucached.domain import Model, ModelName, Workload
+from xpucached.domain import Exercise, Loader, Model, ModelName, Workload
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
@@ -71,15 +72,35 @@ def _row(model: Model) -> dict[str, object]:
         "priority": model.priority,
         "pinned": model.pinned,
         "source": model.source,
+        "before": list(model.before) or None,
+        "exercise": None if model.workload.exercise.is_plain else _exercise_row(model.workload.exercise),
     }
+
+
+def _exercise_row(exercise: Exercise) -> dict[str, object]:
+    return {**asdict(exercise), "caches": [str(path) for path in exercise.caches]}
+
+
+def _exercise(row: sa.Row[tuple[object, ...]]) -> Exercise:
+    saved = row.exercise
+    if saved is None:
+        return Exercise()
+    # What an earlier version wrote lacks the younger fields.
+    known = {one.name: saved[one.name] for one in fields(Exercise) if one.name in saved}
+    known["loader"] = Loader(saved["loader"])
+    for key in ("precisions", "shapes"):
+        known[key] = tuple(saved[key])
+    known["caches"] = tuple(Path(path) for path in saved["caches"])
+    return Exercise(**known)
 
 
 def _value(row: sa.Row[tuple[object, ...]]) -> Model:
     return Model(
         ModelName(row.name),
-        Workload(tuple(row.command), Path(row.directory), row.variables, row.timeout),
+        Workload(tuple(row.command), Path(row.directory), row.variables, row.timeout, _exercise(row)),
         Path(row.store) if row.store is not None else None,
         row.priority,
         row.pinned,
         row.source,
+        tuple(row.before or ()),
     )

@@ -9,8 +9,29 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from xpucached.catalog import entries, environments
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, ENVIRONMENTS, MODELS, RUN_ENVIRONMENTS, RUNS, microseconds
-from xpucached.domain import Coverage, EntryState, ModelName, Outcome, Pass, Run, WarmReason
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    ENTRIES,
+    ENVIRONMENTS,
+    MODELS,
+    RUN_ENVIRONMENTS,
+    RUNS,
+    TRIALS,
+    microseconds,
+)
+from xpucached.domain import (
+    Coverage,
+    EntryState,
+    Figures,
+    ModelName,
+    Outcome,
+    Pass,
+    RanOn,
+    Run,
+    Trial,
+    Variant,
+    WarmReason,
+)
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
@@ -57,6 +78,7 @@ def finish(
     of: Sequence[Environment],
     detail: str,
     output: str,
+    trials: Sequence[Trial],
     now: datetime,
 ) -> Run:
     """Note how a run ended, and whose entries it made and used."""
@@ -96,6 +118,8 @@ def finish(
                 for position, one in enumerate(dict.fromkeys(of))
             ],
         )
+    if trials:
+        connection.execute(sa.insert(TRIALS), [_trial_row(number, *place) for place in enumerate(trials)])
     run = one(connection, number)
     _prune(connection, run.model)
     return run
@@ -144,6 +168,11 @@ def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]])
         .order_by(RUN_ENVIRONMENTS.c.position)
     ):
         of[row.run_id].append(environments.value(row))
+    trials: defaultdict[int, list[Trial]] = defaultdict(list)
+    for row in connection.execute(
+        sa.select(TRIALS).where(TRIALS.c.run_id.in_([row.id for row in rows])).order_by(TRIALS.c.position)
+    ):
+        trials[row.run_id].append(_trial(row))
     return [
         Run(
             row.id,
@@ -158,9 +187,40 @@ def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]])
             tuple(of[row.id]),
             row.detail,
             row.output,
+            tuple(trials[row.id]),
         )
         for row in rows
     ]
+
+
+def _trial_row(run: int, position: int, trial: Trial) -> dict[str, object]:
+    return {
+        "run_id": run,
+        "position": position,
+        **asdict(trial.variant),
+        "outcome": trial.outcome.value,
+        "ran_on": trial.ran_on.value,
+        "seen_on": trial.device,
+        "evidence": list(trial.evidence),
+        "passes": [asdict(one) for one in trial.passes],
+        "figures": [asdict(one) for one in trial.figures],
+        "detail": trial.detail,
+        "output": trial.output,
+    }
+
+
+def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
+    return Trial(
+        Variant(row.device, row.precision, row.shape),
+        Outcome(row.outcome),
+        tuple(Pass(**one) for one in row.passes),
+        RanOn(row.ran_on),
+        row.seen_on,
+        tuple(row.evidence),
+        tuple(Figures(**one) for one in row.figures),
+        row.detail,
+        row.output,
+    )
 
 
 def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:

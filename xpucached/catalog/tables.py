@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0003"
+REVISION: Final = "0005"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -135,6 +135,8 @@ MODELS: Final = sa.Table(
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("pinned", sa.Boolean(create_constraint=False), nullable=False),
     sa.Column("source", sa.Text, nullable=False),
+    sa.Column("exercise", sa.JSON(none_as_null=True)),  # `Exercise` by its fields; null where it says nothing
+    sa.Column("before", sa.JSON(none_as_null=True)),  # names of units
 )
 
 RUNS: Final = sa.Table(
@@ -155,6 +157,25 @@ RUNS: Final = sa.Table(
     sqlite_autoincrement=True,  # people quote run numbers: none is given twice
 )
 sa.Index(None, RUNS.c.model, RUNS.c.id)
+
+TRIALS: Final = sa.Table(
+    "trials",
+    METADATA,
+    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("device", sa.Text, nullable=False),  # this and the next two are the variant
+    sa.Column("precision", sa.Text, nullable=False),
+    sa.Column("shape", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("ran_on", sa.Text, nullable=False),
+    sa.Column("seen_on", sa.Text, nullable=False),
+    sa.Column("evidence", sa.JSON, nullable=False),
+    sa.Column("passes", sa.JSON, nullable=False),
+    sa.Column("figures", sa.JSON, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("output", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
 
 RUN_ENVIRONMENTS: Final = sa.Table(
     "run_environments",
@@ -235,6 +256,17 @@ BUILDS: Final = sa.Table(
     sa.Column("image_size", sa.BigInteger, nullable=False),
     sa.Column("seconds", sa.Float, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),  # of what was compiled
+    sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+ASSAYS: Final = sa.Table(
+    "assays",
+    METADATA,
+    sa.Column("build", sa.Text, primary_key=True),  # `SyclRuntime.build`
+    sa.Column("library", sa.Text, nullable=False),
+    sa.Column("safety", sa.Text, nullable=False),
+    sa.Column("evidence", sa.Text, nullable=False),
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )

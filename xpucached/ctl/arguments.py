@@ -88,6 +88,7 @@ def _parser() -> _Parser:
     one = verb("runs", "list prewarming runs")
     one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
     one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
+    verb("why", "tell why a model is cold or slow, and what mends it").add_argument("model", metavar="MODEL")
     one = verb("env", "print the variables that make programs use the cache")
     one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
     syntaxes = one.add_mutually_exclusive_group()
@@ -167,9 +168,13 @@ def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
     one.add_argument("--store", metavar="PATH", help="where it caches; 'default' is the managed store")
     one.add_argument("--priority", type=_number, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
     one.add_argument("--pinned", action="store_true", help="never evict what it needs")
+    one.add_argument("--before", action="append", default=[], metavar="UNIT", help="a unit that serves it; repeatable")
     one.add_argument("--replace", action="store_true", help="even if the name is taken")
     verb("list", "list models", models, "model list")
     verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")
+    verb("history", "show one model's figures over its last runs", models, "model history").add_argument(
+        "name", metavar="NAME"
+    )
     verb("remove", "forget one model", models, "model remove").add_argument("name", metavar="NAME")
 
 
@@ -180,6 +185,9 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     which.add_argument("--all", action="store_true", help="every model")
     which.add_argument("--stale", action="store_true", help="every model that needs it")
     one.add_argument("--force", action="store_true", help="even what is warm")
+    one.add_argument(
+        "--timeout", type=_wrap(quantities.duration), metavar="T", help="wait at most so long; the daemon goes on"
+    )
     _waits(one)
     one = verb("evict", "evict what the policy lets go")
     one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")

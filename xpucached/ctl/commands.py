@@ -15,10 +15,11 @@ from xpucached import __version__, api, render
 from xpucached.api import codec
 from xpucached.api.client import Client, refusal
 from xpucached.ctl import capture
-from xpucached.ctl.waiting import wait
+from xpucached.ctl.waiting import ended, wait
 from xpucached.domain import Event, Job, JobState, Outcome, Verdict
 from xpucached.errors import NotFound, RequestError, RunFailed, Unavailable
-from xpucached.render.text import Look, plain
+from xpucached.render import advice
+from xpucached.render.text import Look, plain, section
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from xpucached.api import Json, Request
     from xpucached.api.client import Answer
+    from xpucached.domain import ModelStatus
 
 T = TypeVar("T")
 
@@ -209,8 +211,23 @@ def _runs(desk: Desk) -> int:
 
 
 def _env(desk: Desk) -> int:
-    syntax = desk.options.syntax
-    return desk.show(api.GetEnv(model=desk.options.model), lambda value, _look: render.variables(value, syntax))
+    syntax, model = desk.options.syntax, desk.options.model
+    answer = desk.client.call(api.GetEnv(model=model))
+    lines: tuple[str, ...] = ()
+    if not desk.json and not desk.quiet:
+        if model is not None:
+            lines = advice.caution(desk.client.call(api.GetWhy(name=model)).value)
+        else:
+            lines = advice.unsafe(desk.client.call(api.GetStatus()).value.problems)
+    # All three syntaxes take a line that begins so for a remark.
+    head = "".join(f"# {line}\n" for line in lines)
+    desk.tell(answer, lambda value, _look: head + render.variables(value, syntax))
+    return 0
+
+
+def _why(desk: Desk) -> int:
+    asked = api.GetWhy(name=desk.options.model)
+    return desk.show(asked, advice.why, lambda value: "\n".join(one.cause for one in value.findings[:1]))
 
 
 def _config(desk: Desk) -> int:
@@ -260,6 +277,7 @@ def _model_add(desk: Desk) -> int:
         store=taken.store,
         priority=given.priority,
         pinned=given.pinned,
+        before=tuple(given.before),
         replace=given.replace,
     )
     answer = desk.client.call(request)
@@ -272,7 +290,21 @@ def _model_list(desk: Desk) -> int:
 
 
 def _model_show(desk: Desk) -> int:
-    return desk.show(api.GetModel(name=desk.options.name), render.model, lambda value: value.model.name)
+    name = desk.options.name
+    answer = desk.client.call(api.GetModel(name=name))
+    figures = () if desk.json or desk.quiet else desk.client.call(api.GetHistory(name=name)).value
+
+    def write(value: ModelStatus, look: Look) -> str:
+        text = render.model(value, look)
+        return f"{text}\n\n{section('Usually', advice.usual(figures, look), look)}" if figures else text
+
+    desk.tell(answer, write, lambda value: value.model.name)
+    return 0
+
+
+def _model_history(desk: Desk) -> int:
+    asked = api.GetHistory(name=desk.options.name)
+    return desk.show(asked, advice.history, lambda value: "\n".join(one.figure for one in value if one.worse))
 
 
 def _model_remove(desk: Desk) -> int:
@@ -292,9 +324,14 @@ def _begin(desk: Desk, request: Request[Job], names: Callable[[Job], str] = _job
     if not desk.options.wait:
         desk.tell(begun, lambda value, _look: f"job {value.id}: {render.progress(value)}", _job_names)
         return 0
-    ended = wait(desk.client, begun.value, quiet=desk.quiet)
-    desk.tell(ended, render.job, names)
-    return _verdict(ended.value)
+    limit = getattr(desk.options, "timeout", None)
+    last = wait(desk.client, begun.value, quiet=desk.quiet, limit=limit)
+    desk.tell(last, render.job, names)
+    if not ended(last.value):
+        job = plain(last.value.id)
+        print(f"xpucachectl: the time is up, and job {job} goes on; see: xpucachectl jobs {job}", file=sys.stderr)
+        return RunFailed.exit
+    return _verdict(last.value)
 
 
 def _verdict(job: Job) -> int:
@@ -381,6 +418,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "model add": _model_add,
     "model list": _model_list,
     "model show": _model_show,
+    "model history": _model_history,
     "model remove": _model_remove,
     "prewarm": _prewarm,
     "evict": _evict,
@@ -389,6 +427,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "jobs": _jobs,
     "events": _events,
     "runs": _runs,
+    "why": _why,
     "env": _env,
     "config show": _config,
     "version": _version,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -21,22 +22,29 @@ _ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 _BEAT: Final = 1.0
 
 
-def wait(client: Client, job: Job, *, quiet: bool) -> Answer[Job]:
-    """Wait until a job has ended, and give it with its report.
+def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -> Answer[Job]:
+    """Wait until a job has ended, and give it with its report; or as it is after ``limit`` seconds.
 
     Ctrl-C ends the waiting, not the job: says so and raises `KeyboardInterrupt`.
     """
+    end = time.monotonic() + limit if limit is not None else None
     try:
         with _shower(quiet=quiet) as show:
             while True:
-                answer = client.call(api.WaitJob(id=job.id, timeout=_BEAT))
+                beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
+                answer = client.call(api.WaitJob(id=job.id, timeout=beat))
                 now = answer.value
-                if now.state in _ENDED:
+                if ended(now) or (end is not None and time.monotonic() >= end):
                     return answer
                 show(now)
     except KeyboardInterrupt:
         print(f"\njob {job.id} goes on; to end it: xpucachectl jobs --cancel {job.id}", file=sys.stderr)
         raise
+
+
+def ended(job: Job) -> bool:
+    """Tell whether a job is over."""
+    return job.state in _ENDED
 
 
 def _shower(*, quiet: bool) -> AbstractContextManager[Callable[[Job], None]]:

@@ -8,8 +8,22 @@ Divided by subject; every other room imports from here, because these names are 
 
 from __future__ import annotations
 
+from xpucached.domain.advice import Application as Application
+from xpucached.domain.advice import Assay as Assay
+from xpucached.domain.advice import Baseline as Baseline
+from xpucached.domain.advice import Cause as Cause
+from xpucached.domain.advice import Diagnosis as Diagnosis
+from xpucached.domain.advice import Figure as Figure
+from xpucached.domain.advice import Finding as Finding
+from xpucached.domain.advice import Safety as Safety
+from xpucached.domain.advice import SyclRuntime as SyclRuntime
 from xpucached.domain.environments import Environment as Environment
 from xpucached.domain.environments import Origin as Origin
+from xpucached.domain.exercises import PRECISIONS as PRECISIONS
+from xpucached.domain.exercises import RANDOM as RANDOM
+from xpucached.domain.exercises import Exercise as Exercise
+from xpucached.domain.exercises import Loader as Loader
+from xpucached.domain.exercises import Variant as Variant
 from xpucached.domain.flaws import Effect as Effect
 from xpucached.domain.flaws import Flaw as Flaw
 from xpucached.domain.hosts import Device as Device
@@ -23,15 +37,19 @@ from xpucached.domain.hosts import Problem as Problem
 from xpucached.domain.hosts import Process as Process
 from xpucached.domain.models import Attribution as Attribution
 from xpucached.domain.models import Coverage as Coverage
+from xpucached.domain.models import Figures as Figures
 from xpucached.domain.models import Model as Model
 from xpucached.domain.models import ModelStatus as ModelStatus
 from xpucached.domain.models import Outcome as Outcome
 from xpucached.domain.models import Pass as Pass
+from xpucached.domain.models import RanOn as RanOn
 from xpucached.domain.models import Run as Run
+from xpucached.domain.models import Trial as Trial
 from xpucached.domain.models import WarmReason as WarmReason
 from xpucached.domain.models import Warmth as Warmth
 from xpucached.domain.models import Workload as Workload
 from xpucached.domain.models import check_name as check_name
+from xpucached.domain.models import is_unit as is_unit
 from xpucached.domain.names import Architecture as Architecture
 from xpucached.domain.names import EntryKey as EntryKey
 from xpucached.domain.names import EntryRef as EntryRef

@@ -6,30 +6,35 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from xpucached.domain.environments import Environment
+from xpucached.domain.exercises import Exercise, Variant
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryId
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How to exercise a model: a command, where it runs and what it finds in its environment."""
+    """How to exercise a model: a command or a loader, where it runs and what it finds in its environment."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...]  #: empty if the exercise's loader is another one
     directory: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 1800.0  #: seconds for one pass
+    exercise: Exercise = field(default_factory=Exercise)
 
     @property
     def digest(self) -> str:
         """16 hex digits that change whenever the workload does."""
-        text = json.dumps([self.command, str(self.directory), sorted(self.variables.items())])
+        parts: list[object] = [self.command, str(self.directory), sorted(self.variables.items())]
+        if not self.exercise.is_plain:
+            parts.append(asdict(self.exercise))
+        text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -44,6 +49,14 @@ def check_name(text: str) -> ModelName:
     return ModelName(text)
 
 
+_UNIT: Final = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|scope|target|slice)", re.ASCII)
+
+
+def is_unit(text: str) -> bool:
+    """Tell whether this can be a unit of systemd that runs programs."""
+    return _UNIT.fullmatch(text) is not None and not text.startswith(("-", "."))
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A registered neural network, and how to exercise it."""
@@ -54,6 +67,7 @@ class Model:
     priority: int = 50  #: higher is warmed earlier
     pinned: bool = False  #: its entries in a present environment are never evicted
     source: str = "socket"  #: ``socket``, or the file that declares it
+    before: tuple[str, ...] = ()  #: units of systemd that serve it, and wait until it is warm
 
 
 class Outcome(StrEnum):
@@ -62,9 +76,13 @@ class Outcome(StrEnum):
     WARMED = "warmed"  #: and a second pass compiled nothing
     UNPROVEN = "unproven"  #: it ran, but the second pass compiled again
     FAILED = "failed"
+    INVALID = "invalid"  #: it ran, but what it gave cannot be right: empty, not finite, too far from float32
     TIMED_OUT = "timed-out"
+    OVER_MEMORY = "over-memory"
+    OVER_DISK = "over-disk"
     CANCELLED = "cancelled"
     LOST = "lost"  #: the daemon died while it ran
+    CRASHED = "crashed-with-cache"  #: it crashes with the cache on, and does not with the cache off
 
 
 class WarmReason(StrEnum):
@@ -90,6 +108,44 @@ class Pass:
     used: int
 
 
+class RanOn(StrEnum):
+    """Whether the work was done where it was meant to be."""
+
+    MEANT = "meant"  #: seen on the device that the model names
+    OTHER = "other"  #: seen somewhere else
+    UNKNOWN = "unknown"  #: nothing tells
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one pass measured of itself; None is not measured."""
+
+    load_seconds: float | None = None
+    first_seconds: float | None = None  #: the first use, which compiles
+    steady_seconds: float | None = None  #: the median of the later uses
+    first_token_seconds: float | None = None  #: median time to the first token
+    token_seconds: float | None = None  #: median time per further token: (end - first) / (n - 1)
+    token_seconds_p95: float | None = None
+    tokens: int | None = None  #: that were generated for each text, the fewest
+    device_memory: int | None = None  #: bytes at most, by the framework's counters
+    error: float | None = None  #: distance from float32, relative to its size
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of one variant in one run."""
+
+    variant: Variant
+    outcome: Outcome
+    passes: tuple[Pass, ...] = ()
+    ran_on: RanOn = RanOn.UNKNOWN
+    device: str = ""  #: where it was seen: ``xpu:0 Intel(R) Arc(TM) B580 Graphics``
+    evidence: tuple[str, ...] = ()  #: a sentence each
+    figures: tuple[Figures, ...] = ()  #: of each pass that told them, in the order of the passes
+    detail: str = ""
+    output: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One prewarming of one model: when, why, how it ended, and what it left."""
@@ -106,6 +162,7 @@ class Run:
     environments: tuple[Environment, ...] = ()  #: of the entries it created or used
     detail: str = ""  #: one sentence
     output: str = ""  #: the end of what it printed
+    trials: tuple[Trial, ...] = ()  #: one per variant, in their order
 
 
 @dataclass(frozen=True, slots=True)

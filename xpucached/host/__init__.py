@@ -1,8 +1,9 @@
 """Observe: this machine, its GPUs, its driver and its processes; the home of psutil and the only room that asks them.
 
 Divided by subject: `sysfs` (GPUs), `drivers` (files of the driver), `asking` (the probe's children), `living`
-(processes), `machine` (all of it together), `unpacked` and `simulated` (drivers that are not in use here),
-`runtimes` (SYCL runtimes), `capacity` (what is left for work of ours).  Other rooms use the names below.
+(processes), `runtimes` (SYCL runtimes, and what is safe with them), `folders` (where runtimes lie), `machine` (all of
+it together), `unpacked` and `simulated` (drivers that are not in use here), `capacity` (what is left for work of ours).
+Other rooms use the names below.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from xpucached.host.capacity import strained as strained
 from xpucached.host.drivers import driver_files as driver_files
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
+from xpucached.host.folders import runtime_folders as runtime_folders
+from xpucached.host.living import of_units as of_units
 from xpucached.host.living import processes as processes
 from xpucached.host.living import writer_since as writer_since
 from xpucached.host.machine import survey as survey
 from xpucached.host.places import Places as Places
+from xpucached.host.runtimes import assay as assay
 from xpucached.host.runtimes import runtimes as runtimes
 from xpucached.host.simulated import pretend as pretend
 from xpucached.host.sysfs import architecture as architecture

@@ -14,9 +14,10 @@ import psutil
 from xpucached.domain import Process
 from xpucached.host.asking import PROBE
 from xpucached.host.places import HERE
+from xpucached.host.runtimes import ASSAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from xpucached.host.places import Places
 
@@ -47,11 +48,35 @@ def processes(uid: int, places: Places = HERE) -> tuple[Process, ...]:
     return tuple(found)
 
 
+def of_units(units: Collection[str], places: Places = HERE) -> dict[str, tuple[Process, ...]]:
+    """Give the live processes of these units of systemd, whoever they run as; units without any are left out.
+
+    A process of another user has no variables, unless we may read them.
+    """
+    found: dict[str, list[Process]] = {}
+    if not units:
+        return {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            unit = _unit_of(places.proc / str(process.pid) / "cgroup", units)
+            one = _look(process, process.uids().real, places, os.getpid()) if unit is not None else None
+            if unit is not None and one is not None:
+                found.setdefault(unit, []).append(one)
+    return {unit: tuple(some) for unit, some in found.items()}
+
+
+def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
+    with cgroup.open(encoding="utf-8", errors="replace") as stream:
+        text = stream.read(_LONGEST_VALUE)
+    parts = {part for line in text.splitlines() for part in line.split(":", 2)[-1].split("/")}
+    return next((unit for unit in units if unit in parts), None)
+
+
 def _look(process: psutil.Process, uid: int, places: Places, ours: int) -> Process | None:
     with process.oneshot():
         if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
             return None
-        if process.ppid() == ours and os.fspath(PROBE) in process.cmdline():
+        if process.ppid() == ours and {os.fspath(PROBE), os.fspath(ASSAY)} & set(process.cmdline()):
             return None
         variables: Mapping[str, str] = {}
         directory: Path | None = None

@@ -1,62 +1,214 @@
-"""Observe: which SYCL runtimes programs on this host load; looks where models, variables and the loader say."""
+"""Observe: which SYCL runtimes a program finds, and whether the cache may be switched on with one of them.
+
+A child loads the runtime, never the daemon.  It runs in an empty directory of its own, first with the cache off (can
+this kind of program be built at all?), then on.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import hashlib
+import logging
 import os
 import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.host.drivers import loader_cache
-from xpucached.host.places import HERE
+from xpucached.domain import Assay, Safety, SyclRuntime
+from xpucached.host import elf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
-    from xpucached.domain import Workload
-    from xpucached.host.places import Places
+log = logging.getLogger(__name__)
 
-_MARK: Final = "libur_loader.so.0"
-"""Unified Runtime's library: every SYCL runtime since 2024.1 brings it."""
+ASSAY: Final = Path(__file__).resolve().parent.parent / "assay.py"
 
-_MOST: Final = 4
-_ONEAPI: Final = Path("/opt/intel/oneapi/compiler/latest/lib")
+_LIBRARY: Final = re.compile(r"libsycl\.so\.(\d{1,3})")
+_MOST_NAMES: Final = 20_000
+_MOST_RUNTIMES: Final = 8
+_MOST_KNOWN: Final = 64
+_LARGEST: Final = 256 << 20
+_FIRST_OF_LAYOUT_3: Final = 9
+_COMPLAINT: Final = re.compile(rb"what\(\):\s*([^\n]{1,300})")
+
+_SYSTEM: Final = (
+    Path("/opt/intel/oneapi/compiler/latest/lib"),
+    Path("/usr/local/lib"),
+    Path("/usr/lib/x86_64-linux-gnu"),
+    Path("/usr/lib64"),
+    Path("/usr/lib"),
+)
+
+# The commands are the caller's; what else steers a runtime must not: a trace, a size limit, a configuration file.
+_OURS: Final = re.compile(r"SYCL_CACHE_\w+|SYCL_CONFIG_FILE_NAME|SYCL_IN_MEM_\w+|LD_PRELOAD|PYTHON\w+")
 
 
-def runtimes(workloads: Iterable[Workload], variables: Mapping[str, str], places: Places = HERE) -> tuple[Path, ...]:
-    """Give the folders with the SYCL runtimes of these programs, and of any program on this host; four at most."""
-    found: dict[str, Path] = {}
-    for folder in _candidates(workloads, variables, places):
+def runtimes(
+    program: Path, variables: Mapping[str, str], system: tuple[Path, ...] = _SYSTEM
+) -> tuple[SyclRuntime, ...]:
+    """Give the SYCL runtimes that a program with these variables finds, in the order in which it looks.
+
+    In ``LD_LIBRARY_PATH``, then beside the program (``../lib``, where pip and conda put it), then in the system's
+    places, which count only if there was none before.  A program may still load another one; it says so to nobody.
+    """
+    near = [Path(one) for one in variables.get("LD_LIBRARY_PATH", "").split(":") if one.startswith("/")]
+    near += [program.parent, program.parent.parent / "lib"]
+    found = {one.build: one for one in _in(near)} or {one.build: one for one in _in(system)}
+    return tuple(found.values())[:_MOST_RUNTIMES]
+
+
+def _in(folders: Sequence[Path]) -> Iterator[SyclRuntime]:
+    for folder in dict.fromkeys(folders):
         try:
-            there = (folder / _MARK).is_file()
+            with os.scandir(folder) as listing:
+                names = [entry.name for entry, _ in zip(listing, range(_MOST_NAMES), strict=False)]
         except (OSError, ValueError):
-            there = False
-        if there:
-            found.setdefault(os.path.realpath(folder), folder)
-        if len(found) == _MOST:
-            break
-    return tuple(found.values())
+            continue
+        for name in sorted(names, reverse=True):
+            match = _LIBRARY.fullmatch(name)
+            build = _build(folder / name) if match else None
+            if match and build:
+                yield SyclRuntime(folder / name, build, 3 if int(match[1]) >= _FIRST_OF_LAYOUT_3 else 2)
 
 
-def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: Places) -> Iterator[Path]:
-    for workload in workloads:
-        yield from _listed(workload.variables)
-        # In a virtual environment the interpreter is a link; the libraries lie beside the link, not its target.
-        program = Path(workload.command[0])
-        if program.is_absolute() and program.parent.name == "bin":
-            library = program.parent.parent / "lib"
-            yield library
-            try:
-                yield from itertools.islice(sorted(library.glob("python3*/site-packages/torch/lib")), _MOST)
-            except OSError:
-                continue
-    yield from _listed(variables)
-    yield _ONEAPI
-    yield from (path.parent for path in loader_cache(places).get(_MARK, []))
+def _build(library: Path) -> str | None:
+    """Give what tells this build from others: Intel's carry no build id, so it is mostly the content."""
+    try:
+        # What is there could be a pipe, which would hold us for ever.
+        descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return None
+        return _digest(library, descriptor, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
-def _listed(variables: Mapping[str, str]) -> Iterator[Path]:
-    for one in re.split("[:;]", variables.get("LD_LIBRARY_PATH", "")):
-        if one.startswith("/"):
-            yield Path(one)
+_KNOWN: Final[dict[tuple[int, int, int, int], str]] = {}
+"""Reading a whole library for every question takes longer than the rest of the answer."""
+
+
+def _digest(library: Path, descriptor: int, stamp: tuple[int, int, int, int]) -> str:
+    if stamp not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            content = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        _KNOWN[stamp] = elf.build_id(library) or content
+    return _KNOWN[stamp]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    status: int | None  #: as `subprocess` gives it; None: it took too long
+    said: str
+
+    @property
+    def crashed(self) -> bool:
+        # A runtime that is ended by its own exception says so; a crash says nothing of the kind.
+        return self.status in {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE} or (
+            self.status == -signal.SIGABRT and not self.said
+        )
+
+    @property
+    def words(self) -> str:
+        if self.status is None:
+            return "did not end in time"
+        if self.said:
+            return f"failed: {self.said}"
+        if self.status < 0:
+            with contextlib.suppress(ValueError):
+                return f"was ended by {signal.Signals(-self.status).name}"
+        return f"ended with status {self.status}"
+
+
+_WHAT: Final = {
+    "library": "a program with a device library that has no kernels (as every program with bfloat16 has)",
+    "parts": "a program of two device images",
+    "single": "a program of one device image",
+}
+
+
+def assay(runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0) -> Assay:
+    """Find out whether programs crash when the cache is on with this runtime.
+
+    ``variables`` are those of programs on this host.  Blocks for at most twice ``timeout`` seconds for each of three
+    kinds of programs.  Never raises for what the runtime does.
+    """
+    because = ""
+    for shape, what in _WHAT.items():
+        control, _ = _build_once(runtime, shape, variables, timeout, cache=False)
+        if control.status != 0:
+            because = because or f"{what} cannot be built with it even with the cache off: it {control.words}"
+            if control.crashed or control.status is None:
+                break
+            continue
+        tried, kept = _build_once(runtime, shape, variables, timeout, cache=True)
+        if tried.crashed:
+            evidence = f"{what} is built with SYCL_CACHE_PERSISTENT=0; with 1 and an empty cache it {tried.words}"
+            return Assay(runtime.build, runtime.library, Safety.UNSAFE, evidence, now)
+        if tried.status == 0:
+            entries = f"{what} is built with the cache off and on, {'and' if kept else 'but not'} kept in the cache"
+            evidence = f"{entries}; {because}" if because else entries
+            return Assay(runtime.build, runtime.library, Safety.SAFE, evidence, now)
+        because = f"{what} is built with the cache off; with the cache on it {tried.words}"
+        break
+    return Assay(runtime.build, runtime.library, Safety.UNKNOWN, because, now)
+
+
+def _build_once(
+    runtime: SyclRuntime, shape: str, variables: Mapping[str, str], timeout: float, *, cache: bool
+) -> tuple[_End, bool]:
+    """Run the child once; tell how it ended, and whether it left anything in the cache."""
+    folder = str(runtime.library.parent)
+    further = variables.get("LD_LIBRARY_PATH", "")
+    steering = {**os.environ, **variables}
+    environment = {name: value for name, value in steering.items() if not _OURS.fullmatch(name)}
+    with tempfile.TemporaryDirectory(prefix="xpucached-assay-") as place, tempfile.TemporaryFile() as words:
+        environment |= {
+            "LD_LIBRARY_PATH": f"{folder}:{further}" if further else folder,
+            "SYCL_CACHE_PERSISTENT": "1" if cache else "0",
+            "SYCL_CACHE_DIR": f"{place}/cache",
+        }
+        command = [sys.executable, "-I", "-S", "-B", os.fspath(ASSAY), "--library", os.fspath(runtime.library)]
+        command += ["--layout", str(runtime.layout), "--shape", shape]
+        try:
+            child = subprocess.Popen(  # noqa: S603 - our own file
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                cwd=place,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return _End(127, f"cannot be started: {error}"), False
+        try:
+            status: int | None = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            # Whatever the driver left running goes too.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        words.seek(0)
+        complaint = _COMPLAINT.search(words.read(1 << 16))
+        kept = next(Path(place, "cache").rglob("*.bin"), None) is not None
+    said = complaint[1].decode("utf-8", "backslashreplace").strip() if complaint else ""
+    log.debug("assay of %s, %s, cache %s: %s", runtime.library, shape, cache, status)
+    return _End(status, said), kept

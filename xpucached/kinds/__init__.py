@@ -40,11 +40,18 @@ class Kind(Protocol):
     def TRACING(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
         """The variables that make a process tell on stderr which entries it uses; empty if it cannot."""
 
+    @property
+    def OFF(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
+        """The variables that make a process use no cache of this kind, whatever others say."""
+
     def enable(self, root: Path) -> Mapping[str, str]:
         """Give the variables that make a process use this store, and leave eviction to us."""
 
     def locate(self, process: Process) -> tuple[Path, str] | None:
         """Tell where a process keeps its store, and how we know; None if it keeps none."""
+
+    def enabled(self, process: Process) -> bool:
+        """Tell whether a process uses its store at all."""
 
     def scan(
         self,

@@ -1,11 +1,15 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
-Divided by subject: `prewarm`, `standing`, `eviction`, `attribution`.  Other rooms use the names below.
+Divided by subject: `prewarm`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `attribution`.  Other rooms
+use the names below.
 """
 
 from __future__ import annotations
 
 from xpucached.planning.attribution import attribute as attribute
+from xpucached.planning.baselines import baselines as baselines
+from xpucached.planning.diagnosis import diagnose as diagnose
+from xpucached.planning.diagnosis import trusted as trusted
 from xpucached.planning.eviction import plan_eviction as plan_eviction
 from xpucached.planning.eviction import plan_named as plan_named
 from xpucached.planning.prewarm import plan_prewarm as plan_prewarm

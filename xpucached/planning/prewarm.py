@@ -85,7 +85,7 @@ def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy,
         return None
     if last.workload != model.workload.digest or last.host != host.signature:
         return None
-    if coverage.failures >= policy.attempts:
+    if coverage.failures >= policy.attempts or last.outcome is Outcome.CRASHED:
         return Failure(coverage.failures, last, None)
     ended = last.finished if last.finished is not None else last.started
     if last.outcome in _SILENT or ended > now:
@@ -120,7 +120,7 @@ def plan_prewarm(
     deferred: list[Deferred] = []
     covered: list[ModelName] = []
     for model in sorted(models, key=lambda one: (-one.priority, one.name)):
-        if not host.environments:
+        if not host.environments and not model.workload.exercise.elsewhere:
             deferred.append(Deferred(model.name, NO_DEVICE, None))
             continue
         mine = known.get(model.name)

@@ -30,7 +30,7 @@ def warmth(
     warming: bool = False,
 ) -> tuple[Warmth, str, WarmReason | None]:
     """Tell how a model stands, why, and for which reason it will be warmed; ``warming`` says that it is just now."""
-    if not host.environments:
+    if not host.environments and not model.workload.exercise.elsewhere:
         return Warmth.COLD, NO_DEVICE, None
     wanted = need(model, coverage, host)
     if warming:
@@ -66,7 +66,8 @@ def _judge(
 ) -> tuple[Verdict, str]:
     if starting:
         return Verdict.STARTING, "Starting: looking at the host and its stores"
-    if host is None or not host.environments:
+    elsewhere = any(one.model.workload.exercise.elsewhere for one in models)
+    if host is None or not (host.environments or elsewhere):
         about = [problem for problem in problems if problem.code not in _HIDING]
         why = f": {about[0].message}" if about else ""
         return Verdict.NO_DEVICE, f"No device: programs find none on this host{why}; see: xpucachectl devices"
@@ -77,6 +78,8 @@ def _judge(
 
 def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, str]:
     drivers = sorted({one.driver for one in host.environments})
+    if not drivers:
+        drivers = ["none"]
     on = f"for driver {_names(drivers)}" if len(drivers) == 1 else f"for drivers {_names(drivers)}"
     by = {state: [one.model.name for one in models if one.warmth is state] for state in Warmth}
     total, warm, failed, cold = len(models), len(by[Warmth.WARM]), by[Warmth.FAILED], by[Warmth.COLD]

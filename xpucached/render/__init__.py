@@ -321,6 +321,7 @@ def model(value: ModelStatus, look: Look) -> str:
         ("store", str(registered.store) if registered.store else "the managed store"),
         ("priority", f"{registered.priority}{', pinned' if registered.pinned else ''}"),
         ("source", registered.source),
+        ("before", ", ".join(registered.before)),
         ("entries", f"{value.entries}, {size(value.allocated)}"),
         ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),

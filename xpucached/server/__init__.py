@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, Right, ScanStores
     from xpucached.domain import (
+        Baseline,
+        Diagnosis,
         EntryPage,
         EntryQuery,
         Event,
@@ -75,6 +77,12 @@ class Service(Protocol):
 
     async def remove_model(self, name: ModelName) -> None:
         """Forget a model."""
+
+    async def why(self, name: ModelName) -> Diagnosis:
+        """Say why a model is cold or slow."""
+
+    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
+        """Give a model's figures over its last runs."""
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
         """Give the newest runs."""

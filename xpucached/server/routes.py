@@ -179,6 +179,10 @@ class Routes:
                 return await service.models()
             case api.GetModel():
                 return await service.model(asked.name)
+            case api.GetWhy():
+                return await service.why(asked.name)
+            case api.GetHistory():
+                return await service.history(asked.name)
             case api.AddModel():
                 return await service.add_model(asked)
             case api.RemoveModel():

@@ -1,8 +1,9 @@
 """Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
 
-Divided by subject: `observing` (the host, the stores, the model files), `warming`, `evicting`, and `jobs` (what goes on
-and what is said about it).  Everything that blocks runs in threads.  Two locks order the work: ``storing`` is held
-while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction plan is carried out.
+Divided by subject: `observing` (the host, the stores, the model files), `warming`, `advising`, `evicting`, `replaying`,
+and `jobs` (what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
+``storing`` is held while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction
+plan is carried out.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from xpucached.domain import (
 )
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError
 from xpucached.kinds import KINDS
+from xpucached.service.advising import Advising
 from xpucached.service.evicting import Evicting
 from xpucached.service.jobs import Events, Jobs
 from xpucached.service.observing import Observing
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from xpucached.catalog import Catalog
     from xpucached.dispatch import Dispatch
     from xpucached.domain import (
+        Baseline,
+        Diagnosis,
         EntryPage,
         EntryQuery,
         Event,
@@ -88,6 +92,7 @@ class Service:
         self._observing = Observing(settings, catalog, base, clock, self.events)
         self._warming = Warming(self._observing, dispatch, changing)
         self._replaying = Replaying(self._observing, dispatch, changing)
+        self._advising = Advising(self._observing, self._warming)
         self._evicting = Evicting(self._observing, self._warming, changing)
         self._started = clock()
         self._ready = False
@@ -131,6 +136,7 @@ class Service:
                 await self._observing.survey(force=Booted in kinds)
             if whole or ModelsTouched in kinds:
                 await self._observing.load_models()
+                await self._advising.look()
             if whole:
                 await self._observing.scan_stores()
             elif not self._replaying.busy:
@@ -214,6 +220,9 @@ class Service:
 
     async def prewarm(self, request: api.PrewarmModels) -> Job:
         """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
+        if not self._ready:
+            # A service that waits for its model may ask before we have read the model files.
+            await self._observing.load_models()
         known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
         for name in request.models:
             if name not in known:
@@ -284,8 +293,10 @@ class Service:
             raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
         if old is not None and not request.replace:
             raise Conflict(f"a model {request.name} is registered already", hint="give --replace to change it")
-        workload = Workload(request.command, request.directory, dict(request.variables), request.timeout)
-        model = Model(request.name, workload, request.store, request.priority, request.pinned)
+        workload = Workload(
+            request.command, request.directory, dict(request.variables), request.timeout, request.exercise
+        )
+        model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._catalog.add_model, model)
         self.events.post("model-added", request.name, {"model": request.name})
         return await self.model(request.name)
@@ -323,6 +334,7 @@ class Service:
         problems = (
             *(observing.host.problems if observing.host else ()),
             *observing.model_problems,
+            *self._advising.problems(models),
             *self._daemon_problems,
             *observing.troubles.all(),
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
@@ -403,7 +415,15 @@ class Service:
         """Give the variables that make a program use the cache."""
         if model is None:
             return self._observing.variables(self._observing.managed())
-        return self._observing.variables(self._observing.store_of(await asyncio.to_thread(self._catalog.model, model)))
+        return await self._advising.variables(model)
+
+    async def why(self, name: ModelName) -> Diagnosis:
+        """Say why a model is cold or slow."""
+        return await self._advising.diagnose(name)
+
+    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
+        """Give a model's figures over its last runs."""
+        return await self._advising.history(name)
 
     def events_since(self, since: int) -> tuple[Event, ...]:
         """Give the events after one."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
-from xpucached.dispatch import BuildFailed, BuildHung
+from xpucached.dispatch.building import BuildFailed, BuildHung
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
 from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.kinds import KINDS
@@ -26,7 +26,8 @@ from xpucached.kinds import KINDS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from xpucached.dispatch import Builder, Dispatch
+    from xpucached.dispatch import Dispatch
+    from xpucached.dispatch.building import Builder
     from xpucached.domain import Environment, Host, Model, ModelName, Rebuild, Recipe
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
@@ -207,7 +208,7 @@ class Replaying:
             return ""
         observing = self._observing
         workloads = [model.workload for model in await asyncio.to_thread(observing.catalog.models)]
-        folders = await asyncio.to_thread(host.runtimes, workloads, driver.variables)
+        folders = await asyncio.to_thread(host.runtime_folders, workloads, driver.variables)
         named: set[Environment] = set()
         asked: list[Path] = []
         for folder in folders:

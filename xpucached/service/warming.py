@@ -7,15 +7,15 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from xpucached import planning
-from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, WarmReason, Warmth
+from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, Variant, Warmth
 from xpucached.errors import NotFound
-from xpucached.kinds import KINDS
+from xpucached.service.trying import Trying, concluded, summed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from xpucached.dispatch import Dispatch, Execution
-    from xpucached.domain import Coverage, FoundStore, Model, ModelName, PrewarmPlan, Run, Warm
+    from xpucached.domain import Coverage, FoundStore, Model, ModelName, PrewarmPlan, Run, Trial, Warm
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
 
@@ -27,7 +27,7 @@ class Warming:
         """``changing`` is held while one model runs."""
         self._observing = observing
         self._catalog = observing.catalog
-        self._dispatch = dispatch
+        self._trying = Trying(observing, dispatch)
         self._changing = changing
         self._running: set[ModelName] = set()
 
@@ -99,32 +99,37 @@ class Warming:
             "run-started", f"{model.name}: {warm.detail}", {"model": model.name, "reason": warm.reason}
         )
         executions: list[Execution] = []
+        trials: list[Trial] = []
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
             if found.origin is StoreOrigin.MANAGED:
                 await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+            variants = await self._trying.variants(model)
             before = after = await observing.entries_now(found)
-            for number in ("first", "second"):
-                tell(f"{model.name}: {number} pass")
-                done = await self._execute(model, found, warm.reason)
-                known, after = after, await observing.entries_now(found)
-                if not done.traced:
-                    # It keeps its stderr to itself: then what is new is taken for its own.
-                    done = dataclasses.replace(done, created=frozenset(one.key for one in after - known))
-                executions.append(done)
+            for variant in variants if isinstance(variants, tuple) else ():
+                name = model.name if variant == Variant() else f"{model.name} {variant.label}"
+
+                def note(what: str, name: str = name) -> None:
+                    tell(f"{name}: {what}")
+
+                attempt = await self._trying.attempt(model, found, variant, warm.reason, after, note)
+                after = attempt.after
+                trials.append(attempt.trial)
+                executions += attempt.executions
                 attribution = _attributed(found, before, after, executions)
-                # Nothing compiled is proof already; and what failed need not be tried twice.
-                if done.outcome is not None or not done.created:
-                    break
-            outcome, detail = _judged(executions)
+            if isinstance(variants, tuple):
+                outcome, detail = concluded(trials)
+            else:
+                executions.append(variants)
+                outcome, detail = variants.outcome or Outcome.FAILED, variants.detail or "no device was found"
             if warm.reason is WarmReason.DRIVER and outcome is Outcome.WARMED:
-                detail += await asyncio.to_thread(self._covered, found, executions[0])
+                detail += await asyncio.to_thread(self._covered, found, executions)
         except OSError as error:
             outcome, detail = Outcome.FAILED, f"its store cannot be made: {error}"
         finally:
             self._running.discard(model.name)
-            finish = asyncio.to_thread(self._finish, run, outcome, executions, attribution, detail)
+            finish = asyncio.to_thread(self._finish, run, outcome, executions, trials, attribution, detail)
             run = await asyncio.shield(asyncio.ensure_future(finish))
             observing.events.post(
                 "run-finished",
@@ -133,33 +138,32 @@ class Warming:
             )
         return run
 
-    async def _execute(self, model: Model, found: FoundStore, reason: WarmReason) -> Execution:
-        kind = KINDS[found.store.kind]
-        root = found.store.root
-        variables = {**self._observing.settings.variables, **model.workload.variables}
-        return await self._dispatch.execute(
-            dataclasses.replace(model.workload, variables=variables),
-            {**self._observing.variables(found), **kind.TRACING},
-            lambda lines: kind.named(root, lines),
-            # Somebody who asks is waiting; what we do by ourselves lets others go first.
-            polite=reason is not WarmReason.MANUAL,
-        )
-
-    def _covered(self, found: FoundStore, first: Execution) -> str:
+    def _covered(self, found: FoundStore, executions: Sequence[Execution]) -> str:
         """Say how much of what a run needed after a driver change replay had made."""
-        made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in first.used))
-        return f"; replay had made {made} of the {len(first.used | first.created)}" if made else ""
+        used = frozenset().union(*(one.used for one in executions))
+        created = frozenset().union(*(one.created for one in executions))
+        made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in used - created))
+        return f"; replay had made {made} of the {len(used | created)}" if made else ""
 
     def _finish(
-        self, run: Run, outcome: Outcome, executions: Sequence[Execution], attribution: Attribution, detail: str
+        self,
+        run: Run,
+        outcome: Outcome,
+        executions: Sequence[Execution],
+        trials: Sequence[Trial],
+        attribution: Attribution,
+        detail: str,
     ) -> Run:
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
-        passes = tuple(execution.as_pass() for execution in executions)
-        output = executions[-1].output if executions else ""
+        passes = summed(trials)
+        bad = next((one for one in trials if one.outcome is not Outcome.WARMED), None)
+        output = bad.output if bad is not None else executions[-1].output if executions else ""
         now = self._observing.clock()
         try:
-            return self._catalog.finish_run(run.id, outcome, passes, attribution, environments, detail, output, now)
+            return self._catalog.finish_run(
+                run.id, outcome, passes, attribution, environments, detail, output, now, trials
+            )
         except NotFound:
             # The model was removed while it ran, and its history with it.
             return dataclasses.replace(
@@ -170,6 +174,7 @@ class Warming:
                 environments=environments,
                 detail=f"{detail}; the model was removed meanwhile",
                 output=output,
+                trials=tuple(trials),
             )
 
     # -- how models stand ---------------------------------------------------------------------------------------------
@@ -219,20 +224,3 @@ def _attributed(
     created = frozenset(EntryId(found.store, key) for one in executions for key in one.created)
     used = frozenset(EntryId(found.store, key) for one in executions for key in one.used)
     return planning.attribute(before, after, created, used, traced=any(one.traced for one in executions))
-
-
-def _judged(executions: Sequence[Execution]) -> tuple[Outcome, str]:
-    """Say how a run ended: only a pass that compiled nothing proves anything."""
-    first, last = executions[0], executions[-1]
-    if last.outcome is not None:
-        return last.outcome, last.detail
-    if last.created:
-        return Outcome.UNPROVEN, f"the second pass still compiled {len(last.created)} programs"
-    if not first.created and not last.used:
-        return Outcome.UNPROVEN, "it used no entry: does it run SYCL kernels, and does it let its stderr through?"
-    if not first.created:
-        return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled, {last.seconds:.1f} s"
-    compiled = f"{len(first.created)} entries compiled in {first.seconds:.1f} s"
-    if not last.traced:
-        return Outcome.WARMED, f"{compiled}; then none in {last.seconds:.1f} s (it lets no trace through)"
-    return Outcome.WARMED, f"{compiled}; then {len(last.used)} used and none compiled in {last.seconds:.1f} s"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from xpucached import quantities
-from xpucached.domain import Model, Problem, Workload, check_name
+from xpucached.domain import Exercise, Loader, Model, Problem, Workload, check_name, is_unit
 from xpucached.errors import SettingsError
-from xpucached.settings.document import AbsolutePath, Section, Variables, explain
+from xpucached.settings.document import AbsolutePath, Section, Variables, absolute, explain
 from xpucached.settings.texts import Toml, read, refuse
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _MOST: Final = 4096
 """Files that are read: nobody has so many models, and a directory named by mistake may have more files."""
 
 _LONGEST_RUN: Final = 86400.0
+
+_NO_COMMAND: Final = "is required, unless loader is another one"
 
 
 def _timeout(value: object) -> object:
@@ -47,10 +50,46 @@ def _command(value: object) -> object:
     return words
 
 
+def _loader(value: object) -> object:
+    if value not in set(Loader):
+        expected = f"expected one of: {', '.join(Loader)}"
+        raise ValueError(expected)
+    return Loader(str(value))
+
+
+def _words(value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        expected = 'expected an array of strings, such as ["float16", "bfloat16"]'
+        raise ValueError(expected)
+    return tuple(value)
+
+
+def _paths(value: object) -> object:
+    return tuple(absolute(one) for one in value) if isinstance(value, list) else absolute(value)
+
+
+def _bytes(value: object) -> object:
+    expected = "expected a size above 0 such as 512MB or 10GiB"
+    try:
+        number = quantities.size(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
+        raise ValueError(expected)
+    return number
+
+
+def _units(value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(one, str) and is_unit(one) for one in value):
+        expected = 'expected an array of full names of units, such as ["app.service"]'
+        raise ValueError(expected)
+    return value
+
+
 class ModelFile(Section):
     """What may stand in a model file."""
 
-    command: Annotated[list[str], BeforeValidator(_command)]
+    command: Annotated[list[str] | None, BeforeValidator(_command)] = None
     name: Annotated[str | None, AfterValidator(lambda name: name if name is None else check_name(name))] = None
     directory: AbsolutePath = Path("/")
     variables: Variables = Field(default_factory=dict)
@@ -58,6 +97,29 @@ class ModelFile(Section):
     store: AbsolutePath | None = None
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     pinned: bool = False
+    before: Annotated[list[str], BeforeValidator(_units)] = Field(default_factory=list)
+    loader: Annotated[Loader, BeforeValidator(_loader)] = Loader.COMMAND
+    python: str = ""
+    target: str = ""
+    inputs: str = ""
+    device: str = ""
+    precisions: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    shapes: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    compile: bool = False
+    steps: int = 5
+    new_tokens: int = 16
+    min_output_tokens: int = 1
+    tolerance: float | None = None
+    require_device: bool = False
+    caches: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
+    memory: Annotated[int | None, BeforeValidator(_bytes)] = None
+    disk: Annotated[int | None, BeforeValidator(_bytes)] = None
+    options: Variables = Field(default_factory=dict)
+
+    @property
+    def exercise(self) -> Exercise:
+        """Give what the keys say about how the model is exercised."""
+        return Exercise(**{one.name: getattr(self, one.name) for one in fields(Exercise)})
 
 
 def models(directory: Path) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
@@ -107,17 +169,30 @@ def _model(path: Path) -> Model:
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         mistakes = [toml.mistake(fault["loc"], explain(fault, known)) for fault in faults]
+        if not {"command", "loader"} & set(toml.values):
+            mistakes.append(toml.mistake(("command",), _NO_COMMAND))
         raise refuse(mistakes) from error
     try:
         name = check_name(file.name if file.name is not None else path.stem)
     except ValueError as error:
         raise refuse([toml.mistake((), f"the file's name is the model's: {error}; or give a name")]) from error
-    try:
-        program = _program(file.command[0], file.variables)
-    except ValueError as error:
-        raise refuse([toml.mistake(("command",), str(error))]) from error
-    workload = Workload((program, *file.command[1:]), file.directory, dict(file.variables), file.timeout)
-    return Model(name, workload, file.store, file.priority, file.pinned, str(path))
+    exercise = file.exercise
+    mistakes = [toml.mistake((key,), expected) for key, expected in exercise.mistakes()]
+    command: tuple[str, ...] = ()
+    if exercise.loader is not Loader.COMMAND:
+        if file.command is not None:
+            mistakes.append(toml.mistake(("command",), f"the loader {exercise.loader} has none"))
+    elif file.command is None:
+        mistakes.append(toml.mistake(("command",), _NO_COMMAND))
+    else:
+        try:
+            command = (_program(file.command[0], file.variables), *file.command[1:])
+        except ValueError as error:
+            mistakes.append(toml.mistake(("command",), str(error)))
+    if mistakes:
+        raise refuse(mistakes)
+    workload = Workload(command, file.directory, dict(file.variables), file.timeout, exercise)
+    return Model(name, workload, file.store, file.priority, file.pinned, str(path), tuple(file.before))
 
 
 def _program(name: str, variables: Mapping[str, str]) -> str:

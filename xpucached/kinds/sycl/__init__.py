@@ -17,6 +17,7 @@ from xpucached.kinds.sycl.layout import IR_KEY, NUMBER, RTC
 
 NAME: Final = KindName("sycl")
 
+OFF: Final[Mapping[str, str]] = {"SYCL_CACHE_PERSISTENT": "0"}
 TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
 
 scan = store.scan
@@ -98,6 +99,12 @@ def locate(process: Process) -> tuple[Path, str] | None:
         return None
     path = Path(os.path.normpath(root if root.startswith("/") else f"{process.directory}/{root}"))
     return path, via
+
+
+def enabled(process: Process) -> bool:
+    """Tell whether the cache is on in a process, by its environment or by the runtime's configuration file."""
+    configured, _ = _configuration(process)
+    return process.variables.get("SYCL_CACHE_PERSISTENT", configured.get("SYCL_CACHE_PERSISTENT")) == "1"
 
 
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ")

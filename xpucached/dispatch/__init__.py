@@ -1,0 +1,430 @@
+"""Act: one job, one child.  Touches processes, and a temporary directory of the child's own.
+
+A model is not our code: it may print without end, fork daemons, ignore SIGTERM, take all memory, or fail.  Whatever
+happens becomes an `Execution`; nothing that it started outlives it: its parent is a `warden`, who ends the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import psutil
+
+from xpucached.dispatch import children
+from xpucached.dispatch.building import Builder
+from xpucached.dispatch.telling import Seen, Told, read_seen, read_told
+from xpucached.domain import EntryKey, Environment, Loader, Outcome, Pass, Variant, Workload
+
+Trace = Callable[[Iterable[str]], tuple[frozenset[EntryKey], frozenset[EntryKey]]]
+"""Reads trace lines: keys created, keys used."""
+
+_GRACE: Final = 5.0
+"""So long a child may take to end itself after SIGTERM."""
+_LAST: Final = 30.0
+"""So long the warden may take to end everybody."""
+_TAIL: Final = 16 << 10
+"""So much of a child's output is kept: enough for a traceback."""
+_LINE: Final = 64 << 10
+"""A longer line is no trace; it is kept in pieces."""
+_DISK: Final = 10 << 30
+"""Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
+_SHARE: Final = 0.9
+"""Of the memory that is free when a child starts, so much it may take."""
+_LEAST: Final = 256 << 20
+
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+_NOT_FOR_CHILDREN: Final = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What happened to one child."""
+
+    outcome: Outcome | None  #: None: it ended by itself, with exit status 0
+    seconds: float
+    cpu_seconds: float
+    peak_rss: int
+    exit_status: int | None
+    detail: str
+    output: str
+    created: frozenset[EntryKey] = frozenset()
+    used: frozenset[EntryKey] = frozenset()
+    traced: bool = False
+    told: Told | None = None  #: what the worker said
+    engines: Mapping[str, int] = field(default_factory=dict)  #: PCI address to the time its engines worked for it
+
+    def as_pass(self) -> Pass:
+        """Give what the history keeps."""
+        return Pass(self.seconds, self.cpu_seconds, self.peak_rss, self.exit_status, len(self.created), len(self.used))
+
+
+@dataclass(slots=True)
+class _Output:
+    """What a child prints: the trace is read as it comes, of the rest the end is kept."""
+
+    trace: Trace
+    tail: bytearray = field(default_factory=bytearray)
+    partial: dict[int, bytes] = field(default_factory=dict)
+    created: set[EntryKey] = field(default_factory=set)
+    used: set[EntryKey] = field(default_factory=set)
+    traced: bool = False
+
+    def feed(self, descriptor: int, data: bytes) -> None:
+        lines = (self.partial.pop(descriptor, b"") + data).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > _LINE:
+            lines.append(rest)
+            rest = b""
+        self.partial[descriptor] = rest
+        self._take(lines)
+
+    def finish(self) -> None:
+        self._take([rest for rest in self.partial.values() if rest])
+        self.partial.clear()
+
+    def _take(self, lines: list[bytes]) -> None:
+        texts = [line.decode("utf-8", "surrogateescape") for line in lines]
+        created, used = self.trace(texts)
+        self.traced = self.traced or bool(created or used)
+        self.created |= created
+        self.used |= used
+        for line, text in zip(lines, texts, strict=True):
+            if "ersistent Cache]: " not in text and "*** Code caching: " not in text:
+                self.tail += line + b"\n"
+        del self.tail[:-_TAIL]
+
+    @property
+    def text(self) -> str:
+        return self.tail.decode("utf-8", "backslashreplace").replace("\0", "\\x00").strip()
+
+
+class Dispatch:
+    """Runs children, one at a time per call, with the variables that all of them get."""
+
+    def __init__(self, base: Mapping[str, str], instance: str) -> None:
+        """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory."""
+        self._instance = instance
+        self._base = {name: value for name, value in base.items() if name not in _NOT_FOR_CHILDREN}
+        self._base = {name: value for name, value in self._base.items() if not name.startswith("XPUCACHED_")}
+
+    def builder(self, environment: Environment, variables: Mapping[str, str], command: Sequence[str] = ()) -> Builder:
+        """Give a compiler for an environment, for programs with these variables; it starts with its first recipe.
+
+        ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.
+        """
+        return Builder({**self._base, **variables}, environment, self._instance, command)
+
+    async def end_orphans(self) -> int:
+        """End what a predecessor of this daemon that was killed left running; say how many there were."""
+        return await asyncio.to_thread(children.end_marked, f"{self._instance}:")
+
+    async def execute(
+        self,
+        workload: Workload,
+        variables: Mapping[str, str],
+        trace: Trace,
+        *,
+        polite: bool,
+        variant: Variant | None = None,
+        compare: bool = False,
+    ) -> Execution:
+        """Run one variant of a workload once.  ``variables`` stand above the workload's own.
+
+        With ``compare`` a low precision is compared with float32, if the workload asks for it.  When the calling task
+        is cancelled the child ends first, and `asyncio.CancelledError` goes on.
+        """
+        job = "measure" if variant is not None or workload.exercise.loader is not Loader.COMMAND else ""
+        return await self._run(
+            _Job(workload, variant or Variant(workload.exercise.device), job, compare=compare), variables, trace, polite
+        )
+
+    async def devices(self, workload: Workload, variables: Mapping[str, str]) -> tuple[str, ...] | Execution:
+        """Ask the workload's interpreter for one device of each distinct environment; or give how that failed."""
+        job = _Job(workload, Variant(workload.exercise.device), "devices", compare=False)
+        done = await self._run(job, variables, lambda _: (frozenset(), frozenset()), polite=False)
+        if done.told is not None and done.told.devices and done.outcome is None:
+            return done.told.devices
+        return done
+
+    async def _run(self, job: _Job, variables: Mapping[str, str], trace: Trace, polite: bool) -> Execution:  # noqa: FBT001
+        mark = f"{self._instance}:{uuid4().hex}"
+        environment = {**self._base, **job.workload.variables, **variables, children.MARK: mark}
+        cancel = threading.Event()
+        thread = asyncio.create_task(asyncio.to_thread(_execute, job, environment, trace, cancel, polite=polite))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            cancel.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await thread
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one child is to do."""
+
+    workload: Workload
+    variant: Variant
+    what: str
+    compare: bool
+
+    @property
+    def by_worker(self) -> bool:
+        return self.what == "devices" or self.workload.exercise.loader is not Loader.COMMAND
+
+    def command(self, descriptor: int) -> tuple[str, ...]:
+        """Give the words to start; of a plain command, with the variant in the places that ask for it."""
+        if self.by_worker:
+            return (self.workload.exercise.python, str(_PACKAGE / "worker.py"), "--fd", str(descriptor))
+        if self.workload.exercise.is_plain:
+            return self.workload.command
+        return tuple(self._filled(word) for word in self.workload.command)
+
+    def _filled(self, word: str) -> str:
+        variant = self.variant
+        for key, text in (("device", variant.device), ("precision", variant.precision), ("shape", variant.shape)):
+            word = word.replace(f"{{{key}}}", text)
+        return word
+
+    def order(self, token: str) -> bytes:
+        """Give what the worker reads."""
+        if not self.by_worker:
+            return b""
+        return json.dumps(
+            {
+                "token": token,
+                "what": self.what,
+                "compare": self.compare,
+                "variant": dataclasses.asdict(self.variant),
+                "exercise": dataclasses.asdict(self.workload.exercise),
+            },
+            default=str,
+        ).encode()
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    place = tempfile.mkdtemp(prefix="xpucached-")
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _descriptors() -> Iterator[set[int]]:
+    """Give a set; what is in it at the end is closed."""
+    ours: set[int] = set()
+    try:
+        yield ours
+    finally:
+        for descriptor in ours:
+            os.close(descriptor)
+
+
+def _in_memory(name: str, content: bytes) -> int:
+    """Give a descriptor from which these bytes can be read."""
+    descriptor = os.memfd_create(name)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _execute(
+    job: _Job, environment: Mapping[str, str], trace: Trace, cancel: threading.Event, *, polite: bool
+) -> Execution:
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(_scratch())
+        ours = stack.enter_context(_descriptors())
+        token = uuid4().hex
+        variables = {**environment, "TMPDIR": scratch, "TMP": scratch, "TEMP": scratch}
+        ours |= {stdin := _in_memory("order", job.order(token))}
+        ours |= {given := _in_memory("environment", json.dumps(variables).encode())}
+        (hears, orders), (reports, seen), (answers, told) = pipes = os.pipe(), os.pipe(), os.pipe()
+        ours |= {descriptor for pair in pipes for descriptor in pair}
+        exercise = job.workload.exercise
+        memory = exercise.memory or max(int(psutil.virtual_memory().available * _SHARE), _LEAST)
+        began = time.monotonic()
+        warden = subprocess.Popen(  # noqa: S603 - our own module; what it starts was registered by who may run it
+            [
+                *(sys.executable, "-I", "-S", "-B", str(_PACKAGE / "warden.py")),
+                *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
+                *("--memory", str(memory), "--disk", str(exercise.disk or _DISK), "--scratch", scratch),
+                *("--directory", str(job.workload.directory), "--", *job.command(told)),
+            ],
+            env={},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(hears, seen, told, given),
+            start_new_session=True,
+        )
+        for descriptor in (hears, seen, told):
+            ours.remove(descriptor)
+            os.close(descriptor)
+        if polite:
+            children.be_polite(warden.pid)
+        ear = _Ear(warden, _Output(trace), {reports: bytearray(), answers: bytearray()})
+        try:
+            stopped = _attend(ear, job.workload.timeout, cancel, began, orders)
+        finally:
+            children.signal_group(warden.pid, signal.SIGKILL)
+            # Whoever killed the warden is found by the mark, if he still carries it.
+            children.end_marked(environment[children.MARK])
+            warden.wait()
+            for stream in (warden.stdout, warden.stderr):
+                if stream is not None:
+                    stream.close()
+        ear.output.finish()
+        known = read_seen(bytes(ear.heard[reports]))
+        said = read_told(bytes(ear.heard[answers]), token)
+        return _execution(job, ear.output, known, said, stopped, time.monotonic() - began)
+
+
+def _execution(
+    job: _Job, output: _Output, seen: Seen | None, told: Told | None, stopped: Outcome | None, seconds: float
+) -> Execution:
+    outcome, detail = stopped, ""
+    status = seen.status if seen is not None else None
+    if seen is None:
+        outcome, detail = stopped or Outcome.FAILED, "its warden was ended"
+    elif seen.error:
+        outcome, detail = stopped or Outcome.FAILED, seen.error
+    elif stopped is None:
+        outcome, detail = _judged(job, seen, told)
+    if stopped is Outcome.TIMED_OUT:
+        detail = f"still running after {job.workload.timeout:g} s"
+    elif stopped is Outcome.CANCELLED:
+        detail = "cancelled"
+    if seen is not None and seen.left:
+        detail += f"; processes that could not be ended: {', '.join(map(str, seen.left))}"
+    return Execution(
+        outcome,
+        seen.seconds if seen is not None and not seen.error else seconds,
+        seen.cpu if seen is not None else 0.0,
+        seen.peak if seen is not None else 0,
+        status,
+        detail,
+        output.text,
+        frozenset(output.created),
+        frozenset(output.used - output.created),
+        output.traced,
+        told,
+        seen.engines if seen is not None else {},
+    )
+
+
+def _judged(job: _Job, seen: Seen, told: Told | None) -> tuple[Outcome | None, str]:
+    """Say how a child ended that nobody stopped, save its warden."""
+    status = seen.status
+    if seen.outcome is not None:
+        return seen.outcome, seen.detail
+    if status is None:
+        return Outcome.FAILED, "its end was not seen"
+    if status == -signal.SIGXFSZ:
+        return Outcome.OVER_DISK, f"it wrote a file of more than {job.workload.exercise.disk or _DISK} bytes"
+    if status < 0:
+        return Outcome.FAILED, f"ended by {children.signal_name(-status)}"
+    if told is not None and told.outcome is not None:
+        return told.outcome, told.problem
+    if status > 0:
+        return Outcome.FAILED, f"exit status {status}"
+    if job.by_worker and told is None:
+        return Outcome.FAILED, "the model's code left the process before its end was told"
+    return None, ""
+
+
+@dataclass(slots=True)
+class _Ear:
+    """What is heard of one child: what it prints, and what is said on other descriptors."""
+
+    warden: subprocess.Popen[bytes]
+    output: _Output
+    heard: dict[int, bytearray]
+
+
+def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, orders: int) -> Outcome | None:
+    """Read what the child prints until its warden ends; have it ended when its time is up."""
+    stopped: Outcome | None = None
+    next_at: float | None = None
+    steps = iter((b"t", b"k"))
+    with selectors.DefaultSelector() as selector:
+        streams = [stream.fileno() for stream in (ear.warden.stdout, ear.warden.stderr) if stream is not None]
+        for descriptor in (*streams, *ear.heard):
+            os.set_blocking(descriptor, False)
+            selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            _read_some(selector, ear)
+            if ear.warden.poll() is not None:
+                # What was printed last is still in the pipe.  Somebody who got away may hold the other end for ever,
+                # so only what is there is read.
+                for _ in range(64):
+                    if not _read_some(selector, ear, wait=0.0):
+                        break
+                return stopped
+            now = time.monotonic()
+            if stopped is None and cancel.is_set():
+                stopped = Outcome.CANCELLED
+            elif stopped is None and now - began >= timeout:
+                stopped = Outcome.TIMED_OUT
+            if stopped is not None and (next_at is None or now >= next_at):
+                order = next(steps, None)
+                next_at = now + (_GRACE if order == b"t" else _LAST)
+                if order is None:
+                    ear.warden.kill()
+                else:
+                    with contextlib.suppress(OSError):
+                        os.write(orders, order)
+
+
+def _read_some(selector: selectors.BaseSelector, ear: _Ear, wait: float = children.TICK) -> bool:
+    if not selector.get_map():
+        if wait:
+            # Everything is closed, so the end is near.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                ear.warden.wait(wait)
+        return False
+    read = False
+    for key, _ in selector.select(wait):
+        try:
+            data = os.read(key.fd, 1 << 16)
+        except BlockingIOError:
+            continue
+        except OSError:
+            data = b""
+        if not data:
+            selector.unregister(key.fd)
+        elif key.fd in ear.heard:
+            # The model's code may write there too: of what is too long, the end counts.
+            ear.heard[key.fd] += data
+            del ear.heard[key.fd][: -(1 << 20)]
+        else:
+            ear.output.feed(key.fd, data)
+        read = read or bool(data)
+    return read

@@ -1,0 +1,172 @@
+"""Act: the compiler of one environment, in a child of its own.  Touches processes only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from xpucached.dispatch import children
+from xpucached.domain import Environment, Recipe
+
+_START: Final = 60.0
+"""Seconds for a driver to load."""
+_RESIDENT: Final = 4 << 30
+"""Bytes of memory that one compiler may really hold; the largest programs seen take one and a half."""
+_MEMORY: Final = 12 << 30
+"""Bytes of address space for one compiler; a device that maps its memory takes most of it."""
+_LARGEST: Final = 256 << 20
+"""Bytes of one binary that we take into this process."""
+_HEAD: Final = 64 << 10
+
+
+class BuildFailed(Exception):
+    """A compiler refused a recipe, crashed on it, or took too long."""
+
+
+class BuildHung(BuildFailed):
+    """A compiler took too long."""
+
+
+class Builder:
+    """A compiler in a child of its own, started again when a recipe has crashed it.  Used from one thread."""
+
+    def __init__(
+        self, base: Mapping[str, str], environment: Environment, instance: str, command: Sequence[str] = ()
+    ) -> None:
+        """``base`` are the variables of programs on this host; ``environment`` is what to compile for."""
+        self._base = {**base, children.MARK: f"{instance}:builder"}
+        self._command = [sys.executable]
+        if command:
+            # A loader that is named starts no link, and the program does not see where its modules were installed.
+            self._command = [*command, os.path.realpath(sys.executable)]
+            self._base["PYTHONPATH"] = os.fspath(Path(__file__).resolve().parents[2])
+        self._environment = environment
+        self._child: subprocess.Popen[bytes] | None = None
+        self._answers = -1
+
+    def build(self, recipe: Recipe, cancel: threading.Event, limit: float = 300.0) -> tuple[bytes, float]:
+        """Compile within ``limit`` seconds: the binary, and the seconds it took.  Raises `BuildFailed`, `BuildHung`."""
+        if self._child is None:
+            self._start(cancel)
+        child = self._child
+        if child is None or child.stdin is None:
+            raise BuildFailed("the compiler could not be started")
+        head = json.dumps({"id": 1, "options": len(recipe.options), "image": len(recipe.image)}).encode()
+        try:
+            child.stdin.write(head + b"\n" + recipe.options + recipe.image)
+            child.stdin.flush()
+            answer = self._line(cancel, limit)
+            seconds = answer.get("seconds")
+            size = answer.get("binary")
+            if isinstance(size, int) and isinstance(seconds, float) and 0 < size <= _LARGEST:
+                return self._read(size, cancel, limit), seconds
+        except OSError as error:
+            self.close()
+            raise BuildFailed(f"the compiler ended: {error.strerror}") from error
+        except BuildFailed:
+            self.close()
+            raise
+        if not isinstance(answer.get("error"), str):
+            self.close()
+        raise BuildFailed(str(answer.get("error", "the compiler gave no binary")))
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if self._answers >= 0:
+            os.close(self._answers)
+            self._answers = -1
+        if child is not None:
+            children.signal_group(child.pid, signal.SIGKILL)
+            child.wait()
+            if child.stdin is not None:
+                with contextlib.suppress(OSError):
+                    child.stdin.close()
+
+    def _start(self, cancel: threading.Event) -> None:
+        one = self._environment
+        backend = "level-zero" if "level-zero" in one.platform.lower() else "opencl"
+        reading, writing = os.pipe()
+        command = [*self._command, "-B", "-m", "xpucached.builder", "--backend", backend, "--fd", str(writing)]
+        command += ["--memory", str(_MEMORY)]
+        command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
+        try:
+            self._child = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                env=self._base,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reading)
+            raise BuildFailed(f"the compiler could not be started: {error.strerror}") from error
+        finally:
+            os.close(writing)
+        self._answers = reading
+        children.be_polite(self._child.pid)
+        try:
+            ready = self._line(cancel, _START)
+        except BuildFailed:
+            self.close()
+            raise
+        if ready.get("ready") is not True:
+            self.close()
+            raise BuildFailed(str(ready.get("error", "the compiler is not ready")))
+
+    def _weigh(self) -> None:
+        """Stop a compiler that takes too much memory, before the host runs out of it."""
+        if self._child is None:
+            return
+        with contextlib.suppress(psutil.Error, OSError):
+            resident: int = psutil.Process(self._child.pid).memory_info().rss
+            if resident > _RESIDENT:
+                raise BuildFailed(f"the compiler took more than {_RESIDENT >> 20} MiB of memory")
+
+    def _line(self, cancel: threading.Event, patience: float) -> Mapping[str, object]:
+        """Read one answer's head.  The child runs foreign code: it may say anything, or nothing."""
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            line += self._read(1, cancel, patience)
+            if len(line) > _HEAD:
+                raise BuildFailed("the compiler's answer cannot be read")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise BuildFailed("the compiler's answer cannot be read") from error
+        if not isinstance(answer, dict):
+            raise BuildFailed("the compiler's answer cannot be read")
+        return answer
+
+    def _read(self, size: int, cancel: threading.Event, patience: float) -> bytes:
+        content = bytearray()
+        end = time.monotonic() + patience
+        while len(content) < size:
+            if cancel.is_set():
+                raise BuildFailed("cancelled")
+            if time.monotonic() > end:
+                raise BuildHung(f"the compiler took longer than {patience:g} s")
+            if not select.select([self._answers], [], [], children.TICK)[0]:
+                self._weigh()
+                continue
+            part = os.read(self._answers, min(size - len(content), 1 << 20))
+            if not part:
+                status = self._child.wait() if self._child is not None else 0
+                how = f"by {children.signal_name(-status)}" if status < 0 else f"with status {status}"
+                raise BuildFailed(f"the compiler ended {how}")
+            content += part
+        return bytes(content)

@@ -1,0 +1,130 @@
+"""Act: what the warden and the worker say, read with the suspicion that foreign code deserves.  Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from xpucached.domain import Figures, Outcome, RanOn
+
+_TEXT: Final = 2000
+_MANY: Final = 100
+_LARGEST: Final = 1 << 62
+_OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
+_WHOLE: Final = frozenset({"tokens", "device_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the warden saw."""
+
+    status: int | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    cpu: float = 0.0
+    peak: int = 0
+    left: tuple[int, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the worker told."""
+
+    outcome: Outcome | None = None
+    problem: str = ""
+    ran_on: RanOn = RanOn.UNKNOWN
+    device: str = ""
+    evidence: tuple[str, ...] = ()
+    figures: Figures | None = None
+    devices: tuple[str, ...] = ()
+
+
+def read_seen(content: bytes) -> Seen | None:
+    """Read the warden's line; None if there is none, which means that he was killed."""
+    said = _object(content.strip().rpartition(b"\n")[2])
+    if said is None:
+        return None
+    status = said.get("status")
+    engines: dict[str, int] = {}
+    for pair in _list(said.get("engines")):
+        match pair:
+            case [str(device), int(spent)]:
+                engines[device] = engines.get(device, 0) + spent
+    return Seen(
+        status if isinstance(status, int) else None,
+        _outcome(said.get("outcome")),
+        _text(said.get("detail")),
+        _text(said.get("error")),
+        _number(said.get("seconds")) or 0.0,
+        _number(said.get("cpu")) or 0.0,
+        int(_number(said.get("peak")) or 0),
+        tuple(one for one in _list(said.get("left")) if isinstance(one, int)),
+        engines,
+    )
+
+
+def read_told(content: bytes, token: str) -> Told | None:
+    """Read the worker's last line that carries the token; the model's code may have written there, too."""
+    for line in reversed(content.split(b"\n")):
+        said = _object(line)
+        if said is not None and said.get("token") == token and isinstance(said.get("report"), dict):
+            return _told(_mapping(said["report"]))
+    return None
+
+
+def _told(said: Mapping[str, object]) -> Told:
+    ran_on = said.get("ran_on")
+    return Told(
+        _outcome(said.get("outcome")),
+        _text(said.get("problem")),
+        RanOn(str(ran_on)) if ran_on in set(RanOn) else RanOn.UNKNOWN,
+        _text(said.get("device")),
+        tuple(_text(one) for one in _list(said.get("evidence"))),
+        _figures(said.get("figures")),
+        tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and len(one) < _MANY),
+    )
+
+
+def _figures(said: object) -> Figures | None:
+    if not isinstance(said, dict):
+        return None
+    numbers = {one.name: _number(said.get(one.name)) for one in fields(Figures)}
+    whole = {name: int(number) for name, number in numbers.items() if name in _WHOLE and number is not None}
+    parts = {name: number for name, number in numbers.items() if name not in _WHOLE}
+    return Figures(**parts, **whole)  # type: ignore[arg-type] # which are whole is said above
+
+
+def _object(line: bytes) -> Mapping[str, object] | None:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value[:_MANY] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value[:_TEXT].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if abs(value) < _LARGEST else None
+
+
+def _outcome(value: object) -> Outcome | None:
+    return Outcome(str(value)) if value in _OUTCOMES else None

@@ -1,0 +1,186 @@
+"""Decide: why a model is cold, slow, or warm in vain, and what mends it.  Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import (
+    Cause,
+    Diagnosis,
+    Figure,
+    Finding,
+    Outcome,
+    Safety,
+    WarmReason,
+    Warmth,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from xpucached.domain import Application, Assay, Baseline, IndexedEntry, Model, ModelStatus
+
+_CAUSES: Final = {
+    WarmReason.NEVER: Cause.NEVER,
+    WarmReason.CHANGED: Cause.CHANGED,
+    WarmReason.DRIVER: Cause.DRIVER,
+    WarmReason.LOST: Cause.LOST,
+    WarmReason.RETRY: Cause.FAILED,
+    WarmReason.MANUAL: Cause.NEVER,
+}
+
+_LEVELS: Final = 4
+"""Directories of an entry's key: device, image, constants, options.  The slot is behind them."""
+
+_NAMED: Final = 3
+
+
+def diagnose(
+    status: ModelStatus,
+    *,
+    runtimes: Sequence[Assay] = (),
+    store: Path,
+    applications: Sequence[Application] = (),
+    entries: Sequence[IndexedEntry] = (),
+    baselines: Sequence[Baseline] = (),
+    uid: int,
+) -> Diagnosis:
+    """Name every reason why a model is cold or slow, the one to mend first in front.
+
+    ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
+    those of all stores, ``uid`` is ours.  First comes what keeps the model itself cold, then what keeps its application
+    from what is warm, then what makes it slow all the same.
+    """
+    name = status.model.name
+    findings = [
+        *_own(status),
+        *_crashes(status, runtimes),
+        *_outside(status.model, store, applications, uid),
+        *_elsewhere(status.model, store, entries),
+        *_slower(status.model, baselines),
+    ]
+    return Diagnosis(name, status.warmth, tuple(findings), tuple(runtimes))
+
+
+def trusted(status: ModelStatus, runtimes: Iterable[Assay]) -> bool:
+    """Tell whether a model's application may be told to switch the cache on.
+
+    With a runtime that crashes some programs it may once this very model was seen to run with it; and never one that
+    was seen to crash.
+    """
+    run = status.run
+    if run is not None and run.outcome is Outcome.CRASHED:
+        return False
+    return status.warmth is Warmth.WARM or all(one.safety is not Safety.UNSAFE for one in runtimes)
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["xpucachectl", *words])
+
+
+def _own(status: ModelStatus) -> Iterable[Finding]:
+    name = status.model.name
+    if status.warmth is Warmth.WARM:
+        return
+    run = status.run
+    if status.reason is None and status.warmth is Warmth.COLD:
+        yield Finding(Cause.NO_DEVICE, status.why, _command("devices"))
+    elif status.warmth is Warmth.WARMING:
+        yield Finding(Cause.WARMING, f"it is being warmed just now; {status.why}", _command("jobs"))
+    elif run is not None and run.outcome is Outcome.CRASHED:
+        # The command is given with what was found out about the runtime.
+        return
+    elif status.warmth is Warmth.FAILED:
+        yield Finding(Cause.FAILED, status.why, _command("runs", name))
+    else:
+        cause = _CAUSES.get(status.reason or WarmReason.NEVER, Cause.NEVER)
+        yield Finding(cause, status.why, _command("prewarm", name))
+
+
+def _crashes(status: ModelStatus, runtimes: Sequence[Assay]) -> Iterable[Finding]:
+    run = status.run
+    unsafe = [one for one in runtimes if one.safety is Safety.UNSAFE]
+    name = status.model.name
+    if run is not None and run.outcome is Outcome.CRASHED:
+        which = f" (its runtime {unsafe[0].library} is known for that)" if unsafe else ""
+        message = f"{run.detail}{which}; leave the cache off for it, or install another runtime and prewarm it again"
+        yield Finding(Cause.CRASH, message, _command("env", name))
+    elif unsafe and status.warmth is not Warmth.WARM:
+        message = (
+            f"its SYCL runtime {unsafe[0].library} crashes some programs when the cache is on, and this model was not"
+            f" seen to run with it yet: {unsafe[0].evidence}"
+        )
+        yield Finding(Cause.UNSAFE, message, _command("prewarm", name))
+
+
+def _outside(model: Model, store: Path, applications: Sequence[Application], uid: int) -> Iterable[Finding]:
+    for one in applications:
+        who = f"process {one.pid} of {one.unit}"
+        drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {shlex.quote(one.unit)})"
+        if not one.visible:
+            message = f"{who} runs as user {one.uid}, and we may not see whether it uses the cache"
+            yield Finding(Cause.HIDDEN, message, f"systemctl show -p Environment {shlex.quote(one.unit)}")
+        elif not one.enabled:
+            yield Finding(Cause.CACHE_OFF, f"the cache is off in {who}: it compiles everything itself", drop_in)
+        elif one.store is None or one.store == store:
+            continue
+        elif one.uid != uid:
+            message = (
+                f"{who} runs as user {one.uid} and caches in {one.store}, which is that user's; this model was warmed"
+                f" in {store} as user {uid}"
+            )
+            mend = f"run xpucached --user as user {one.uid}, and register the model there"
+            yield Finding(Cause.FOREIGN_STORE, message, mend)
+        else:
+            message = f"{who} caches in {one.store}, but the model was warmed in {store}"
+            yield Finding(Cause.OTHER_STORE, message, drop_in)
+
+
+def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> Iterable[Finding]:
+    """Look for programs that were compiled from the model's images, but under another key or in another store."""
+    mine = [one for one in entries if model.name in one.models and one.entry.id.store.root == store]
+    images = {parts[:2]: one for one in mine if (parts := _parts(one)) is not None}
+    options = {parts for one in mine if (parts := _parts(one)) is not None}
+    differing: dict[str, int] = {}
+    others: dict[Path, int] = {}
+    for one in entries:
+        parts = _parts(one)
+        if parts is None or model.name in one.models or parts[:2] not in images:
+            continue
+        if one.entry.id.store.root != store:
+            others[one.entry.id.store.root] = others.get(one.entry.id.store.root, 0) + 1
+        elif parts not in options:
+            words = one.entry.options or "none"
+            differing[words] = differing.get(words, 0) + 1
+    if differing:
+        theirs = ", ".join(repr(words) for words in sorted(differing)[:_NAMED])
+        ours = ", ".join(sorted({repr(one.entry.options or "none") for one in images.values()})[:_NAMED])
+        message = (
+            f"{sum(differing.values())} of its programs were compiled by somebody else under another key: build options"
+            f" {theirs}, but {ours} when it was warmed; give it the application's variables"
+            " (SYCL_PROGRAM_COMPILE_OPTIONS and the like)"
+        )
+        yield Finding(Cause.OPTIONS, message, _command("model", "show", model.name))
+    for root, number in sorted(others.items()):
+        message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
+        yield Finding(Cause.OTHER_STORE, message, _command("env", model.name))
+
+
+def _parts(one: IndexedEntry) -> tuple[str, ...] | None:
+    parts = tuple(one.entry.id.key.split("/"))[:_LEVELS]
+    return parts if len(parts) == _LEVELS else None
+
+
+_SLOW: Final = frozenset({Figure.COLD, Figure.WARM, Figure.STEADY, Figure.CPU})
+
+
+def _slower(model: Model, baselines: Sequence[Baseline]) -> Iterable[Finding]:
+    for one in baselines:
+        if one.worse and one.figure in _SLOW and one.median is not None:
+            usual = f"{one.median:.3g} (median of {one.samples - 1})"
+            message = (
+                f"{one.variant}: {one.figure.replace('-', ' ')}: {one.newest:.3g} in the newest run, {usual} before"
+            )
+            yield Finding(Cause.SLOWER, message, _command("model", "history", model.name))

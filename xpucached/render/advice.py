@@ -1,0 +1,106 @@
+"""Door: advice as text: why a model is cold or slow, and its figures over time.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import Figure, Safety, Warmth
+from xpucached.render.text import Cell, Colour, age, facts, plain, seconds, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpucached.domain import Assay, Baseline, Diagnosis, Finding, Problem
+    from xpucached.render.text import Look
+
+_BYTES: Final = frozenset({Figure.MEMORY, Figure.DEVICE_MEMORY})
+_SAFETIES: Final = {Safety.SAFE: Colour.GREEN, Safety.UNSAFE: Colour.RED, Safety.UNKNOWN: Colour.YELLOW}
+
+
+def why(value: Diagnosis, look: Look) -> str:
+    """Write the first reason and what mends it; below, whatever else there is."""
+    parts: list[str] = []
+    if value.findings:
+        parts.append(_finding(value.findings[0], look))
+        if value.findings[1:]:
+            parts.append(section("Besides", "\n".join(_finding(one, look) for one in value.findings[1:]), look))
+    else:
+        warm = value.warmth is Warmth.WARM
+        text = "warm, and nothing speaks against it" if warm else f"{value.warmth}, and no reason was found"
+        parts.append(look.paint(f"{plain(value.model)}: {text}", Colour.GREEN if warm else Colour.YELLOW))
+    if value.runtimes:
+        parts.append(section("Its SYCL runtimes", "\n".join(_assay(one, look) for one in value.runtimes), look))
+    return "\n\n".join(parts)
+
+
+def _finding(one: Finding, look: Look) -> str:
+    text = f"{look.paint('!', Colour.YELLOW)} {plain(one.message)} ({one.cause})"
+    return f"{text}\n  {plain(one.command)}" if one.command else text
+
+
+def _assay(one: Assay, look: Look) -> str:
+    return f"{plain(str(one.library))}: {look.paint(one.safety, _SAFETIES[one.safety])}\n  {plain(one.evidence)}"
+
+
+def history(values: Sequence[Baseline], look: Look) -> str:
+    """Write one line per figure of each variant and environment."""
+    if not values:
+        return "no figures yet"
+    rows: list[list[str | Cell]] = [
+        [
+            one.variant,
+            one.host,
+            one.figure,
+            Cell(_figure(one.figure, one.newest), Colour.RED if one.worse else None),
+            _figure(one.figure, one.median),
+            _figure(one.figure, one.deviation),
+            str(one.samples),
+            Cell("worse", Colour.RED) if one.worse else "-",
+            age(one.at, look.now),
+        ]
+        for one in values
+    ]
+    heads = ("VARIANT", "HOST", "FIGURE", "NEWEST", "MEDIAN", "MAD", "RUNS", "VERDICT", "AT")
+    return table(heads, rows, look, right="NEWEST MEDIAN MAD RUNS")
+
+
+def usual(values: Sequence[Baseline], look: Look) -> str:
+    """Write the figures of a model for its own page: a line each, in the environment of its newest run."""
+    newest = max(values, key=lambda one: one.at).host if values else ""
+    return facts(
+        [
+            (
+                f"{one.variant}, {one.figure}",
+                f"{_figure(one.figure, one.newest)}"
+                + (f", usually {_figure(one.figure, one.median)} ({one.samples - 1} runs)" if one.samples > 1 else "")
+                + (": worse" if one.worse else ""),
+            )
+            for one in values
+            if one.host == newest
+        ],
+        look,
+    )
+
+
+def _figure(figure: Figure, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return size(round(value)) if figure in _BYTES else seconds(value)
+
+
+def caution(value: Diagnosis) -> tuple[str, ...]:
+    """Give the sentences that belong above the variables of a model: what is unsafe, and what to do."""
+    unsafe = [one for one in value.runtimes if one.safety is Safety.UNSAFE]
+    lines = [f"{one.library} is unsafe with the cache on for some programs: {one.evidence}" for one in unsafe]
+    if unsafe and value.warmth is Warmth.WARM:
+        lines.append(f"{value.model} was run with it without a crash, so the cache is on here")
+    lines += [f"{one.message}; {one.command}" for one in value.findings if one.cause in _CAUTIONS]
+    return tuple(plain(line) for line in lines)
+
+
+_CAUTIONS: Final = frozenset({"unsafe-runtime", "crashed-with-cache"})
+
+
+def unsafe(values: Sequence[Problem]) -> tuple[str, ...]:
+    """Give the sentences that belong above the variables of the managed store."""
+    return tuple(plain(f"{one.message}; {one.hint}") for one in values if one.code == "unsafe-runtime")

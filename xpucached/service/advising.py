@@ -1,0 +1,143 @@
+"""Advice: which runtimes the cache may be switched on with, why a model is cold or slow, what is usual for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import host, planning
+from xpucached.domain import Application, Problem, Safety
+from xpucached.errors import NotFound
+from xpucached.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from xpucached.domain import Assay, Baseline, Diagnosis, Model, ModelName, ModelStatus, SyclRuntime
+    from xpucached.service.observing import Observing
+    from xpucached.service.warming import Warming
+
+_HISTORY: Final = 60
+"""Runs that figures are compared over."""
+
+
+class Advising:
+    """Finds out and explains."""
+
+    def __init__(self, observing: Observing, warming: Warming) -> None:
+        self._observing = observing
+        self._catalog = observing.catalog
+        self._warming = warming
+        self._assaying = asyncio.Lock()
+        self._unknown: dict[tuple[str, str], Assay] = {}
+        self._found: dict[ModelName, tuple[Assay, ...]] = {}
+
+    async def look(self) -> None:
+        """See that every runtime that a model's program finds was assayed once."""
+        for model in await asyncio.to_thread(self._catalog.models):
+            await self.runtimes(model)
+
+    def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
+        """Say which runtimes are known to be unsafe, of those that these models find."""
+        unsafe: dict[str, tuple[Assay, list[ModelName]]] = {}
+        for status in models:
+            for one in self._found.get(status.model.name, ()):
+                if one.safety is Safety.UNSAFE:
+                    unsafe.setdefault(one.build, (one, []))[1].append(status.model.name)
+        return tuple(_unsafe(one, names) for one, names in unsafe.values())
+
+    async def runtimes(self, model: Model) -> tuple[Assay, ...]:
+        """Give what is known of the runtimes that a model's program finds; find it out, if nobody has yet."""
+        variables = {**self._observing.settings.variables, **model.workload.variables}
+        program = model.workload.exercise.python or next(iter(model.workload.command), "")
+        if not program:
+            return ()
+        found = await asyncio.to_thread(host.runtimes, Path(program), variables)
+        # One after the other: two models with one runtime need one assay.
+        async with self._assaying:
+            known = await asyncio.to_thread(self._catalog.assays, [one.build for one in found])
+            assays = tuple([known.get(one.build) or await self._assay(one, variables) for one in found])
+        self._found[model.name] = assays
+        return assays
+
+    async def _assay(self, runtime: SyclRuntime, variables: Mapping[str, str]) -> Assay:
+        # Without a device nothing can be built, so what is not known now may be known with the next driver.
+        key = (runtime.build, self._observing.present.signature)
+        if key in self._unknown:
+            return self._unknown[key]
+        done = await asyncio.to_thread(host.assay, runtime, variables, self._observing.clock())
+        if done.safety is Safety.UNKNOWN:
+            self._unknown[key] = done
+        else:
+            await asyncio.to_thread(self._catalog.record_assay, done)
+        self._observing.events.post(
+            "runtime-assayed",
+            f"{done.library}: {done.safety}: {done.evidence}",
+            {"library": str(done.library), "safety": done.safety},
+        )
+        return done
+
+    async def diagnose(self, name: ModelName) -> Diagnosis:
+        """Say why a model is cold or slow, and what mends it."""
+        status = await self._status(name)
+        model = status.model
+        found = self._observing.store_of(model)
+        kind = KINDS[found.store.kind]
+
+        def look() -> tuple[Application, ...]:
+            seen = host.of_units(model.before)
+            return tuple(
+                Application(
+                    unit,
+                    one.pid,
+                    one.uid,
+                    bool(one.variables),
+                    kind.enabled(one),
+                    place[0] if (place := kind.locate(one)) is not None else None,
+                )
+                for unit, processes in sorted(seen.items())
+                for one in processes
+                # The helpers of a unit load no runtime; one that we may not look into could be anything.
+                if one.libraries or not one.variables
+            )
+
+        return planning.diagnose(
+            status,
+            runtimes=await self.runtimes(model),
+            store=found.store.root,
+            applications=await asyncio.to_thread(look),
+            entries=await asyncio.to_thread(self._catalog.all_entries),
+            baselines=await self.history(name),
+            uid=os.getuid(),
+        )
+
+    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
+        """Give a model's figures over its last runs."""
+        await asyncio.to_thread(self._catalog.model, name)
+        return planning.baselines(await asyncio.to_thread(self._catalog.runs, name, _HISTORY))
+
+    async def variables(self, name: ModelName) -> Mapping[str, str]:
+        """Give what a model's application has to find in its environment: the cache, if it may be on."""
+        status = await self._status(name)
+        found = self._observing.store_of(status.model)
+        variables = self._observing.variables(found)
+        if planning.trusted(status, await self.runtimes(status.model)):
+            return variables
+        return {**variables, **KINDS[found.store.kind].OFF}
+
+    async def _status(self, name: ModelName) -> ModelStatus:
+        for status in await self._warming.statuses():
+            if status.model.name == name:
+                return status
+        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+
+
+def _unsafe(assay: Assay, models: list[ModelName]) -> Problem:
+    message = (
+        f"{assay.library} crashes some programs when the cache is on: {assay.evidence}; found by the program of"
+        f" {', '.join(sorted(models))}"
+    )
+    hint = f"a model that was warmed with it ran without a crash; for each see: xpucachectl why {min(models)}"
+    return Problem("unsafe-runtime", message, hint, str(assay.library))

@@ -1,0 +1,296 @@
+"""Act: the small parent of one model's child, who ends all that it started; touches processes and /proc.
+
+Whatever a process does to get away (a session of its own, an empty environment, two forks), once its parent has gone
+the kernel makes it a child of its nearest ancestor that asked to be told, and that is this one.  It is started with no
+more than the standard library.  It takes one byte at a time on the descriptor ``--orders``: ``t`` asks everybody to
+end, ``k`` ends them; the end of that pipe means that the daemon has gone, and ends them too.  When nobody is left it
+writes what it saw, as one line of JSON, on the descriptor ``--report``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+_TICK = 0.05
+_LOOK = 0.5  # seconds between looks at what is slow to look at
+_END = 10.0  # so long it tries to end everybody
+_FILES = 200_000  # of a temporary directory that are looked at
+_SPARE = 0.05  # of the machine's memory, and of the temporary directory's file system, that others keep
+
+
+class Watch:
+    """What the family of processes takes."""
+
+    def __init__(self, memory: int, disk: int, scratch: str) -> None:
+        self.memory, self.disk, self.scratch = memory, disk, scratch
+        self.peak = 0
+        self.engines: dict[tuple[str, str], int] = {}  # device and client to nanoseconds
+        self.resident = 0
+        self._looked = 0.0
+        self._free = _free(scratch)
+
+    def exceeded(self, family: list[int]) -> tuple[str, str] | None:
+        """Tell the outcome and a sentence if the family takes more than it may."""
+        taken = sum(_resident(pid) for pid in family)
+        self.peak = max(self.peak, taken)
+        if taken > self.memory:
+            return "over-memory", f"it took {taken} bytes of memory, {self.memory} are allowed"
+        total, available = _machine()
+        if available < total * _SPARE and taken > total * _SPARE:
+            return "over-memory", f"it took {taken} bytes of memory, and left {available} of {total} to the machine"
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return None
+        self._looked = now
+        self.engine_times(family)
+        written = _written(self.scratch)
+        if written > self.disk:
+            return "over-disk", f"it wrote {written} bytes to its temporary directory, {self.disk} are allowed"
+        free, size = _free(self.scratch)
+        if free < size * _SPARE and written > self._free[0] * _SPARE:
+            return "over-disk", f"it wrote {written} bytes to its temporary directory, and left {free} free"
+        return None
+
+    def engine_times(self, family: list[int]) -> None:
+        """Read what the kernel's graphics drivers say about the family's use of their engines."""
+        resident = 0
+        for pid in family:
+            for text in _drm(pid):
+                values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+                key = (values.get("drm-pdev", "?").strip(), values.get("drm-client-id", "?").strip())
+                spent = sum(_number(text) for name, text in values.items() if name.startswith("drm-engine-"))
+                # The xe driver counts cycles, per class of engines.
+                spent += sum(_number(text) for name, text in values.items() if name.startswith("drm-cycles-"))
+                self.engines[key] = max(self.engines.get(key, 0), spent)
+                resident += sum(_number(text) for name, text in values.items() if name.startswith("drm-resident-"))
+        self.resident = max(self.resident, resident)
+
+
+def _number(text: str) -> int:
+    words = text.split()
+    if not words or not words[0].isdigit():
+        return 0
+    return int(words[0]) * {"KiB": 1 << 10, "MiB": 1 << 20}.get(words[1] if len(words) > 1 else "", 1)
+
+
+def _drm(pid: int) -> list[str]:
+    """Give the descriptions of a process's open graphics devices."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/dri/"):  # noqa: PTH115 - many of them
+                    with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as file:  # noqa: PTH123 - many of them
+                        found.append(file.read(1 << 16))
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - many of them
+            pages = file.read().split()
+    except OSError:
+        return 0
+    # What is shared with others, libraries above all, is counted once too often rather than not at all.
+    return (int(pages[1]) - int(pages[2])) * resource.getpagesize() if pages else 0
+
+
+def _machine() -> tuple[int, int]:
+    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - often
+        lines = dict(line.split(":", 1) for line in file)
+    return _number(lines["MemTotal"].replace("kB", "KiB")), _number(lines["MemAvailable"].replace("kB", "KiB"))
+
+
+def _free(scratch: str) -> tuple[int, int]:
+    try:
+        answer = os.statvfs(scratch)
+    except OSError:
+        return 1, 1
+    return answer.f_bavail * answer.f_frsize, answer.f_blocks * answer.f_frsize
+
+
+def _written(scratch: str) -> int:
+    size = count = 0
+    places = [scratch]
+    while places and count < _FILES:
+        with contextlib.suppress(OSError), os.scandir(places.pop()) as entries:
+            for entry in entries:
+                count += 1
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        places.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+    return size
+
+
+def family() -> list[int]:
+    """Give all living descendants of this process."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - many of them
+                # Its name may have blanks and brackets: what comes after the last one is plain.
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    ahead = [os.getpid()]
+    while ahead:
+        mine = children.get(ahead.pop(), [])
+        found += mine
+        ahead += mine
+    return found
+
+
+def _tell(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _reap(main: int) -> int | None:
+    """Take leave of whoever has ended; give the status of the main child if it was among them."""
+    status = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, ended = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == main:
+                status = os.waitstatus_to_exitcode(ended)
+    return status
+
+
+def _end(main: int) -> tuple[int | None, list[int]]:
+    """End everybody; give the main child's status if it ended meanwhile, and who could not be ended."""
+    status = None
+    deadline = time.monotonic() + _END
+    while True:
+        left = family()
+        # Whoever is stopped cannot fork while the others are told.
+        _tell(left, signal.SIGSTOP)
+        _tell(left, signal.SIGKILL)
+        ended = _reap(main)
+        status = ended if ended is not None else status
+        if not left or time.monotonic() > deadline:
+            return status, left
+        time.sleep(0.005)
+
+
+def _attend(child: int, orders: int, watch: Watch) -> tuple[int | None, tuple[str, str] | None]:
+    """Watch until the main child ends or everybody must; give its status, and why it had to end."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(orders, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    while True:
+        # It may have ended before we listened, so first of all it is looked for.
+        status = _reap(child)
+        if status is not None:
+            return status, None
+        for descriptor, _ in poll.poll(_TICK * 1000):
+            if descriptor == wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            elif os.read(orders, 1) == b"t":
+                _tell(family(), signal.SIGTERM)
+            else:
+                return None, None
+        exceeded = watch.exceeded(family())
+        if exceeded is not None:
+            return None, exceeded
+
+
+def main() -> int:
+    """Start the command, watch it, end what it leaves, and tell."""
+    parser = argparse.ArgumentParser(prog="warden")
+    parser.add_argument("--orders", type=int, required=True)
+    parser.add_argument("--report", type=int, required=True)
+    parser.add_argument(
+        "--pass", type=int, action="append", default=[], dest="passed", help="a descriptor for the child"
+    )
+    parser.add_argument("--memory", type=int, required=True, help="bytes that all may take together")
+    parser.add_argument("--disk", type=int, required=True, help="bytes in the temporary directory, and in any one file")
+    parser.add_argument("--scratch", required=True, help="the temporary directory")
+    parser.add_argument("--directory", required=True)
+    parser.add_argument(
+        "--environment", type=int, required=True, help="a descriptor with the child's variables, as JSON"
+    )
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args()
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        most = given.disk if hard == resource.RLIM_INFINITY else min(given.disk, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    # Not in our own environment: what steers the model's loader and interpreter is not for us.
+    with open(given.environment, encoding="utf-8") as file:  # noqa: PTH123 - it is no path
+        variables = json.load(file)
+
+    watch = Watch(given.memory, given.disk, given.scratch)
+    began = time.monotonic()
+    try:
+        child = subprocess.Popen(  # noqa: S603 - the command is the model's, registered by who may run it
+            given.command,
+            cwd=given.directory,
+            env=variables,
+            pass_fds=given.passed,
+            start_new_session=True,
+            preexec_fn=limit,  # noqa: PLW1509 - there are no threads here
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _say(given.report, {"error": f"{given.command[0]} could not be started: {error}"})
+        return 1
+    # The child has its own; what stays open here would keep its readers waiting.
+    for descriptor in (0, 1, 2, *given.passed):
+        os.close(descriptor)
+    status, exceeded = _attend(child.pid, given.orders, watch)
+    seconds = time.monotonic() - began
+    with contextlib.suppress(OSError, ValueError):
+        watch.engine_times(family())
+    late, left = _end(child.pid)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _say(
+        given.report,
+        {
+            "status": status if status is not None else late,
+            "outcome": exceeded[0] if exceeded else "",
+            "detail": exceeded[1] if exceeded else "",
+            "seconds": seconds,
+            "cpu": usage.ru_utime + usage.ru_stime,
+            "peak": max(watch.peak, usage.ru_maxrss * 1024),
+            "left": left,
+            "engines": [[device, spent] for (device, _), spent in watch.engines.items()],
+            "resident": watch.resident,
+        },
+    )
+    return 0
+
+
+def _say(descriptor: int, report: dict[str, object]) -> None:
+    os.write(descriptor, json.dumps(report).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
