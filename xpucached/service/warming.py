@@ -7,7 +7,17 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from xpucached import planning
-from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, Variant, Warmth
+from xpucached.domain import (
+    Attribution,
+    EntryId,
+    ModelStatus,
+    Outcome,
+    PrewarmReport,
+    StoreOrigin,
+    Variant,
+    WarmReason,
+    Warmth,
+)
 from xpucached.errors import NotFound
 from xpucached.service.trying import Trying, concluded, summed
 
