@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ import pytest
 from tests.daemons import daemon
 from tests.test_daemon import driven
 from tests.test_replay import checksum_and_trace, written
+from xpucached import host
+from xpucached.domain import FoundStore, Store, StoreOrigin
+from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,12 +128,29 @@ def test_a_driver_that_is_not_installed_yet_is_ready_when_it_is(
     assert f"would rebuild {made} entries" in planned
     text = replayer.ctl("replay", "--driver-root", str(second.root)).stdout
     assert f"rebuilt {made} entries" in text
+    assert f"the SYCL runtime in {first.lib} itself wrote an entry under such a name" in text
     assert checksum_and_trace(first, second, workload, root) == (truth, 0, made)
     assert checksum_and_trace(first, first, workload, root) == (truth, 0, made)
     assert sorted(str(row["origin"]) for row in replayer.rows("ls")) == ["built-ahead"] * made + ["declared"] * made
     # What compiled once says how long it takes.
     report = replayer.ask("replay", "--driver-root", str(second.root), "--into", str(tmp_path / "x"), "--dry-run")
     assert report["replay"]["plan"]["seconds"] > 0  # type: ignore[index]
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.2", "rt2025.3", "rt2026.2"])
+def test_a_runtime_is_asked_and_writes_an_entry_under_the_name_that_the_driver_gives(
+    name: str, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    real = runtime(name)
+    variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
+    assert host.runtime_folders([], variables)[0] == real.lib
+    (environment,) = host.ask(variables).environments
+    assert host.ask_runtime(real.lib, variables).environments == (environment,)
+    cache = tmp_path / "cache"
+    assert host.build_tiny_program(real.lib, cache, variables, "opencl:cpu")
+    found = sycl.scan(FoundStore(Store(sycl.NAME, cache), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
+    assert [one.environment for one in found.entries] == [environment]
 
 
 NAMED_OTHERWISE = r"""

@@ -16,6 +16,7 @@ from xpucached.host.capacity import strained as strained
 from xpucached.host.drivers import driver_files as driver_files
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
+from xpucached.host.folders import build_tiny_program as build_tiny_program
 from xpucached.host.folders import runtime_folders as runtime_folders
 from xpucached.host.living import of_units as of_units
 from xpucached.host.living import processes as processes

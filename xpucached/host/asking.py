@@ -53,7 +53,7 @@ def ask(
     """
     asked = [(backend, ("--backend", backend)) for backend in backends]
     reports = [
-        _ask_one(who, question, variables, timeout, (*command, *_python(command), probe)) for who, question in asked
+        _ask_one(who, question, variables, timeout, (*command, *python(command), probe)) for who, question in asked
     ]
     environments = dict.fromkeys(one for report in reports for one in report.environments)
     problems = dict.fromkeys(one for report in reports for one in report.problems)
@@ -66,16 +66,20 @@ def ask_runtime(
     """Ask the SYCL runtime whose libraries lie in a folder which devices its programs meet; otherwise as `ask`."""
     places = [os.fspath(folder), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
     theirs = {**variables, "LD_LIBRARY_PATH": ":".join(places)}
-    before = (*command, *_python(command))
-    if command and "--library-path" in command:
-        # A loader that is named takes its path from its arguments; what is given there comes before the runtime's.
-        place = command.index("--library-path") + 1
-        before = (*command[:place], f"{command[place]}:{folder}", *command[place + 1 :], *_python(command))
+    before = (*beside(command, folder), *python(command))
     question = ("--backend", "runtime", "--folder", os.fspath(folder))
     return _ask_one("SYCL runtime's", question, theirs, timeout, (*before, PROBE))
 
 
-def _python(command: Sequence[str]) -> tuple[str, ...]:
+def beside(command: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Let a loader that is named find a folder's libraries, too: it takes its path from its arguments."""
+    if "--library-path" not in command:
+        return tuple(command)
+    place = command.index("--library-path") + 1
+    return (*command[:place], f"{command[place]}:{folder}", *command[place + 1 :])
+
+
+def python(command: Sequence[str]) -> tuple[str, ...]:
     """Give this Python, for a child; a loader that is named takes no link and starts no script."""
     interpreter = os.path.realpath(sys.executable) if command else sys.executable
     # Isolated and without site: nothing that the variables or the place say to Python changes what runs.

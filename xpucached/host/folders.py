@@ -1,18 +1,26 @@
-"""Observe: which SYCL runtimes programs on this host load; looks where models, variables and the loader say."""
+"""Observe: where the SYCL runtimes of programs on this host lie, and a tiny program that is built with one.
+
+Looks where models, variables and the loader say.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached.host.asking import beside, python
 from xpucached.host.drivers import loader_cache
 from xpucached.host.places import HERE
+from xpucached.host.runtimes import ASSAY, runtimes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain import Workload
     from xpucached.host.places import Places
@@ -39,6 +47,55 @@ def runtime_folders(
         if len(found) == _MOST:
             break
     return tuple(found.values())
+
+
+def build_tiny_program(
+    folder: Path,
+    cache: Path,
+    variables: Mapping[str, str],
+    selector: str,
+    timeout: float = 60.0,
+    *,
+    command: Sequence[str] = (),
+) -> bool:
+    """Build a program of a few words with the SYCL runtime in a folder, which keeps it in ``cache``; tell if it did.
+
+    ``selector`` says which devices it sees (``ONEAPI_DEVICE_SELECTOR``), unless ``variables`` do; ``command`` is what
+    the child's command begins with: a dynamic loader, for a driver that needs its own.
+    """
+    runtime = next(iter(runtimes(folder / "program", {}, ())), None)
+    if runtime is None:
+        return False
+    places = [os.fspath(folder), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
+    environment = {
+        **os.environ,
+        "ONEAPI_DEVICE_SELECTOR": selector,
+        **variables,
+        "LD_LIBRARY_PATH": ":".join(places),
+        "SYCL_CACHE_PERSISTENT": "1",
+        "SYCL_CACHE_DIR": os.fspath(cache),
+    }
+    before = [*beside(command, folder), *python(command), os.fspath(ASSAY), "--shape", "single"]
+    try:
+        child = subprocess.Popen(  # noqa: S603 - our own file
+            [*before, "--library", os.fspath(runtime.library), "--layout", str(runtime.layout)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=cache.parent,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        return False
+    try:
+        return child.wait(timeout) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: Places) -> Iterator[Path]:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 from xpucached import host, planning
 from xpucached.dispatch.building import BuildFailed, BuildHung
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
-from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
+from xpucached.errors import NotFound, RequestError, XpucachedError
 from xpucached.kinds import KINDS
+from xpucached.service.confirming import confirm
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -196,53 +197,12 @@ class Replaying:
         finally:
             self._busy = False
 
-    # -- are the strings right? ---------------------------------------------------------------------------------------
-
-    async def _confirm(self, plan: ReplayPlan, driver: OtherDriver) -> str:
-        """Let SYCL runtimes of this host say how they name the devices, and stop if that is not what we would write.
-
-        Gives what is known, in a sentence.  Raises `Unconfirmed`.
-        """
-        targets = {one.to for one in plan.rebuild}
-        if not targets:
-            return ""
-        observing = self._observing
-        workloads = [model.workload for model in await asyncio.to_thread(observing.catalog.models)]
-        folders = await asyncio.to_thread(host.runtime_folders, workloads, driver.variables)
-        named: set[Environment] = set()
-        asked: list[Path] = []
-        for folder in folders:
-            report = await asyncio.to_thread(
-                host.ask_runtime, folder, driver.variables, observing.settings.probe_timeout, command=driver.command
-            )
-            for problem in report.problems:
-                log.info("a SYCL runtime gave no answer: %s", problem.message)
-            if report.environments:
-                asked.append(folder)
-                named.update(report.environments)
-        wrong = planning.contradicted(targets, named)
-        if wrong:
-            theirs = ", ".join(sorted(one.identity for one in named if one.lineage in {each.lineage for each in wrong}))
-            ours = ", ".join(one.identity for one in wrong)
-            where = ", ".join(map(str, asked))
-            raise Unconfirmed(
-                f"the SYCL runtime in {where} names the device {theirs}, the driver {ours}: nothing was rebuilt",
-                hint="programs would not find it; run the models instead: xpucachectl prewarm --stale",
-            )
-        unseen = targets - named
-        if not asked:
-            return "no SYCL runtime was found that could confirm the names of the devices"
-        said = f"the SYCL runtime in {', '.join(map(str, asked))} names the devices so"
-        return (
-            said if not unseen else f"{said}, and does not know {', '.join(sorted({one.platform for one in unseen}))}"
-        )
-
     # -- the work -----------------------------------------------------------------------------------------------------
 
     async def _rebuild(self, plan: ReplayPlan, wish: Wish, driver: OtherDriver, handle: Handle) -> ReplayReport:
         began = time.monotonic()
         handle.progress(0, len(plan.rebuild), "asking the SYCL runtimes for the devices' names")
-        confirmed = await self._confirm(plan, driver)
+        confirmed = await confirm({one.to for one in plan.rebuild}, driver, self._observing)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
         known = {model.name: model for model in await asyncio.to_thread(self._observing.catalog.models)}

@@ -1,0 +1,88 @@
+"""Confirming: whether programs will look where a replay would put what it rebuilds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import host, planning
+from xpucached.domain import FoundStore, Store, StoreOrigin
+from xpucached.errors import Unconfirmed
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from xpucached.domain import Environment, OtherDriver
+    from xpucached.service.observing import Observing
+
+log = logging.getLogger(__name__)
+
+
+async def confirm(targets: Collection[Environment], driver: OtherDriver, observing: Observing) -> str:
+    """Let the SYCL runtimes of this host say how they name the devices, and stop if that is not what we would write.
+
+    Each is asked, and then a tiny program is built with it, so that the runtime itself writes one entry, in a
+    directory of ours.  Gives what is known, in a sentence.  Raises `Unconfirmed`.
+    """
+    if not targets:
+        return ""
+    workloads = [model.workload for model in await asyncio.to_thread(observing.catalog.models)]
+    folders = await asyncio.to_thread(host.runtime_folders, workloads, driver.variables)
+    named: set[Environment] = set()
+    written: set[Environment] = set()
+    asked: list[str] = []
+    for folder in folders:
+        timeout = observing.settings.probe_timeout
+        report = await asyncio.to_thread(host.ask_runtime, folder, driver.variables, timeout, command=driver.command)
+        for problem in report.problems:
+            log.info("a SYCL runtime gave no answer: %s", problem.message)
+        ours = frozenset(await asyncio.to_thread(_written, folder, targets, driver, observing))
+        written |= ours
+        named |= ours | set(report.environments)
+        if ours or report.environments:
+            asked.append(str(folder))
+    where = ", ".join(asked)
+    wrong = planning.contradicted(targets, named)
+    if wrong:
+        lineages = {one.lineage for one in wrong}
+        theirs = ", ".join(sorted(one.identity for one in named if one.lineage in lineages))
+        driver_says = ", ".join(one.identity for one in wrong)
+        raise Unconfirmed(
+            f"the SYCL runtime in {where} names the device {theirs}, the driver {driver_says}: nothing was rebuilt",
+            hint="programs would not find it; run the models instead: xpucachectl prewarm --stale",
+        )
+    if not asked:
+        return "no SYCL runtime was found that could confirm the names of the devices"
+    unseen = {one.platform for one in targets if one not in named}
+    but = f", and does not know {', '.join(sorted(unseen))}" if unseen else ""
+    if written.intersection(targets):
+        return f"the SYCL runtime in {where} itself wrote an entry under such a name{but}"
+    return f"the SYCL runtime in {where} names the devices so{but}"
+
+
+def _written(
+    folder: Path, targets: Collection[Environment], driver: OtherDriver, observing: Observing
+) -> list[Environment]:
+    """Build a tiny program for each kind of device, and give the environments under which the runtime kept it."""
+    timeout = observing.settings.probe_timeout
+    found: list[Environment] = []
+    for selector in sorted({_selector(one) for one in targets}):
+        with tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True) as place:
+            root = Path(place, "cache")
+            if not host.build_tiny_program(folder, root, driver.variables, selector, timeout, command=driver.command):
+                continue
+            store = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "a tiny program")
+            entries = sycl.scan(store, observing.clock(), {}, None).entries
+            found += [entry.environment for entry in entries if entry.environment is not None]
+    return found
+
+
+def _selector(environment: Environment) -> str:
+    """Say which devices a program may see, in the words of ``ONEAPI_DEVICE_SELECTOR``."""
+    if "Level-Zero" in environment.platform:
+        return "level_zero:gpu"
+    return "opencl:gpu" if environment.platform.endswith("Graphics") else "opencl:cpu"
