@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import __version__, planning
+from xpucached import __version__, hands, planning
 from xpucached.domain import (
     Booted,
     DriverTouched,
@@ -107,7 +107,7 @@ class Service:
         intents = await asyncio.to_thread(self._catalog.intents)
         for entry in intents:
             if entry.store.kind in KINDS:
-                await asyncio.to_thread(KINDS[entry.store.kind].sweep, entry)
+                await asyncio.to_thread(hands.sweep, entry)
         await asyncio.to_thread(self._catalog.fulfil, intents)
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))

@@ -7,10 +7,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached import planning
+from xpucached import hands, planning
 from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Warmth
 from xpucached.errors import CatalogError
-from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -133,8 +132,7 @@ class Evicting:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
-        for name, kind in KINDS.items():
-            results.update(kind.remove([one.entry for one in batch if one.entry.id.store.kind == name]))
+        results.update(hands.remove([one.entry for one in batch]))
         try:
             catalog.forget(tuple(one for one, gone in results.items() if gone))
             catalog.fulfil(ids)

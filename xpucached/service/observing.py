@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, settings
+from xpucached import hands, host, settings
 from xpucached.domain import (
     Delta,
     EntryId,
@@ -236,15 +236,14 @@ class Observing:
 
     def scan(self, found: FoundStore, writer_since: datetime | None, *, full: bool = False) -> Delta:
         """Look at one store, in this thread; `storing` must be held."""
-        kind = KINDS[found.store.kind]
         known = {} if full else self.catalog.stamps(found.store)
-        seen = kind.scan(found, self.clock(), known, writer_since)
+        seen = hands.scan(found, self.clock(), known, writer_since)
         if seen.ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in seen.ours:
-                kind.sweep(EntryId(found.store, key))
+                hands.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(seen.ours))
-            seen = kind.scan(found, self.clock(), known, writer_since)
+            seen = hands.scan(found, self.clock(), known, writer_since)
         if seen.state is StoreState.UNREADABLE:
             self.troubles.unreadable(found.store.root, "; ".join(seen.notes))
         else:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
-from xpucached import planning
+from xpucached import hands, planning
 from xpucached.domain import Attribution, EntryId, ModelStatus, Outcome, PrewarmReport, StoreOrigin, WarmReason, Warmth
 from xpucached.errors import NotFound
 from xpucached.kinds import KINDS
@@ -102,6 +102,8 @@ class Warming:
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
+            if hands.foreign(found.store) is not None:
+                raise PermissionError(f"{found.store.root} belongs to another user, whose own daemon must run this")
             if found.origin is StoreOrigin.MANAGED:
                 await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
             before = after = await observing.entries_now(found)
@@ -119,7 +121,7 @@ class Warming:
                     break
             outcome, detail = _judged(executions)
         except OSError as error:
-            outcome, detail = Outcome.FAILED, f"its store cannot be made: {error}"
+            outcome, detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
         finally:
             self._running.discard(model.name)
             finish = asyncio.to_thread(self._finish, run, outcome, executions, attribution, detail)

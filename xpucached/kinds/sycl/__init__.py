@@ -13,6 +13,8 @@ from typing import Final
 
 from xpucached.domain import EntryKey, KindName, Process
 from xpucached.kinds.sycl import files, recipes, removal, store
+from xpucached.kinds.sycl import hazards as perils
+from xpucached.kinds.sycl import trash as bin_
 from xpucached.kinds.sycl.layout import IR_KEY, NUMBER, RTC
 
 NAME: Final = KindName("sycl")
@@ -22,6 +24,12 @@ TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
 scan = store.scan
 remove = removal.remove
 sweep = removal.sweep
+mend = removal.mend
+trash = bin_.trash
+restore = bin_.restore
+discard = bin_.discard
+hazards = perils.hazards
+clear = perils.clear
 recipe = recipes.recipe
 publish = recipes.publish
 
@@ -60,7 +68,7 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
             continue
         try:
             with (
-                files.root_directory(os.fspath(path.parent)) as (folder, _),
+                files.folder(os.fspath(path.parent)) as folder,
                 files.regular_file(folder, path.name) as (
                     descriptor,
                     _,
