@@ -38,6 +38,7 @@ from xpucached.domain.names import Fingerprint as Fingerprint
 from xpucached.domain.names import JobId as JobId
 from xpucached.domain.names import KindName as KindName
 from xpucached.domain.names import ModelName as ModelName
+from xpucached.domain.names import TrashRef as TrashRef
 from xpucached.domain.plans import Deferred as Deferred
 from xpucached.domain.plans import Evict as Evict
 from xpucached.domain.plans import EvictionPlan as EvictionPlan
@@ -77,6 +78,17 @@ from xpucached.domain.talk import Progress as Progress
 from xpucached.domain.talk import Refusal as Refusal
 from xpucached.domain.talk import Status as Status
 from xpucached.domain.talk import Verdict as Verdict
+from xpucached.domain.trash import Drop as Drop
+from xpucached.domain.trash import DropReason as DropReason
+from xpucached.domain.trash import Finding as Finding
+from xpucached.domain.trash import Hazard as Hazard
+from xpucached.domain.trash import MendAction as MendAction
+from xpucached.domain.trash import Note as Note
+from xpucached.domain.trash import Remedy as Remedy
+from xpucached.domain.trash import Restored as Restored
+from xpucached.domain.trash import Trashed as Trashed
+from xpucached.domain.trash import TrashReport as TrashReport
+from xpucached.domain.trash import VerifyReport as VerifyReport
 from xpucached.domain.wakes import Booted as Booted
 from xpucached.domain.wakes import DriverTouched as DriverTouched
 from xpucached.domain.wakes import Due as Due
