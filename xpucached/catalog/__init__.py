@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from xpucached.catalog import entries, environments, hosts, models, opening, refusals, runs, scans
+from xpucached.catalog import entries, environments, hosts, models, opening, refusals, runs, salvage, scans
 from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -69,7 +69,17 @@ class Catalog:
         is.
         """
         engine, rebuilt = opening.connect(path)
-        return cls(path, engine, rebuilt)
+        catalog = cls(path, engine, None)
+        if rebuilt is not None:
+            catalog._take_over(rebuilt)
+        return catalog
+
+    def _take_over(self, rebuilt: opening.Rebuilt) -> None:
+        """Register again in a new catalog what the corrupt one still tells."""
+        taken = salvage.registered(rebuilt.aside)
+        for model in taken:
+            self.add_model(model)
+        self.rebuilt = f"{rebuilt.message}; {len(taken)} registered models were taken over"
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""
@@ -87,8 +97,9 @@ class Catalog:
             self._engine, rebuilt = opening.connect(self.path)
             old.dispose()
             self.trouble = None
-            self.rebuilt = rebuilt or self.rebuilt
-            return rebuilt is not None
+        if rebuilt is not None:
+            self._take_over(rebuilt)
+        return rebuilt is not None
 
     @contextmanager
     def _read(self) -> Iterator[sa.Connection]:
