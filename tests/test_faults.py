@@ -21,7 +21,7 @@ import pytest
 from tests.daemons import Daemon, daemon
 from tests.faults import Calls, Faults, faults
 from xpucached.catalog import Catalog, opening
-from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState, Trashed
 from xpucached.errors import CatalogError
 from xpucached.kinds import sycl
 from xpucached.service.troubles import Steadiness, Troubles
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
     from tests.builders import SyclStore
 
+EVERY = bool(os.environ.get("XPUCACHED_STRESS_SECONDS"))
+"""Whether each moment is tried (`make stress`), or a sample of them."""
+
 MOMENTS = 3
-"""So many moments at which a whole daemon is killed."""
+"""So many moments at which a whole daemon is killed, in a sample."""
 
 OLD = "2024.18.7.0.11_160000"
 
@@ -388,14 +391,22 @@ def test_a_clock_is_believed_again_after_an_hour_without_a_jump() -> None:
 ACTS = """
 import sys
 from pathlib import Path
+from datetime import UTC, datetime
 from tests.builders import native
 from tests.test_faults import KEPT, look
-from xpucached.domain import Environment, EntryId, Recipe
+from xpucached.domain import Environment, EntryId, EvictReason, Note, Recipe
 from xpucached.kinds import sycl
 root, act = Path(sys.argv[1]), sys.argv[2]
 scan = look(root)
 if act == "remove":
     assert all(sycl.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
+elif act == "trash":
+    going = [one for one in scan.entries if one.environment.driver != KEPT]
+    note = Note(datetime.now(UTC), EvictReason.UNUSED, "test")
+    assert all(sycl.remove(going, {one.id: note for one in going}).values())
+elif act == "restore":
+    refs = tuple(one.ref for one in sycl.trash(scan.found.store))
+    assert all(one.key for one in sycl.restore(scan.found.store, refs))
 elif act == "publish":
     recipe = sycl.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
     assert isinstance(recipe, Recipe), recipe
@@ -416,8 +427,8 @@ def filled(root: Path, store: SyclStore) -> SyclStore:
     return made
 
 
-@pytest.mark.parametrize("act", ["remove", "publish"])
-@pytest.mark.timeout(300)
+@pytest.mark.parametrize("act", ["remove", "publish", "trash", "restore"])
+@pytest.mark.timeout(3600 if EVERY else 300)
 def test_killed_before_any_change_nothing_is_lost(
     act: str, tmp_path: Path, sycl_store: SyclStore, strike: Faults
 ) -> None:
@@ -429,17 +440,25 @@ def test_killed_before_any_change_nothing_is_lost(
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr[-3000:]
 
+    def prepared(root: Path) -> SyclStore:
+        store = filled(root, sycl_store)
+        if act == "restore":
+            run(root, "trash", 0)
+        return store
+
+    def trashed(root: Path) -> list[Trashed]:
+        return [one for one in sycl.trash(Store(sycl.NAME, root)) if one.whole]
+
     root = tmp_path / "count"
-    filled(root, sycl_store)
+    every = truth(prepared(root)) | {one.key for one in trashed(root)}
     strike.count(root)
     run(root, act, 0)
     changes = strike.stop()
     assert changes > 8
     whole = truth(type(sycl_store)(root))
-    for at in range(1, changes + 1):
+    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // 8)):
         root = tmp_path / str(at)
-        store = filled(root, sycl_store)
-        before = truth(store)
+        store = prepared(root)
         strike.kill(root, at)
         run(root, act, -signal.SIGKILL)
         strike.stop()
@@ -449,13 +468,16 @@ def test_killed_before_any_change_nothing_is_lost(
         assert after.state is StoreState.OK
         assert {one.state for one in after.entries} == {EntryState.OK}, after.entries
         assert not [path for path in root.rglob("*") if path.name.endswith(".lock") or path.name == ".xpucached"]
-        assert truth(store) <= before | whole
+        assert truth(store) <= every | whole
+        if act in ("trash", "restore"):
+            # What was to be kept is in the store or whole in the trash, and never only in part.
+            assert truth(store) | {one.key for one in trashed(root)} >= every, at
         kept = [one for one in after.entries if one.environment and one.environment.driver == KEPT]
         assert len(kept) == 1
 
 
 @pytest.mark.parametrize("what", ["store", "catalog"])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600 if EVERY else 300)
 def test_a_daemon_killed_before_any_of_its_changes_goes_on(
     what: str, struck: Daemon, strike: Faults, sycl_store: SyclStore
 ) -> None:
@@ -480,7 +502,7 @@ def test_a_daemon_killed_before_any_of_its_changes_goes_on(
     changes = strike.stop()
     assert changes > 5, what
     assert struck.end() == 0
-    for at in range(1, changes + 1, max(1, changes // MOMENTS)):
+    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // MOMENTS)):
         for kernel in ("_ZTS1a", "_ZTS1b"):
             old(sycl_store, kernel)
         struck.start()
