@@ -164,7 +164,7 @@ def test_what_cannot_be_removed_stays_and_goes_later(
     assert "Traceback" not in struck.log.read_text()
 
 
-def test_what_cannot_be_written_has_a_name(tmp_path: Path) -> None:
+def test_what_cannot_be_written_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     troubles = Troubles()
     troubles.failed(tmp_path, OSError(errno.EDQUOT, "Disk quota exceeded"))
     troubles.failed(tmp_path / "other", OSError(errno.EIO, "Input/output error"))
@@ -172,8 +172,16 @@ def test_what_cannot_be_written_has_a_name(tmp_path: Path) -> None:
         ("store-failing", f"{tmp_path}/other"),
         ("store-full", str(tmp_path)),
     ]
+    # Looking does not tell whether the quota is still spent; writing does, and so does time.
     troubles.look(tmp_path)
-    troubles.forget(f"{tmp_path}/other")
+    assert len(troubles.all()) == 2
+    troubles.worked(tmp_path)
+    assert [one.code for one in troubles.all()] == ["store-failing"]
+    monkeypatch.setattr("xpucached.service.troubles._REMEMBERED", 0.0)
+    troubles.look(tmp_path / "other")
+    assert troubles.all() == ()
+    troubles.unreadable(tmp_path, "")
+    troubles.forget(str(tmp_path))
     assert troubles.all() == ()
 
 

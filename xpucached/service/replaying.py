@@ -189,6 +189,7 @@ class Replaying:
                     with tally.lock:
                         tally.failures.append(f"{one.entry.entry.id.ref}: {error.strerror or error}")
                     continue
+                self._observing.troubles.worked(one.entry.entry.id.store.root)
                 with tally.lock:
                     tally.compile_seconds += seconds
                     tally.rebuilt += key is not None
