@@ -27,9 +27,10 @@ from xpucached.kinds import sycl
 from xpucached.service.troubles import Steadiness, Troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.builders import SyclStore
+    from tests.runtimes import Runtime
 
 EVERY = bool(os.environ.get("XPUCACHED_STRESS_SECONDS"))
 """Whether each moment is tried (`make stress`), or a sample of them."""
@@ -183,6 +184,43 @@ def test_what_cannot_be_written_has_a_name(tmp_path: Path, monkeypatch: pytest.M
     troubles.unreadable(tmp_path, "")
     troubles.forget(str(tmp_path))
     assert troubles.all() == ()
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "store-full"), (errno.EDQUOT, "store-full"), (errno.EIO, "store-failing")],
+    ids=["full", "quota", "EIO"],
+)
+def test_a_replay_that_cannot_write_is_named_and_goes_on_later(
+    struck: Daemon,
+    strike: Faults,
+    number: int,
+    code: str,
+    runtime: Callable[[str], Runtime],
+    workload: Path,
+    tmp_path: Path,
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    root = tmp_path / "cache"
+    command = [first.python, "-W", "ignore", workload, "small"]
+    subprocess.run(command, env=first.environment(root), check=True, capture_output=True)
+    before = len(list(root.glob("[0-9]*/*/*/*/0.bin")))
+    drive = f"variables = {{ OCL_ICD_FILENAMES = '{second.driver}', LD_LIBRARY_PATH = '{second.lib}:{first.lib}' }}"
+    struck.configure(f"[stores]\npaths = ['{root}']\n[schedule]\nreplay = false\nevict = false\n[driver]\n{drive}\n")
+    struck.start()
+    strike.fail(root, number, Calls.CHANGES)
+    struck.ctl("replay", check=None)
+    assert strike.stop() > 0
+    assert code in problems(struck)
+    assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == before
+
+    struck.ctl("replay")
+    assert code not in problems(struck)
+    assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == 2 * before
+    assert not (root / ".xpucached").exists()
+    assert "Traceback" not in struck.log.read_text()
 
 
 MOUNTED = """
