@@ -204,7 +204,7 @@ def test_a_replay_that_cannot_write_is_named_and_goes_on_later(
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     root = tmp_path / "cache"
-    command = [first.python, "-W", "ignore", workload, "small"]
+    command: list[str | Path] = [first.python, "-W", "ignore", workload, "small"]
     subprocess.run(command, env=first.environment(root), check=True, capture_output=True)
     before = len(list(root.glob("[0-9]*/*/*/*/0.bin")))
     drive = f"variables = {{ OCL_ICD_FILENAMES = '{second.driver}', LD_LIBRARY_PATH = '{second.lib}:{first.lib}' }}"
