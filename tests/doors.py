@@ -19,6 +19,7 @@ from xpucached.domain import (
     Device,
     DriverChange,
     DriverFile,
+    Effect,
     Entry,
     EntryId,
     EntryKey,
@@ -30,7 +31,9 @@ from xpucached.domain import (
     EvictionPlan,
     EvictionReport,
     EvictReason,
+    Finding,
     Flaw,
+    Hazard,
     Host,
     ImageFormat,
     IndexedEntry,
@@ -39,6 +42,7 @@ from xpucached.domain import (
     JobState,
     Kernel,
     KindName,
+    MendAction,
     Model,
     ModelName,
     ModelStatus,
@@ -48,6 +52,7 @@ from xpucached.domain import (
     PrewarmReport,
     Problem,
     Progress,
+    Restored,
     Run,
     ScanReport,
     Status,
@@ -55,7 +60,11 @@ from xpucached.domain import (
     StoreOrigin,
     StoreState,
     StoreStatus,
+    Trashed,
+    TrashRef,
+    TrashReport,
     Verdict,
+    VerifyReport,
     WarmReason,
     Warmth,
     Workload,
@@ -65,7 +74,16 @@ from xpucached.errors import Conflict, NotFound
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, ScanStores
+    from xpucached.api import (
+        AddModel,
+        EmptyTrash,
+        EvictEntries,
+        PrewarmModels,
+        ReplayEntries,
+        RestoreTrash,
+        ScanStores,
+        VerifyStores,
+    )
     from xpucached.domain import EntryQuery
     from xpucached.server.connection import Limits
 
@@ -183,6 +201,37 @@ def make_eviction(*, dry_run: bool) -> EvictionReport:
     return EvictionReport(plan, dry_run, gone, (), 0 if dry_run else 4096)
 
 
+TRASHED: Final = TrashRef("0123456789ab")
+KEY: Final = EntryKey("1/2/3/4/0")
+
+
+def make_trashed() -> Trashed:
+    """Give something in the trash."""
+    return Trashed(
+        TRASHED,
+        STORE,
+        KEY,
+        NOW,
+        EvictReason.UNUSED,
+        "not used for 91 days",
+        quarantined=False,
+        device="GPU",
+        driver="1.2",
+        allocated=4096,
+        whole=True,
+    )
+
+
+def make_verification() -> VerifyReport:
+    """Give a thorough look with two findings."""
+    entry = make_flawed().entry
+    flawed = Finding.of(entry.id, Flaw.BIN_EMPTY, "0 bytes", MendAction.QUARANTINE, done=True)
+    hazard = Finding(
+        STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
+    )
+    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5)  # noqa: FBT003
+
+
 @dataclass
 class Standin:
     """A service that answers from memory, as the real one would."""
@@ -273,6 +322,10 @@ class Standin:
                 case "prewarm":
                     runs = (replace(make_run(), outcome=self.outcome),)
                     job = replace(job, prewarm=PrewarmReport(runs, (ModelName("bert"),)))
+                case "verify":
+                    job = replace(job, verify=make_verification())
+                case "restore" | "empty":
+                    job = replace(job, trash=TrashReport((Restored(TRASHED, KEY),), (TRASHED,), 4096))
                 case "scan":
                     job = replace(job, scan=ScanReport(1, 2, 0, 1, 3, 0.5))
                 case verb:
@@ -294,6 +347,25 @@ class Standin:
         """Begin to rebuild."""
         self.asked.append(request)
         return self._begin("replay")
+
+    async def verify(self, request: VerifyStores) -> Job:
+        """Begin to verify."""
+        self.asked.append(request)
+        return self._begin("verify")
+
+    async def trash(self) -> tuple[Trashed, ...]:
+        """Give what is in the trash."""
+        return (make_trashed(),)
+
+    async def restore(self, request: RestoreTrash) -> Job:
+        """Begin to bring back."""
+        self.asked.append(request)
+        return self._begin("restore")
+
+    async def empty(self, request: EmptyTrash) -> Job:
+        """Begin to let go."""
+        self.asked.append(request)
+        return self._begin("empty")
 
     async def scan(self, request: ScanStores) -> Job:
         """Begin to scan."""

@@ -25,7 +25,21 @@ from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import host
 from xpucached.api import codec
-from xpucached.domain import Entry, EntryId, EntryKey, FoundStore, Scan, Store, StoreState
+from xpucached.domain import (
+    Entry,
+    EntryId,
+    EntryKey,
+    FoundStore,
+    Hazard,
+    Note,
+    Remedy,
+    Restored,
+    Scan,
+    Store,
+    StoreState,
+    Trashed,
+    TrashRef,
+)
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -59,13 +73,21 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a child is asked to do: one of the three."""
+    """What a child is asked to do: one of these."""
 
     scan: FoundStore | None = None
     now: datetime | None = None
     known: tuple[_Known, ...] = ()
     remove: tuple[Entry, ...] = ()
+    notes: tuple[Note | None, ...] = ()  #: one for each that is removed
     sweep: EntryId | None = None
+    mend: tuple[Remedy, ...] = ()
+    trash: Store | None = None
+    restore: Store | None = None
+    discard: Store | None = None
+    refs: tuple[TrashRef, ...] = ()
+    hazards: FoundStore | None = None
+    clear: Hazard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +97,10 @@ class _Answer:
     scan: Scan | None = None
     gone: tuple[bool, ...] = ()
     swept: bool = False
+    trash: tuple[Trashed, ...] = ()
+    restored: tuple[Restored, ...] = ()
+    discarded: tuple[TrashRef, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
 
 
 def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
@@ -92,17 +118,18 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
     return _about(found, uid, answer.scan)
 
 
-def remove(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
-    """Delete entries of any stores; see `Kind.remove`."""
+def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+    """Take entries out of any stores; see `Kind.remove`."""
+    notes = notes or {}
     results = {entry.id: False for entry in entries}
     for store in dict.fromkeys(entry.id.store for entry in entries):
         some = [entry for entry in entries if entry.id.store == store]
         uid = foreign(store)
         if uid is None:
-            results.update(KINDS[store.kind].remove(some))
+            results.update(KINDS[store.kind].remove(some, notes))
             continue
         try:
-            gone = _lend(uid, _Job(remove=tuple(some))).gone
+            gone = _lend(uid, _Job(remove=tuple(some), notes=tuple(notes.get(entry.id) for entry in some))).gone
         except (OSError, ValueError) as error:
             log.warning("nothing was removed as user %d: %s: %s", uid, store.root, error)
             continue
@@ -121,6 +148,72 @@ def sweep(entry: EntryId) -> bool:
     except (OSError, ValueError) as error:
         log.warning("a removal could not be finished as user %d: %s: %s", uid, entry.key, error)
         return False
+
+
+def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+    """Mend entries of any stores in their places; see `Kind.mend`."""
+    results = {one.entry.id: False for one in remedies}
+    for store in dict.fromkeys(one.entry.id.store for one in remedies):
+        some = tuple(one for one in remedies if one.entry.id.store == store)
+        uid = foreign(store)
+        if uid is None:
+            results.update(KINDS[store.kind].mend(some))
+            continue
+        gone = _asked(uid, store, _Job(mend=some)).gone
+        if len(gone) == len(some):
+            results.update(zip((one.entry.id for one in some), gone, strict=True))
+    return results
+
+
+def trash(store: Store) -> tuple[Trashed, ...]:
+    """Tell what is in a store's trash; see `Kind.trash`."""
+    uid = foreign(store)
+    if uid is None:
+        return KINDS[store.kind].trash(store)
+    said = _asked(uid, store, _Job(trash=store)).trash
+    return tuple(replace(one, store=store) for one in said)
+
+
+def restore(store: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
+    """Bring entries back; see `Kind.restore`."""
+    uid = foreign(store)
+    if uid is None:
+        return KINDS[store.kind].restore(store, refs)
+    said = {one.ref: one for one in _asked(uid, store, _Job(restore=store, refs=refs)).restored}
+    return tuple(said.get(ref, Restored(ref, None, "its owner's process did not answer")) for ref in refs)
+
+
+def discard(store: Store, refs: tuple[TrashRef, ...]) -> frozenset[TrashRef]:
+    """Remove from a store's trash for good; see `Kind.discard`."""
+    uid = foreign(store)
+    if uid is None:
+        return KINDS[store.kind].discard(store, refs)
+    return frozenset(_asked(uid, store, _Job(discard=store, refs=refs)).discarded) & frozenset(refs)
+
+
+def hazards(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+    """Tell what is wrong with a store as a whole; see `Kind.hazards`."""
+    uid = foreign(found.store)
+    if uid is None:
+        return KINDS[found.store.kind].hazards(found, now, writer_since)
+    return _asked(uid, found.store, _Job(hazards=found, now=now)).hazards
+
+
+def clear(found: FoundStore, hazard: Hazard, now: datetime, writer_since: datetime | None) -> bool:
+    """Put an end to a hazard; see `Kind.clear`."""
+    uid = foreign(found.store)
+    if uid is None:
+        return KINDS[found.store.kind].clear(found.store, hazard, now, writer_since)
+    return _asked(uid, found.store, _Job(hazards=found, clear=hazard, now=now)).gone == (True,)
+
+
+def _asked(uid: int, store: Store, job: _Job) -> _Answer:
+    """Let a child do something; what fails is nothing done."""
+    try:
+        return _lend(uid, job)
+    except (OSError, ValueError) as error:
+        log.warning("nothing was done as user %d: %s: %s", uid, store.root, error)
+        return _Answer()
 
 
 def foreign(store: Store) -> int | None:
@@ -196,10 +289,31 @@ def _perform(job: _Job) -> _Answer:
         now = job.now or datetime.now(UTC)
         return _Answer(scan=KINDS[job.scan.store.kind].scan(job.scan, now, known, writer_since))
     if job.remove:
-        results = KINDS[job.remove[0].id.store.kind].remove(job.remove)
+        notes = {entry.id: note for entry, note in zip(job.remove, job.notes, strict=True) if note is not None}
+        results = KINDS[job.remove[0].id.store.kind].remove(job.remove, notes)
         return _Answer(gone=tuple(results.get(entry.id, False) for entry in job.remove))
     if job.sweep is not None:
         return _Answer(swept=KINDS[job.sweep.store.kind].sweep(job.sweep))
+    return _care(job)
+
+
+def _care(job: _Job) -> _Answer:
+    """Do what has to do with the trash, and with what is wrong in a store."""
+    if job.mend:
+        done = KINDS[job.mend[0].entry.id.store.kind].mend(job.mend)
+        return _Answer(gone=tuple(done.get(one.entry.id, False) for one in job.mend))
+    if job.trash is not None:
+        return _Answer(trash=KINDS[job.trash.kind].trash(job.trash))
+    if job.restore is not None:
+        return _Answer(restored=KINDS[job.restore.kind].restore(job.restore, job.refs))
+    if job.discard is not None:
+        return _Answer(discarded=tuple(KINDS[job.discard.kind].discard(job.discard, job.refs)))
+    if job.hazards is not None:
+        kind, now = KINDS[job.hazards.store.kind], job.now or datetime.now(UTC)
+        writer_since = host.writer_since(host.processes(os.getuid()))
+        if job.clear is not None:
+            return _Answer(gone=(kind.clear(job.hazards.store, job.clear, now, writer_since),))
+        return _Answer(hazards=kind.hazards(job.hazards, now, writer_since))
     return _Answer()
 
 

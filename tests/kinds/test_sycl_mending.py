@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.builders import SyclStore
     from tests.runtimes import Runtime
 
 # The fixture comes with the tests that show what the damage costs.

@@ -197,6 +197,16 @@ class Catalog:
         with self._read() as connection:
             return entries.summary(connection)
 
+    def note_restored(self, ids: Iterable[EntryId], now: datetime) -> None:
+        """Note that somebody brought these back from the trash; those that are not known are left out."""
+        with self._write() as connection:
+            entries.note_restored(connection, ids, now)
+
+    def note_costs(self, ids: Iterable[EntryId], seconds: float) -> None:
+        """Note what it took to make these together; those that are not known are left out."""
+        with self._write() as connection:
+            entries.note_costs(connection, ids, seconds)
+
     # -- replay -----------------------------------------------------------------------------------------------------
 
     def record_refusal(

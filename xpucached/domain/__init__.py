@@ -45,6 +45,7 @@ from xpucached.domain.plans import EvictionPlan as EvictionPlan
 from xpucached.domain.plans import EvictionReport as EvictionReport
 from xpucached.domain.plans import EvictReason as EvictReason
 from xpucached.domain.plans import IndexedEntry as IndexedEntry
+from xpucached.domain.plans import Limits as Limits
 from xpucached.domain.plans import NoRecipe as NoRecipe
 from xpucached.domain.plans import Policy as Policy
 from xpucached.domain.plans import PrewarmPlan as PrewarmPlan
@@ -54,6 +55,7 @@ from xpucached.domain.plans import Recipe as Recipe
 from xpucached.domain.plans import ReplayPlan as ReplayPlan
 from xpucached.domain.plans import ReplayReason as ReplayReason
 from xpucached.domain.plans import ReplayReport as ReplayReport
+from xpucached.domain.plans import Room as Room
 from xpucached.domain.plans import ScanReport as ScanReport
 from xpucached.domain.plans import Warm as Warm
 from xpucached.domain.stores import Delta as Delta

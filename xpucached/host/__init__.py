@@ -10,6 +10,7 @@ from xpucached.host.asking import ask as ask
 from xpucached.host.drivers import driver_files as driver_files
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
+from xpucached.host.living import held as held
 from xpucached.host.living import processes as processes
 from xpucached.host.living import writer_since as writer_since
 from xpucached.host.machine import survey as survey

@@ -70,6 +70,9 @@ class Kind(Protocol):
     def named(self, root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
         """Read a process's own trace: the keys it created, and those it used without creating."""
 
+    def key(self, path: str) -> EntryKey | None:
+        """Tell to which entry a file belongs, by its path below the root; None if to none."""
+
     def remove(self, entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
         """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
 

@@ -1,6 +1,7 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
-Divided by subject: `prewarm`, `standing`, `eviction`, `mending`, `attribution`.  Other rooms use the names below.
+Divided by subject: `prewarm`, `standing`, `eviction`, `budget`, `mending`, `trash`,
+`attribution`.  Other rooms use the names below.
 """
 
 from __future__ import annotations
@@ -14,3 +15,4 @@ from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import tail as tail
 from xpucached.planning.standing import verdict as verdict
 from xpucached.planning.standing import warmth as warmth
+from xpucached.planning.trash import plan_trash as plan_trash

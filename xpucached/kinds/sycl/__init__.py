@@ -15,7 +15,7 @@ from xpucached.domain import EntryKey, KindName, Process
 from xpucached.kinds.sycl import files, recipes, removal, store
 from xpucached.kinds.sycl import hazards as perils
 from xpucached.kinds.sycl import trash as bin_
-from xpucached.kinds.sycl.layout import IR_KEY, NUMBER, RTC
+from xpucached.kinds.sycl.layout import IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
 
 NAME: Final = KindName("sycl")
 
@@ -106,6 +106,13 @@ def locate(process: Process) -> tuple[Path, str] | None:
         return None
     path = Path(os.path.normpath(root if root.startswith("/") else f"{process.directory}/{root}"))
     return path, via
+
+
+def key(path: str) -> EntryKey | None:
+    """Tell to which entry a file belongs; see `Kind.key`."""
+    leaf, _, name = path.rpartition("/")
+    match = SLOT_FILE.match(name) or IR_FILE.match(name)
+    return EntryKey(f"{leaf}/{match[1]}") if match is not None and leaf else None
 
 
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ")
