@@ -12,7 +12,7 @@ help:
 	@echo 'make test    check the style, the types and all the tests'
 	@echo 'make lint    check the style and the types'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
-	@echo 'make stress  real programs on one store for two minutes, while everything around them goes wrong'
+	@echo 'make stress  real programs on one store for two minutes while all goes wrong, and a death at every change'
 	@echo 'make record  run the demo and make docs/demo.svg of it'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
@@ -47,7 +47,7 @@ record: .venv/installed
 
 # What was reached is kept in .fuzz, and the next round begins there.
 FUZZ_SECONDS ?= 600
-FUZZ_TARGETS ?= source binary image name trace library request http
+FUZZ_TARGETS ?= source binary image name trace label library request http
 fuzz: .venv/tested
 	for one in $(FUZZ_TARGETS); do \
 	    $(BIN)/python -m tests.fuzz $$one --seconds $(FUZZ_SECONDS) --corpus .fuzz || exit; \
@@ -56,7 +56,7 @@ fuzz: .venv/tested
 stress: .venv/tested
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
-	    $(BIN)/python -m pytest tests/test_stress.py --timeout=600
+	    $(BIN)/python -m pytest tests/test_stress.py tests/test_faults.py --timeout=3600
 
 clean:
 	rm -rf .venv .runtimes .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

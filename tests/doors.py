@@ -19,10 +19,12 @@ from xpucached.domain import (
     Assay,
     Baseline,
     Cause,
+    Defect,
     Device,
     Diagnosis,
     DriverChange,
     DriverFile,
+    Effect,
     Entry,
     EntryId,
     EntryKey,
@@ -37,6 +39,7 @@ from xpucached.domain import (
     Figure,
     Finding,
     Flaw,
+    Hazard,
     Host,
     ImageFormat,
     IndexedEntry,
@@ -45,6 +48,7 @@ from xpucached.domain import (
     JobState,
     Kernel,
     KindName,
+    MendAction,
     Model,
     ModelName,
     ModelStatus,
@@ -54,6 +58,7 @@ from xpucached.domain import (
     PrewarmReport,
     Problem,
     Progress,
+    Restored,
     Run,
     Safety,
     ScanReport,
@@ -62,7 +67,11 @@ from xpucached.domain import (
     StoreOrigin,
     StoreState,
     StoreStatus,
+    Trashed,
+    TrashRef,
+    TrashReport,
     Verdict,
+    VerifyReport,
     WarmReason,
     Warmth,
     Workload,
@@ -72,7 +81,16 @@ from xpucached.errors import Conflict, NotFound
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, ScanStores
+    from xpucached.api import (
+        AddModel,
+        EmptyTrash,
+        EvictEntries,
+        PrewarmModels,
+        ReplayEntries,
+        RestoreTrash,
+        ScanStores,
+        VerifyStores,
+    )
     from xpucached.domain import EntryQuery
     from xpucached.server.connection import Limits
 
@@ -205,6 +223,37 @@ def make_baseline() -> Baseline:
     return Baseline("default", "fedcba9876543210", Figure.WARM, 9.5, NOW, 1.5, 0.1, 7, worse=True)
 
 
+TRASHED: Final = TrashRef("0123456789ab")
+KEY: Final = EntryKey("1/2/3/4/0")
+
+
+def make_trashed() -> Trashed:
+    """Give something in the trash."""
+    return Trashed(
+        TRASHED,
+        STORE,
+        KEY,
+        NOW,
+        EvictReason.UNUSED,
+        "not used for 91 days",
+        quarantined=False,
+        device="GPU",
+        driver="1.2",
+        allocated=4096,
+        whole=True,
+    )
+
+
+def make_verification() -> VerifyReport:
+    """Give a thorough look with two findings."""
+    entry = make_flawed().entry
+    flawed = Defect.of(entry.id, Flaw.BIN_EMPTY, "0 bytes", MendAction.QUARANTINE, done=True)
+    hazard = Defect(
+        STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
+    )
+    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5)  # noqa: FBT003
+
+
 @dataclass
 class Standin:
     """A service that answers from memory, as the real one would."""
@@ -305,6 +354,10 @@ class Standin:
                 case "prewarm":
                     runs = (replace(make_run(), outcome=self.outcome),)
                     job = replace(job, prewarm=PrewarmReport(runs, (ModelName("bert"),)))
+                case "verify":
+                    job = replace(job, verify=make_verification())
+                case "restore" | "empty":
+                    job = replace(job, trash=TrashReport((Restored(TRASHED, KEY),), (TRASHED,), 4096))
                 case "scan":
                     job = replace(job, scan=ScanReport(1, 2, 0, 1, 3, 0.5))
                 case verb:
@@ -326,6 +379,25 @@ class Standin:
         """Begin to rebuild."""
         self.asked.append(request)
         return self._begin("replay")
+
+    async def verify(self, request: VerifyStores) -> Job:
+        """Begin to verify."""
+        self.asked.append(request)
+        return self._begin("verify")
+
+    async def trash(self) -> tuple[Trashed, ...]:
+        """Give what is in the trash."""
+        return (make_trashed(),)
+
+    async def restore(self, request: RestoreTrash) -> Job:
+        """Begin to bring back."""
+        self.asked.append(request)
+        return self._begin("restore")
+
+    async def empty(self, request: EmptyTrash) -> Job:
+        """Begin to let go."""
+        self.asked.append(request)
+        return self._begin("empty")
 
     async def scan(self, request: ScanStores) -> Job:
         """Begin to scan."""

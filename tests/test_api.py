@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +48,8 @@ from xpucached.domain import (
     StoreOrigin,
     StoreState,
     StoreStatus,
+    Trashed,
+    TrashReport,
     Verdict,
     WarmReason,
     Warmth,
@@ -81,6 +83,8 @@ SAMPLES: list[tuple[object, object]] = [
     (tuple[Event, ...], (Event(1, doors.NOW, "evicted", doors.NASTY, {"store": doors.NASTY}),)),
     (Diagnosis, doors.make_diagnosis()),
     (tuple[Baseline, ...], (doors.make_baseline(),)),
+    (tuple[Trashed, ...], (doors.make_trashed(),)),
+    (Job, replace(JOB, verify=doors.make_verification(), trash=TrashReport((), (doors.TRASHED,), 1))),
     (api.Hello, api.Hello(1, "1.2.3")),
 ]
 
@@ -129,6 +133,12 @@ REQUESTS: list[api.AnyRequest] = [
     api.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
     api.PrewarmModels(all=True),
     api.EvictEntries(dry_run=True, refs=("00",), reasons=("flawed",)),
+    api.EvictEntries(plan="0123456789ab"),
+    api.VerifyStores(stores=(Path("/s"),), fix=True, hazards_only=True),
+    api.ListTrash(),
+    api.RestoreTrash(refs=("00",)),
+    api.RestoreTrash(all=True),
+    api.EmptyTrash(refs=("00",)),
     api.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
     api.ScanStores(stores=(Path("/s"),), full=True),
     api.ListJobs(),

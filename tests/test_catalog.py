@@ -227,6 +227,28 @@ def test_a_corrupt_catalog_is_set_aside(path: Path, damage: object) -> None:
     assert len([one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm"))]) == 2
 
 
+def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Path) -> None:
+    with closing(Catalog.open(path)) as opened:
+        for number in range(400):
+            opened.record_scan(
+                scan(entry(f"{number}/0"), store=Store(KindName("sycl"), Path(f"/{number}"))), architecture
+            )
+        for name in ("good", "garbled", "declared"):
+            opened.add_model(model(name, source="/etc/m.toml" if name == "declared" else "socket", command=name))
+    with closing(sqlite3.connect(path)) as direct:
+        direct.execute("UPDATE models SET command = replace(command, 'garbled', 'gXrbled')")
+        direct.commit()
+        (root,) = direct.execute("SELECT rootpage FROM sqlite_master WHERE name = 'stores'").fetchone()
+    with path.open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is not None
+        assert "1 registered models" in opened.rebuilt
+        assert [one.name for one in opened.models()] == ["good"]
+        assert opened.model(ModelName("good")) == model("good", command="good")
+
+
 def test_a_catalog_from_a_newer_version_is_refused_untouched(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as direct:

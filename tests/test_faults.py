@@ -21,18 +21,22 @@ import pytest
 from tests.daemons import Daemon, daemon
 from tests.faults import Calls, Faults, faults
 from xpucached.catalog import Catalog, opening
-from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState, Trashed
 from xpucached.errors import CatalogError
 from xpucached.kinds import sycl
 from xpucached.service.troubles import Steadiness, Troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.builders import SyclStore
+    from tests.runtimes import Runtime
+
+EVERY = bool(os.environ.get("XPUCACHED_STRESS_SECONDS"))
+"""Whether each moment is tried (`make stress`), or a sample of them."""
 
 MOMENTS = 3
-"""So many moments at which a whole daemon is killed."""
+"""So many moments at which a whole daemon is killed, in a sample."""
 
 OLD = "2024.18.7.0.11_160000"
 
@@ -161,7 +165,7 @@ def test_what_cannot_be_removed_stays_and_goes_later(
     assert "Traceback" not in struck.log.read_text()
 
 
-def test_what_cannot_be_written_has_a_name(tmp_path: Path) -> None:
+def test_what_cannot_be_written_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     troubles = Troubles()
     troubles.failed(tmp_path, OSError(errno.EDQUOT, "Disk quota exceeded"))
     troubles.failed(tmp_path / "other", OSError(errno.EIO, "Input/output error"))
@@ -169,9 +173,54 @@ def test_what_cannot_be_written_has_a_name(tmp_path: Path) -> None:
         ("store-failing", f"{tmp_path}/other"),
         ("store-full", str(tmp_path)),
     ]
+    # Looking does not tell whether the quota is still spent; writing does, and so does time.
     troubles.look(tmp_path)
-    troubles.forget(f"{tmp_path}/other")
+    assert len(troubles.all()) == 2
+    troubles.worked(tmp_path)
+    assert [one.code for one in troubles.all()] == ["store-failing"]
+    monkeypatch.setattr("xpucached.service.troubles._REMEMBERED", 0.0)
+    troubles.look(tmp_path / "other")
     assert troubles.all() == ()
+    troubles.unreadable(tmp_path, "")
+    troubles.forget(str(tmp_path))
+    assert troubles.all() == ()
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "store-full"), (errno.EDQUOT, "store-full"), (errno.EIO, "store-failing")],
+    ids=["full", "quota", "EIO"],
+)
+def test_a_replay_that_cannot_write_is_named_and_goes_on_later(
+    struck: Daemon,
+    strike: Faults,
+    number: int,
+    code: str,
+    runtime: Callable[[str], Runtime],
+    workload: Path,
+    tmp_path: Path,
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    root = tmp_path / "cache"
+    command: list[str | Path] = [first.python, "-W", "ignore", workload, "small"]
+    subprocess.run(command, env=first.environment(root), check=True, capture_output=True)
+    before = len(list(root.glob("[0-9]*/*/*/*/0.bin")))
+    drive = f"variables = {{ OCL_ICD_FILENAMES = '{second.driver}', LD_LIBRARY_PATH = '{second.lib}:{first.lib}' }}"
+    struck.configure(f"[stores]\npaths = ['{root}']\n[schedule]\nreplay = false\nevict = false\n[driver]\n{drive}\n")
+    struck.start()
+    strike.fail(root, number, Calls.CHANGES)
+    struck.ctl("replay", check=None)
+    assert strike.stop() > 0
+    assert code in problems(struck)
+    assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == before
+
+    struck.ctl("replay")
+    assert code not in problems(struck)
+    assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == 2 * before
+    assert not (root / ".xpucached").exists()
+    assert "Traceback" not in struck.log.read_text()
 
 
 MOUNTED = """
@@ -388,14 +437,22 @@ def test_a_clock_is_believed_again_after_an_hour_without_a_jump() -> None:
 ACTS = """
 import sys
 from pathlib import Path
+from datetime import UTC, datetime
 from tests.builders import native
 from tests.test_faults import KEPT, look
-from xpucached.domain import Environment, EntryId, Recipe
+from xpucached.domain import Environment, EntryId, EvictReason, Note, Recipe
 from xpucached.kinds import sycl
 root, act = Path(sys.argv[1]), sys.argv[2]
 scan = look(root)
 if act == "remove":
     assert all(sycl.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
+elif act == "trash":
+    going = [one for one in scan.entries if one.environment.driver != KEPT]
+    note = Note(datetime.now(UTC), EvictReason.UNUSED, "test")
+    assert all(sycl.remove(going, {one.id: note for one in going}).values())
+elif act == "restore":
+    refs = tuple(one.ref for one in sycl.trash(scan.found.store))
+    assert all(one.key for one in sycl.restore(scan.found.store, refs))
 elif act == "publish":
     recipe = sycl.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
     assert isinstance(recipe, Recipe), recipe
@@ -416,8 +473,8 @@ def filled(root: Path, store: SyclStore) -> SyclStore:
     return made
 
 
-@pytest.mark.parametrize("act", ["remove", "publish"])
-@pytest.mark.timeout(300)
+@pytest.mark.parametrize("act", ["remove", "publish", "trash", "restore"])
+@pytest.mark.timeout(3600 if EVERY else 300)
 def test_killed_before_any_change_nothing_is_lost(
     act: str, tmp_path: Path, sycl_store: SyclStore, strike: Faults
 ) -> None:
@@ -429,17 +486,25 @@ def test_killed_before_any_change_nothing_is_lost(
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr[-3000:]
 
+    def prepared(root: Path) -> SyclStore:
+        store = filled(root, sycl_store)
+        if act == "restore":
+            run(root, "trash", 0)
+        return store
+
+    def trashed(root: Path) -> list[Trashed]:
+        return [one for one in sycl.trash(Store(sycl.NAME, root)) if one.whole]
+
     root = tmp_path / "count"
-    filled(root, sycl_store)
+    every = truth(prepared(root)) | {one.key for one in trashed(root)}
     strike.count(root)
     run(root, act, 0)
     changes = strike.stop()
     assert changes > 8
     whole = truth(type(sycl_store)(root))
-    for at in range(1, changes + 1):
+    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // 8)):
         root = tmp_path / str(at)
-        store = filled(root, sycl_store)
-        before = truth(store)
+        store = prepared(root)
         strike.kill(root, at)
         run(root, act, -signal.SIGKILL)
         strike.stop()
@@ -449,13 +514,16 @@ def test_killed_before_any_change_nothing_is_lost(
         assert after.state is StoreState.OK
         assert {one.state for one in after.entries} == {EntryState.OK}, after.entries
         assert not [path for path in root.rglob("*") if path.name.endswith(".lock") or path.name == ".xpucached"]
-        assert truth(store) <= before | whole
+        assert truth(store) <= every | whole
+        if act in ("trash", "restore"):
+            # What was to be kept is in the store or whole in the trash, and never only in part.
+            assert truth(store) | {one.key for one in trashed(root)} >= every, at
         kept = [one for one in after.entries if one.environment and one.environment.driver == KEPT]
         assert len(kept) == 1
 
 
 @pytest.mark.parametrize("what", ["store", "catalog"])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600 if EVERY else 300)
 def test_a_daemon_killed_before_any_of_its_changes_goes_on(
     what: str, struck: Daemon, strike: Faults, sycl_store: SyclStore
 ) -> None:
@@ -480,7 +548,7 @@ def test_a_daemon_killed_before_any_of_its_changes_goes_on(
     changes = strike.stop()
     assert changes > 5, what
     assert struck.end() == 0
-    for at in range(1, changes + 1, max(1, changes // MOMENTS)):
+    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // MOMENTS)):
         for kernel in ("_ZTS1a", "_ZTS1b"):
             old(sycl_store, kernel)
         struck.start()

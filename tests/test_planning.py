@@ -512,7 +512,7 @@ def presence(environment: Environment, first: float | None, last: float | None) 
 
 
 # What the policy decides; the other is somebody's wish.
-POLICY_REASONS: Final = [reason for reason in EvictReason if reason is not EvictReason.ASKED]
+POLICY_REASONS: Final = [reason for reason in EvictReason if reason not in {EvictReason.ASKED, EvictReason.SPACE}]
 
 # The driver changed ten days ago.
 HISTORY: Final = (presence(OLD, 100, 10), presence(NEW, 10, 0))
@@ -759,7 +759,7 @@ def test_what_is_not_used_goes(environment: Environment | None) -> None:
     assert not evict(entry(environment=environment, used=900), policy=Policy(max_unused=None)).evict
 
 
-def test_over_budget_the_oldest_go_and_what_a_model_needs_goes_last() -> None:
+def test_over_budget_what_is_least_worth_goes_and_what_a_model_needs_goes_last() -> None:
     some = [
         entry("needed", used=50, models=("net",)),
         entry("old", used=40),
@@ -774,9 +774,9 @@ def test_over_budget_the_oldest_go_and_what_a_model_needs_goes_last() -> None:
         return [one.entry.entry.id.key for one in evict(*some, models=(model(),), policy=Policy(max_bytes=limit)).evict]
 
     assert goes(6000) == []
-    assert goes(5999) == ["older"]
-    assert goes(3000) == ["older", "of an old driver", "old"]
-    assert goes(1) == ["older", "of an old driver", "old", "recent", "needed"]
+    assert goes(5999) == ["of an old driver"]
+    assert goes(3000) == ["of an old driver", "older", "old"]
+    assert goes(1) == ["of an old driver", "older", "old", "recent", "needed"]
 
 
 def test_what_somebody_names_goes_unless_it_is_protected() -> None:
@@ -946,7 +946,7 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
             return policy.max_unused is not None and NOW - one.entry.last_used > timedelta(seconds=policy.max_unused)
         case EvictReason.BUDGET:
             return policy.max_bytes is not None
-        case EvictReason.ASKED:
+        case EvictReason.ASKED | EvictReason.SPACE:
             return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pwd
 import re
@@ -16,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from xpucached import api, quantities, settings
-from xpucached.domain import KindName, Policy
+from xpucached.domain import KindName, Limits, Policy
 from xpucached.errors import SettingsError
 from xpucached.settings.document import keys, spell
 from xpucached.settings.modelfiles import ModelFile
@@ -163,12 +164,20 @@ keep_driver_generations = 2
 max_unused = "2w"
 max_bytes = "10GB"
 grace = 1.5
+min_free_bytes = "2GB"
+quota = "5GB"
+low_water = 80
+trash_keep = "1d"
+trash_max_bytes = "1MB"
+stores = { "/a" = { max_bytes = "1GB", max_unused = "unlimited", grace = 0 } }
+users = { 0 = { min_free_bytes = "3GB", keep_driver_generations = 3 } }
 attempts = 5
 retry_after = "1h30m"
 
 [schedule]
 scan_interval = "1m"
 settle = "500ms"
+scrub = "unlimited"
 replay = false
 prewarm = false
 evict = false
@@ -194,8 +203,17 @@ def test_every_key_is_read(file: Path) -> None:
         grace=1.5,
         attempts=5,
         retry_after=5400.0,
+        min_free_bytes=2_000_000_000,
+        quota=5_000_000_000,
+        low_water=0.8,
+        trash_keep=86400.0,
+        trash_max_bytes=1_000_000,
+        limits=(
+            Limits(None, 0, keep_driver_generations=3, min_free_bytes=3_000_000_000),
+            Limits(Path("/a"), None, max_unused=math.inf, max_bytes=1_000_000_000, grace=0.0),
+        ),
     )
-    assert (found.scan_interval, found.settle) == (60.0, 0.5)
+    assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
@@ -207,11 +225,16 @@ def test_without_a_file_everything_has_a_default() -> None:
 
     assert found.policy == Policy()
     assert (found.find_stores, found.store_paths, found.variables) == (True, (), {})
-    assert (found.scan_interval, found.settle) == (600.0, 2.0)
+    assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (True, True, True)
     assert found.log_level == "INFO"
     assert (found.socket_mode, load(None, user=False).socket_mode) == (0o600, 0o666)
+
+
+def test_limits_of_a_user_whom_nobody_knows_are_refused(file: Path) -> None:
+    with pytest.raises(SettingsError, match="no user 'nobody-of-that-name'"):
+        load(file, '[policy.users.nobody-of-that-name]\nmax_bytes = "1GB"\n')
 
 
 def test_limits_can_be_lifted(file: Path) -> None:

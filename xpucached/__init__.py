@@ -5,13 +5,13 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · ctl · __main__
     5   server
     4   service
-    3   dispatch · builder · warden · worker
+    3   dispatch · builder · warden · worker · hands
     2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render
     1   errors · quantities · sockets
     0   domain
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and
-does nothing; ``dispatch`` and ``kinds`` act; ``catalog`` remembers.  ``service`` conducts them, one method per verb.
+does nothing; ``dispatch``, ``hands``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one method per verb.
 ``settings``, ``api``, ``server``, ``render`` and ``ctl`` are the doors, and ``daemon`` is the life of the process.
 """
 

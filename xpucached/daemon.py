@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from xpucached import __version__, api, host, server, settings
@@ -25,7 +26,7 @@ from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
-from xpucached.service import Service
+from xpucached.service import SCRUB_PARTS, Service
 from xpucached.watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,28 @@ class Daemon:
             coalesce=True,
             max_instances=1,
         )
+
+        if self._settings.scrub is None:
+            with contextlib.suppress(JobLookupError):
+                self._scheduler.remove_job("scrub")
+            return
+        self._scheduler.add_job(
+            self._scrub,
+            "interval",
+            seconds=max(1.0, self._settings.scrub / SCRUB_PARTS),
+            id="scrub",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    async def _scrub(self) -> None:
+        try:
+            await self._service.scrub()
+        except XpucachedError as error:
+            log.warning("a part of the stores could not be read again: %s", error.message)
+        except Exception:
+            log.exception("a part of the stores could not be read again")
 
     async def _reconcile(self) -> None:
         while True:

@@ -25,6 +25,7 @@ from xpucached.errors import RequestError
 from xpucached.host import elf
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import images, layout, mangling
+from xpucached.kinds.sycl.trash import _is_place, _loads
 from xpucached.server.connection import Connection, Limits, Places
 from xpucached.server.routes import Routes
 
@@ -96,6 +97,18 @@ def trace(data: bytes) -> None:
     for key in created | used:
         _check(not key.startswith("/") and ".." not in key.split("/"), "a key that leads out of its store")
     _check(not created & used, "both made and found")
+
+
+def label(data: bytes) -> None:
+    """Read the label of an entry in the trash."""
+    try:
+        read = _loads(data)
+    except ValueError:
+        return
+    _check(_is_place(read.key.split("/")), "a key that is no place")
+    _check(all(suffix in layout.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
+    _check(0 <= read.mode <= 0o777, "a mode with more than permissions")
+    _check(_loads(read.dumps()).key == read.key, "what was read cannot be written")
 
 
 def library(data: bytes) -> None:
@@ -242,7 +255,7 @@ def http(data: bytes) -> None:
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
-    one.__name__: one for one in (source, binary, image, name, trace, library, request, http)
+    one.__name__: one for one in (source, binary, image, name, trace, label, library, request, http)
 }
 """Every target by its name."""
 
@@ -291,6 +304,22 @@ def seeds(target: str) -> list[bytes]:
             b"TSZZ4mainENKUlRN4sycl7handlerEE_clES1_EUlvE0_",
         ],
         "trace": [line.encode() for line in lines_of_trace] + ["\n".join(lines_of_trace).encode()],
+        "label": [
+            json.dumps(
+                {
+                    "key": key,
+                    "at": "2026-05-04T12:00:00+00:00",
+                    "reason": "unused",
+                    "detail": "",
+                    "quarantined": False,
+                    "device": "d",
+                    "driver": "1",
+                    "mode": 0o755,
+                    "files": {".src": [5, 1], ".bin": [7, 2]},
+                }
+            ).encode()
+            for key in ("1/2/3/4/0", "ext_kernel_compiler/1/2/3/0", "ext_kernel_compiler/" + "A" * 43 + "=/ir")
+        ],
         "library": [one[16:] for one in programs] + [native(300)],
         "request": [bytes([number]) + text for number, row in rows if row.method == "POST" for text in texts]
         + [bytes([4]) + b"12345678driver=current&limit=5&unused=3.5", bytes([19]) + b"        since=1&follow=true"],

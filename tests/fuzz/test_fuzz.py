@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -30,6 +31,7 @@ ROUNDS = {
     "image": 8_000,
     "name": 8_000,
     "trace": 20_000,
+    "label": 8_000,
     "library": 20_000,
     "request": 2_000,
     "http": 1_000,
@@ -72,6 +74,20 @@ def test_what_was_found_stays_mended() -> None:
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_break_nothing(target: str, data: st.DataObject) -> None:
     targets.TARGETS[target](data.draw(st.binary(max_size=400)))
+
+
+SUFFIXES = (".src", ".bin", "x")
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("1/2/3/4/0"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(SUFFIXES), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(json.loads(targets.seeds("label")[0]))), ANY, max_size=3))
+@settings(max_examples=400, deadline=None)
+def test_a_label_with_any_values_breaks_nothing(changes: dict[str, object]) -> None:
+    targets.label(json.dumps({**json.loads(targets.seeds("label")[0]), **changes}).encode())
 
 
 @pytest.mark.parametrize("target", ROUNDS)

@@ -33,6 +33,7 @@ from xpucached.domain import (
     Run,
     Status,
     StoreStatus,
+    Trashed,
     check_name,
     is_unit,
 )
@@ -40,7 +41,7 @@ from xpucached.domain import (
 VERSION: Final = 1
 """Of the wire.  It changes when a key goes or changes its meaning; new keys and paths may come without notice."""
 
-FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan")
+FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan", "trash", "verify")
 """What this daemon can do, for clients that must work with several versions."""
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
@@ -264,6 +265,58 @@ class EvictEntries(Request[Job]):
     dry_run: bool = False
     refs: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    plan: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could mean two things: a plan says already what goes."""
+        alone = not (self.dry_run or self.refs or self.reasons)
+        _need(self.plan is None or alone, "plan: expected neither dry_run, refs nor reasons with it")
+        _need(self.plan is None or _REF.fullmatch(self.plan) is not None, "plan: expected up to 12 hex digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyStores(Request[Job]):
+    """Read everything in these stores, or in all, and say what is wrong; ``fix`` mends what loses nothing.
+
+    With ``hazards_only`` only what is wrong with a store as a whole.
+    """
+
+    stores: tuple[Path, ...] = ()
+    fix: bool = False
+    hazards_only: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no store."""
+        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTrash(Request[tuple[Trashed, ...]]):
+    """Ask for what was evicted and can still come back, and for what is in quarantine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreTrash(Request[Job]):
+    """Bring these back from the trash, or ``all`` that is whole."""
+
+    refs: tuple[str, ...] = ()
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what could mean two things."""
+        _need(bool(self.refs) != self.all, "refs: expected exactly one of refs and all")
+        _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyTrash(Request[Job]):
+    """Let these in the trash go for good, or everything."""
+
+    refs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a ref."""
+        _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +434,10 @@ AnyRequest = (
     | PrewarmModels
     | EvictEntries
     | ReplayEntries
+    | VerifyStores
+    | ListTrash
+    | RestoreTrash
+    | EmptyTrash
     | ScanStores
     | ListJobs
     | GetJob
@@ -434,6 +491,10 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/prewarm", PrewarmModels, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/evict", EvictEntries, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/replay", ReplayEntries, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/verify", VerifyStores, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("GET", "/v1/trash", ListTrash, tuple[Trashed, ...]),
+    Endpoint("POST", "/v1/trash/restore", RestoreTrash, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/trash/empty", EmptyTrash, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
     Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
     Endpoint("GET", _JOB, GetJob, Job),

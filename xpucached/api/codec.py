@@ -453,7 +453,7 @@ def _hints(kind: type) -> Mapping[str, tuple[object, bool]]:
 
 def brief_job(job: Job) -> Job:
     """Give a job without its reports: a plan may name every entry of the host."""
-    return replace(job, scan=None, prewarm=None, evict=None, replay=None)
+    return replace(job, scan=None, prewarm=None, evict=None, replay=None, trash=None, verify=None)
 
 
 def without_kernels(job: Job) -> Job:

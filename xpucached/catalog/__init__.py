@@ -11,7 +11,19 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from xpucached.catalog import assays, builds, entries, environments, hosts, models, opening, refusals, runs, scans
+from xpucached.catalog import (
+    assays,
+    builds,
+    entries,
+    environments,
+    hosts,
+    models,
+    opening,
+    refusals,
+    runs,
+    salvage,
+    scans,
+)
 from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -72,7 +84,17 @@ class Catalog:
         is.
         """
         engine, rebuilt = opening.connect(path)
-        return cls(path, engine, rebuilt)
+        catalog = cls(path, engine, None)
+        if rebuilt is not None:
+            catalog._take_over(rebuilt)
+        return catalog
+
+    def _take_over(self, rebuilt: opening.Rebuilt) -> None:
+        """Register again in a new catalog what the corrupt one still tells."""
+        taken = salvage.registered(rebuilt.aside)
+        for model in taken:
+            self.add_model(model)
+        self.rebuilt = f"{rebuilt.message}; {len(taken)} registered models were taken over"
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""
@@ -90,8 +112,9 @@ class Catalog:
             self._engine, rebuilt = opening.connect(self.path)
             old.dispose()
             self.trouble = None
-            self.rebuilt = rebuilt or self.rebuilt
-            return rebuilt is not None
+        if rebuilt is not None:
+            self._take_over(rebuilt)
+        return rebuilt is not None
 
     @contextmanager
     def _read(self) -> Iterator[sa.Connection]:
@@ -188,6 +211,16 @@ class Catalog:
         """Give the figures of the whole catalog."""
         with self._read() as connection:
             return entries.summary(connection)
+
+    def note_restored(self, ids: Iterable[EntryId], now: datetime) -> None:
+        """Note that somebody brought these back from the trash; those that are not known are left out."""
+        with self._write() as connection:
+            entries.note_restored(connection, ids, now)
+
+    def note_costs(self, ids: Iterable[EntryId], seconds: float) -> None:
+        """Note what it took to make these together; those that are not known are left out."""
+        with self._write() as connection:
+            entries.note_costs(connection, ids, seconds)
 
     # -- replay -----------------------------------------------------------------------------------------------------
 

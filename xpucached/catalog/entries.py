@@ -288,6 +288,8 @@ def _value(row: _Row, store: Store, environment: Environment | None, architectur
         last_used, how = row.accessed, "access-time"
     if row.run_used is not None and row.run_used >= last_used:
         last_used, how = row.run_used, "run"
+    if row.restored is not None and row.restored > last_used:
+        last_used, how = row.restored, "restored"
     entry = Entry(
         EntryId(store, EntryKey(row.key)),
         row.stamp,
@@ -308,7 +310,10 @@ def _value(row: _Row, store: Store, environment: Environment | None, architectur
         row.detail,
     )
     origin = Origin(row.origin) if row.origin else None
-    return IndexedEntry(entry, origin, architecture, _models(row.models), row.first_seen, last_used, how)
+    models = _models(row.models)
+    return IndexedEntry(
+        entry, origin, architecture, models, row.first_seen, last_used, how, cost=row.cost, restored=row.restored
+    )
 
 
 def _models(text: str) -> tuple[ModelName, ...]:
@@ -321,3 +326,24 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(name, name if display is None else display, library) for name, display, library in json.loads(text)
     )
+
+
+def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> None:
+    """Note that somebody wants these back."""
+    rows = rows_of(connection, ids)
+    if rows:
+        statement = sa.update(ENTRIES).where(_E.id == sa.bindparam("row")).values(restored=now)
+        connection.execute(statement, [{"row": row} for row in rows.values()])
+
+
+def note_costs(connection: sa.Connection, ids: Iterable[EntryId], seconds: float) -> None:
+    """Note what it took to make these together; each has its share by size.  The newest measurement counts."""
+    numbers = sorted(rows_of(connection, ids).values())
+    for start in range(0, len(numbers), _BATCH):
+        some = numbers[start : start + _BATCH]
+        sizes = connection.execute(sa.select(_E.id, _E.image_size, _E.size).where(_E.id.in_(some))).all()
+        weights = {row.id: max(1, row.image_size or row.size) for row in sizes}
+        share = seconds * len(some) / len(numbers) / max(1, sum(weights.values()))
+        statement = sa.update(ENTRIES).where(_E.id == sa.bindparam("row")).values(cost=sa.bindparam("seconds"))
+        if weights:
+            connection.execute(statement, [{"row": row, "seconds": share * one} for row, one in weights.items()])

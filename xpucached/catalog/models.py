@@ -40,6 +40,13 @@ def every(connection: sa.Connection) -> tuple[Model, ...]:
     return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
 
 
+def whole(connection: sa.Connection, name: ModelName) -> Model | None:
+    """Give a model that was registered and whose command is what it was; None for any other."""
+    row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name, MODELS.c.source == _SOCKET)).first()
+    model = _value(row) if row is not None else None
+    return model if row is not None and model is not None and model.workload.digest == row.workload else None
+
+
 def remove(connection: sa.Connection, name: ModelName) -> None:
     """Forget a model."""
     if connection.execute(sa.delete(MODELS).where(MODELS.c.name == name)).rowcount == 0:

@@ -10,6 +10,7 @@ import os
 import sqlite3
 import stat
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -41,8 +42,16 @@ class Corrupt(Exception):
     """The file is no catalog any more; its text says why."""
 
 
-def connect(path: Path) -> tuple[sa.Engine, str | None]:
-    """Open the catalog at ``path``, migrated; tell in one sentence if a corrupt one was set aside for it.
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """That a corrupt catalog was set aside: in a sentence, and where it is now."""
+
+    message: str
+    aside: Path
+
+
+def connect(path: Path) -> tuple[sa.Engine, Rebuilt | None]:
+    """Open the catalog at ``path``, migrated; tell if a corrupt one was set aside for it.
 
     Raises `CatalogError` for a file that cannot be used and is not corrupt; it is left as it is.
     """
@@ -54,7 +63,7 @@ def connect(path: Path) -> tuple[sa.Engine, str | None]:
             return _engine(path), None
         except Corrupt as error:
             aside = _set_aside(path)
-            rebuilt = f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made"
+            rebuilt = Rebuilt(f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made", aside)
             log.warning("catalog is corrupt, set aside: %s: %s", aside, error)
         _prepare(path)
         try:

@@ -109,6 +109,10 @@ def finish(
             .values(run_used=sa.func.max(sa.func.coalesce(ENTRIES.c.run_used, microseconds(now)), microseconds(now))),
             [{"row": row} for row in rows.values()],
         )
+    cold = [each.seconds for each in passes if each.created]
+    if outcome is Outcome.WARMED and cold and len(passes) > 1:
+        # What a warm pass takes is the workload itself; the rest was compiling.
+        entries.note_costs(connection, attribution.created, max(0.0, cold[0] - passes[-1].seconds))
     ids = environments.ensure(connection, dict.fromkeys(of))
     if ids:
         connection.execute(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0005"
+REVISION: Final = "0006"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -115,6 +115,8 @@ ENTRIES: Final = sa.Table(
     # The two long ones stand last, so that questions about the others need not read through them.
     sa.Column("kernels", sa.Text, nullable=False),  # JSON: [mangled, for people or null, library or null] each
     sa.Column("kernel_names", sa.Text, nullable=False),  # one a line, mangled and for people, for searching
+    sa.Column("cost", sa.Float),  # seconds that making it took, where a run or a rebuild of ours made it
+    sa.Column("restored", Moment),  # when somebody brought it back from the trash
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)

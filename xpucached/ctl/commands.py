@@ -16,8 +16,8 @@ from xpucached.api import codec
 from xpucached.api.client import Client, refusal
 from xpucached.ctl import capture
 from xpucached.ctl.waiting import ended, wait
-from xpucached.domain import Event, Job, JobState, Outcome, Verdict
-from xpucached.errors import NotFound, RequestError, RunFailed, Unavailable
+from xpucached.domain import Effect, Event, Job, JobState, Outcome, Verdict
+from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
 from xpucached.render import advice
 from xpucached.render.text import Look, plain, section
 
@@ -320,18 +320,23 @@ def _job_names(job: Job) -> str:
 
 
 def _begin(desk: Desk, request: Request[Job], names: Callable[[Job], str] = _job_names) -> int:
+    return _ended(desk, request, names)[1]
+
+
+def _ended(desk: Desk, request: Request[Job], names: Callable[[Job], str]) -> tuple[Job | None, int]:
+    """Begin a job and see it through: give it (None if nobody waits for it), and the exit status."""
     begun = desk.client.call(request)
     if not desk.options.wait:
         desk.tell(begun, lambda value, _look: f"job {value.id}: {render.progress(value)}", _job_names)
-        return 0
+        return None, 0
     limit = getattr(desk.options, "timeout", None)
     last = wait(desk.client, begun.value, quiet=desk.quiet, limit=limit)
     desk.tell(last, render.job, names)
     if not ended(last.value):
         job = plain(last.value.id)
         print(f"xpucachectl: the time is up, and job {job} goes on; see: xpucachectl jobs {job}", file=sys.stderr)
-        return RunFailed.exit
-    return _verdict(last.value)
+        return None, RunFailed.exit
+    return last.value, _verdict(last.value)
 
 
 def _verdict(job: Job) -> int:
@@ -359,7 +364,9 @@ def _prewarm(desk: Desk) -> int:
 
 def _evict(desk: Desk) -> int:
     given = desk.options
-    request = api.EvictEntries(dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason))
+    request = api.EvictEntries(
+        dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason), plan=given.plan
+    )
     return _begin(desk, request, _evicted)
 
 
@@ -368,6 +375,51 @@ def _evicted(job: Job) -> str:
         return ""
     planned = (one.entry.entry.id.ref for one in job.evict.plan.evict)
     return "\n".join(planned if job.evict.dry_run else job.evict.removed)
+
+
+def _trash_list(desk: Desk) -> int:
+    return desk.show(api.ListTrash(), render.trash, lambda value: "\n".join(one.ref for one in value))
+
+
+def _trash_restore(desk: Desk) -> int:
+    request = api.RestoreTrash(refs=tuple(desk.options.refs), all=desk.options.all)
+    job, status = _ended(
+        desk, request, lambda job: "\n".join(one.ref for one in job.trash.restored) if job.trash else ""
+    )
+    left = [one for one in job.trash.restored if one.key is None] if job is not None and job.trash else []
+    return status or (Conflict.exit if left else 0)
+
+
+def _trash_empty(desk: Desk) -> int:
+    request = api.EmptyTrash(refs=tuple(desk.options.refs))
+    return _begin(desk, request, lambda job: "\n".join(job.trash.dropped) if job.trash else "")
+
+
+def _verify(desk: Desk) -> int:
+    request = api.VerifyStores(stores=tuple(desk.options.stores), fix=desk.options.fix)
+    job, status = _ended(desk, request, _found)
+    return status or _sound(job)
+
+
+def _doctor(desk: Desk) -> int:
+    if not desk.json and not desk.quiet:
+        problems = desk.client.call(api.GetStatus()).value.problems
+        _print(render.problems(problems, desk.look))
+    job, status = _ended(desk, api.VerifyStores(fix=desk.options.fix, hazards_only=True), _found)
+    return status or _sound(job)
+
+
+def _found(job: Job) -> str:
+    findings = job.verify.findings if job.verify is not None else ()
+    return "\n".join(one.ref or plain(str(one.store.root)) for one in findings)
+
+
+def _sound(job: Job | None) -> int:
+    """Give 1 while something costs programs time, fails them or hangs them."""
+    if job is None or job.verify is None:
+        return 0
+    bad = [one for one in job.verify.findings if not one.done and one.effect is not Effect.HARMLESS]
+    return RunFailed.exit if bad else 0
 
 
 def _replay(desk: Desk) -> int:
@@ -423,6 +475,11 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "prewarm": _prewarm,
     "evict": _evict,
     "replay": _replay,
+    "trash list": _trash_list,
+    "trash restore": _trash_restore,
+    "trash empty": _trash_empty,
+    "verify": _verify,
+    "doctor": _doctor,
     "scan": _scan,
     "jobs": _jobs,
     "events": _events,

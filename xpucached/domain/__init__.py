@@ -57,6 +57,7 @@ from xpucached.domain.names import Fingerprint as Fingerprint
 from xpucached.domain.names import JobId as JobId
 from xpucached.domain.names import KindName as KindName
 from xpucached.domain.names import ModelName as ModelName
+from xpucached.domain.names import TrashRef as TrashRef
 from xpucached.domain.plans import Built as Built
 from xpucached.domain.plans import Deferred as Deferred
 from xpucached.domain.plans import Evict as Evict
@@ -64,6 +65,7 @@ from xpucached.domain.plans import EvictionPlan as EvictionPlan
 from xpucached.domain.plans import EvictionReport as EvictionReport
 from xpucached.domain.plans import EvictReason as EvictReason
 from xpucached.domain.plans import IndexedEntry as IndexedEntry
+from xpucached.domain.plans import Limits as Limits
 from xpucached.domain.plans import NoRecipe as NoRecipe
 from xpucached.domain.plans import Policy as Policy
 from xpucached.domain.plans import PrewarmPlan as PrewarmPlan
@@ -73,6 +75,7 @@ from xpucached.domain.plans import Recipe as Recipe
 from xpucached.domain.plans import ReplayPlan as ReplayPlan
 from xpucached.domain.plans import ReplayReason as ReplayReason
 from xpucached.domain.plans import ReplayReport as ReplayReport
+from xpucached.domain.plans import Room as Room
 from xpucached.domain.plans import ScanReport as ScanReport
 from xpucached.domain.plans import Warm as Warm
 from xpucached.domain.stores import Delta as Delta
@@ -97,6 +100,17 @@ from xpucached.domain.talk import Progress as Progress
 from xpucached.domain.talk import Refusal as Refusal
 from xpucached.domain.talk import Status as Status
 from xpucached.domain.talk import Verdict as Verdict
+from xpucached.domain.trash import Defect as Defect
+from xpucached.domain.trash import Drop as Drop
+from xpucached.domain.trash import DropReason as DropReason
+from xpucached.domain.trash import Hazard as Hazard
+from xpucached.domain.trash import MendAction as MendAction
+from xpucached.domain.trash import Note as Note
+from xpucached.domain.trash import Remedy as Remedy
+from xpucached.domain.trash import Restored as Restored
+from xpucached.domain.trash import Trashed as Trashed
+from xpucached.domain.trash import TrashReport as TrashReport
+from xpucached.domain.trash import VerifyReport as VerifyReport
 from xpucached.domain.wakes import Booted as Booted
 from xpucached.domain.wakes import DriverTouched as DriverTouched
 from xpucached.domain.wakes import Due as Due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,8 +11,8 @@ from pathlib import Path
 
 from xpucached.domain.environments import Environment, Origin
 from xpucached.domain.models import Model, Run, WarmReason
-from xpucached.domain.names import Architecture, EntryRef, ModelName
-from xpucached.domain.stores import Entry, EntryId
+from xpucached.domain.names import Architecture, EntryKey, EntryRef, ModelName
+from xpucached.domain.stores import Entry, EntryId, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,38 @@ class Policy:
     grace: float = 600.0
     attempts: int = 3
     retry_after: float = 900.0  #: doubled after each further failure
+    min_free_bytes: int | None = None  #: what shall be free where a store lies
+    quota: int | None = None  #: what the stores of one user may hold
+    low_water: float = 1.0  #: when a limit is passed, evict down to this part of it
+    trash_keep: float = 7 * 86400.0
+    trash_max_bytes: int = 1 << 30  #: of one store's trash
+    limits: tuple[Limits, ...] = ()  #: of single stores and users, in place of those above
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for one store, or for the stores of one user.  What is not given holds as for all."""
+
+    store: Path | None = None
+    user: int | None = None
+    keep_driver_generations: int | None = None
+    max_unused: float | None = None  #: infinite where nothing goes for its age
+    max_bytes: int | None = None
+    min_free_bytes: int | None = None
+    grace: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a store lies, and how much room there is."""
+
+    store: Store
+    owner: int | None = None
+    device: int = 0  #: of the file system
+    free: int | None = None  #: bytes that its owner could still write
+    trash: int = 0  #: bytes in the store's trash, which go before any entry does
+    held: frozenset[EntryKey] = frozenset()  #: entries that a process has open
+    keeps_access_times: bool = True  #: of what is read: else only our own runs know what is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +94,7 @@ class EvictReason(StrEnum):
     GONE = "device-gone"
     UNUSED = "unused"
     BUDGET = "over-budget"
+    SPACE = "low-space"  #: the file system has less free than it shall
     ASKED = "asked"  #: somebody named it
 
 
@@ -74,7 +108,9 @@ class IndexedEntry:
     models: tuple[ModelName, ...]
     first_seen: datetime
     last_used: datetime
-    last_used_by: str  #: how we know: ``run``, ``access-time`` or ``created``
+    last_used_by: str  #: how we know: ``run``, ``restored``, ``access-time`` or ``created``
+    cost: float | None = None  #: seconds that making it took, where that was measured
+    restored: datetime | None = None  #: when somebody brought it back from the trash
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +130,14 @@ class EvictionPlan:
     frees: int = 0
     kept: int = 0
 
+    @property
+    def id(self) -> str:
+        """12 hex digits that are others as soon as one victim, its files or its reason are."""
+        digest = hashlib.blake2b(digest_size=6)
+        for line in sorted(f"{one.entry.entry.id.ref} {one.entry.entry.stamp} {one.reason}\n" for one in self.evict):
+            digest.update(line.encode())
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class EvictionReport:
@@ -103,7 +147,9 @@ class EvictionReport:
     dry_run: bool
     removed: tuple[EntryRef, ...] = ()
     busy: tuple[EntryRef, ...] = ()
-    freed: int = 0
+    freed: int = 0  #: bytes that the stores hold less, those in the trash included
+    trashed: int = 0  #: bytes of these that are in the trash
+    plan_id: str = ""  #: what `evict --plan` takes
 
 
 class NoRecipe(StrEnum):

@@ -14,6 +14,7 @@ from xpucached.domain.models import ModelStatus
 from xpucached.domain.names import JobId, KindName, ModelName
 from xpucached.domain.plans import EvictionReport, IndexedEntry, PrewarmReport, ReplayReport, ScanReport
 from xpucached.domain.stores import EntryState, StoreStatus
+from xpucached.domain.trash import TrashReport, VerifyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Job:
     prewarm: PrewarmReport | None = None
     evict: EvictionReport | None = None
     replay: ReplayReport | None = None
+    trash: TrashReport | None = None
+    verify: VerifyReport | None = None
     error: Refusal | None = None
 
 

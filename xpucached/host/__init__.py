@@ -18,6 +18,7 @@ from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
 from xpucached.host.folders import build_tiny_program as build_tiny_program
 from xpucached.host.folders import runtime_folders as runtime_folders
+from xpucached.host.living import held as held
 from xpucached.host.living import of_units as of_units
 from xpucached.host.living import processes as processes
 from xpucached.host.living import writer_since as writer_since

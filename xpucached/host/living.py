@@ -72,6 +72,27 @@ def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
     return next((unit for unit in units if unit in parts), None)
 
 
+def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
+    """Tell which files below these directories are open in a process, ours left out, by their paths below them.
+
+    Processes that we may not look into are left out: they are not those of the stores' owner.
+    """
+    found: dict[Path, set[str]] = {}
+    prefixes = {root: os.fspath(root).rstrip("/") + "/" for root in roots}
+    ours = str(os.getpid())
+    for pid in os.listdir("/proc") if roots else ():
+        if not pid.isdigit() or pid == ours:
+            continue
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.fspath(Path(f"/proc/{pid}/fd/{number}").readlink())
+                    for root, prefix in prefixes.items():
+                        if target.startswith(prefix):
+                            found.setdefault(root, set()).add(target.removeprefix(prefix))
+    return {root: frozenset(paths) for root, paths in found.items()}
+
+
 def _look(process: psutil.Process, uid: int, places: Places, ours: int) -> Process | None:
     with process.oneshot():
         if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:

@@ -21,11 +21,18 @@ if TYPE_CHECKING:
         EntryKey,
         Environment,
         FoundStore,
+        Hazard,
         KindName,
         NoRecipe,
+        Note,
         Process,
         Recipe,
+        Remedy,
+        Restored,
         Scan,
+        Store,
+        Trashed,
+        TrashRef,
     )
 
 
@@ -70,8 +77,32 @@ class Kind(Protocol):
     def named(self, root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
         """Read a process's own trace: the keys it created, and those it used without creating."""
 
-    def remove(self, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
-        """Delete entries of one leaf by the runtime's own rules: True if gone, False if busy or no longer the same."""
+    def key(self, path: str) -> EntryKey | None:
+        """Tell to which entry a file belongs, by its path below the root; None if to none."""
+
+    def remove(self, entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+        """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
+
+        Those with a note go into the trash of their store, under that label, if there is room; the others for good.
+        """
+
+    def mend(self, remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+        """Mend entries in their places (only those actions that leave them there): True if that was done."""
+
+    def trash(self, of: Store) -> tuple[Trashed, ...]:
+        """Tell what is in a store's trash."""
+
+    def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
+        """Bring entries back to where the runtime finds them; where it has made them again, that one stays."""
+
+    def discard(self, of: Store, refs: tuple[TrashRef, ...]) -> frozenset[TrashRef]:
+        """Remove from a store's trash for good; give those that are gone."""
+
+    def hazards(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+        """Tell what is wrong with a store as a whole; ``writer_since`` as for `scan`."""
+
+    def clear(self, store: Store, hazard: Hazard, now: datetime, writer_since: datetime | None) -> bool:
+        """Put an end to a hazard: True if it is over."""
 
     def sweep(self, entry: EntryId) -> bool:
         """Finish what a dead daemon of ours began with an entry: True if something of ours was there."""

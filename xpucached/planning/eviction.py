@@ -1,13 +1,14 @@
 """Decide: which entries may go, and why.  Pure.
 
-Kept always: what is being written, what is younger than the grace, and what a pinned model can use in a present
-environment.  Then, in this order, goes what is
+Kept always: what is being written or open in a process, what is younger than the grace, what somebody has just brought
+back from the trash, and what a pinned model can use in a present environment.  Then, in this order, goes what is
 
 flawed       unless the flaw is harmless, or only hides the entry until a lower slot of its leaf is mended
 superseded   for an older driver of a present device, beyond the generations kept for going back
 gone         for a device that this host once had and has not had for a while
 unused       not used for longer than the policy says
-over budget  the least recently used of the rest, until all stores together fit
+low space    what is least worth keeping, until there is as much room on the file system as there shall be
+over budget  what is least worth keeping of the rest, until each store, each user and all together fit (`budget`)
 
 Generations follow a lineage, which is (platform, device).  A new driver may change the version string as well as its
 own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
@@ -23,11 +24,23 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Effect, EntryState, Evict, EvictionPlan, EvictReason
+from xpucached.planning.budget import effective, over_limits, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from xpucached.domain import EntryId, Environment, Host, IndexedEntry, Model, ModelName, Policy, Presence
+    from xpucached.domain import (
+        EntryId,
+        Environment,
+        Host,
+        IndexedEntry,
+        Model,
+        ModelName,
+        Policy,
+        Presence,
+        Room,
+        Store,
+    )
 
     _Lineage = tuple[str, str]
 
@@ -54,19 +67,21 @@ def plan_eviction(
     *,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
+    rooms: Iterable[Room] = (),
 ) -> EvictionPlan:
     """Decide which entries may go, in which order, and why.
 
     ``presence`` is the host's history, ``warm`` names the models that are warm now, ``models`` are all that are
     registered.  With ``reasons`` only those are considered.  Without ``asked`` nobody looks the plan over: then a
-    driver that this host never offered is taken for a container's while its entries were used lately.  The plan for
-    what this plan leaves is empty.
+    driver that this host never offered is taken for a container's while its entries were used lately.  ``rooms`` tell
+    how much room there is where stores lie.  The plan for what this plan leaves is empty.
     """
     every = list(entries)
     known = {one.environment: one for one in presence}
-    ground = _Ground(host, known, warm, models, policy, now, asked)
-    rest = [one for one in every if not ground.protects(one)]
-    protected = [one for one in every if ground.protects(one)]
+    ground = _Ground(host, known, warm, models, policy, now, asked, {room.store: room for room in rooms}, {})
+    kept = {one.entry.id for one in every if ground.protects(one) or (ground.brought_back(one) and not _flawed(one))}
+    rest = [one for one in every if one.entry.id not in kept]
+    protected = [one for one in every if one.entry.id in kept]
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
     while True:
@@ -82,13 +97,19 @@ def plan_eviction(
 
 
 def plan_named(
-    named: Iterable[IndexedEntry], host: Host, models: Mapping[ModelName, Model], policy: Policy, now: datetime
+    named: Iterable[IndexedEntry],
+    host: Host,
+    models: Mapping[ModelName, Model],
+    policy: Policy,
+    now: datetime,
+    rooms: Iterable[Room] = (),
 ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
     """Decide about entries that somebody named: they go, whatever their state, unless they are protected.
 
     Gives the plan, and why the others stay.
     """
-    ground = _Ground(host, {}, frozenset(), models, policy, now, asked=True)
+    of_stores = {room.store: room for room in rooms}
+    ground = _Ground(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
     evict: list[Evict] = []
     kept: dict[EntryId, str] = {}
     for one in named:
@@ -97,10 +118,13 @@ def plan_named(
             evict.append(Evict(one, EvictReason.ASKED, detail))
         elif one.entry.state is EntryState.UNFINISHED:
             kept[one.entry.id] = "a program is writing it"
+        elif ground.held(one):
+            kept[one.entry.id] = "a process has it open"
         elif any(name in models and models[name].pinned for name in one.models):
             kept[one.entry.id] = "a pinned model needs it"
         else:
-            kept[one.entry.id] = f"it is younger than the grace of {policy.grace:g} s (policy.grace)"
+            grace = ground.policy_of(one.entry.id.store).grace
+            kept[one.entry.id] = f"it is younger than the grace of {grace:g} s (policy.grace)"
     return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(kept)), kept
 
 
@@ -115,25 +139,48 @@ class _Ground:
     policy: Policy
     now: datetime
     asked: bool
+    rooms: Mapping[Store, Room]
+    policies: dict[Store, Policy]
+
+    def policy_of(self, store: Store) -> Policy:
+        """Give what holds for one store."""
+        if store not in self.policies:
+            self.policies[store] = effective(self.policy, self.rooms.get(store), store)
+        return self.policies[store]
+
+    def held(self, one: IndexedEntry) -> bool:
+        """Tell whether a process has an entry open."""
+        room = self.rooms.get(one.entry.id.store)
+        return room is not None and one.entry.id.key in room.held
+
+    def knows_use(self, one: IndexedEntry) -> bool:
+        """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
+        room = self.rooms.get(one.entry.id.store)
+        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored"}
+
+    def brought_back(self, one: IndexedEntry) -> bool:
+        """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
+        return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
 
     def protects(self, one: IndexedEntry) -> bool:
         """Tell whether an entry is kept whatever else holds."""
         entry = one.entry
-        if entry.state is EntryState.UNFINISHED:
+        if entry.state is EntryState.UNFINISHED or self.held(one):
             return True
         # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
         born = entry.created if entry.created <= self.now else one.first_seen
-        if (self.now - born).total_seconds() < self.policy.grace:
+        if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
             return True
-        if not self._usable(one) or _flawed(one):
+        if not self.usable(one) or _flawed(one):
             return False
         return any(name in self.models and self.models[name].pinned for name in one.models)
 
     def needed(self, one: IndexedEntry) -> bool:
         """Tell whether a registered model uses an entry on this host now."""
-        return self._usable(one) and any(name in self.models for name in one.models)
+        return self.usable(one) and any(name in self.models for name in one.models)
 
-    def _usable(self, one: IndexedEntry) -> bool:
+    def usable(self, one: IndexedEntry) -> bool:
+        """Tell whether a driver that is here can use an entry."""
         # Intermediate code of run-time compiled sources is for no device, and so for every one.
         return one.entry.environment is None or one.entry.environment in self.host.environments
 
@@ -163,15 +210,22 @@ def _one_round(
         else:
             found.append(decision)
     found.sort(key=lambda decided: _age(decided.entry))
-    if EvictReason.BUDGET in considered and ground.policy.max_bytes is not None:
-        found += _over_budget(left, protected, ground, ground.policy.max_bytes)
+    if considered & {EvictReason.BUDGET, EvictReason.SPACE} and left:
+        value = worth((*left, *protected), ground.now, ground.usable)
+        mine = sorted(
+            (one for one in left if not ground.upheld(one)),
+            key=lambda one: (ground.needed(one), value(one), *_age(one)),
+        )
+        staying = [*protected, *(one for one in left if ground.upheld(one))]
+        policies = {one.entry.id.store: ground.policy_of(one.entry.id.store) for one in (*left, *protected)}
+        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered)
     return found
 
 
 def _decide(
     one: IndexedEntry,
     ground: _Ground,
-    superseded: Mapping[Environment, str],
+    superseded: Mapping[Environment, tuple[int, str]],
     considered: frozenset[EvictReason],
 ) -> Evict | None:
     flaw = one.entry.flaw
@@ -179,14 +233,19 @@ def _decide(
         return Evict(one, EvictReason.FLAWED, flaw.words)
     environment = one.entry.environment
     if environment is not None and environment in superseded and _warm_without(one, ground):
-        return Evict(one, EvictReason.SUPERSEDED, superseded[environment])
+        rank, now = superseded[environment]
+        kept = ground.policy_of(one.entry.id.store).keep_driver_generations
+        if rank >= kept:
+            back = {0: "none", 1: "one"}.get(kept, str(kept))
+            detail = f"for driver {environment.driver}; now it is {now}, and {back} older is kept"
+            return Evict(one, EvictReason.SUPERSEDED, detail)
     if EvictReason.GONE in considered and environment is not None:
         since = _gone_since(one, environment, ground)
         if since is not None:
             detail = f"for {environment.device}, which this host has not had since {since:%Y-%m-%d}"
             return Evict(one, EvictReason.GONE, detail)
-    limit = ground.policy.max_unused
-    if EvictReason.UNUSED in considered and limit is not None and not ground.upheld(one):
+    limit = ground.policy_of(one.entry.id.store).max_unused
+    if EvictReason.UNUSED in considered and limit is not None and not ground.upheld(one) and ground.knows_use(one):
         idle = (ground.now - one.last_used).total_seconds()
         if idle > limit:
             detail = f"not used for {idle / 86400:.0f} days, since {one.last_used:%Y-%m-%d}"
@@ -212,8 +271,8 @@ class _Traces:
 
 def _superseded(
     rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _Ground
-) -> Mapping[Environment, str]:
-    """Tell which environments are too old to be kept for going back, each with the sentence that says so."""
+) -> Mapping[Environment, tuple[int, str]]:
+    """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
     present: defaultdict[_Lineage, list[Environment]] = defaultdict(list)
     for environment in ground.host.environments:
         present[environment.lineage].append(environment)
@@ -224,16 +283,13 @@ def _superseded(
             traces = generations[its.lineage][its]
             traces.created = max(traces.created, one.entry.created)
             traces.used = max(traces.used, one.last_used)
-    found: dict[Environment, str] = {}
-    kept = ground.policy.keep_driver_generations
+    found: dict[Environment, tuple[int, str]] = {}
     for lineage, past in generations.items():
         # What others still have is nothing to go back to, so it takes no other generation's place.
         old = [one for one in past if not _in_use(one, past[one], present[lineage], ground)]
         old.sort(key=lambda one: _recency(one, past[one].created, ground), reverse=True)
         now = ", ".join(sorted({one.driver for one in present[lineage]}))
-        back = {0: "none", 1: "one"}.get(kept, str(kept))
-        for environment in old[kept:]:
-            found[environment] = f"for driver {environment.driver}; now it is {now}, and {back} older is kept"
+        found.update((environment, (rank, now)) for rank, environment in enumerate(old))
     return found
 
 
@@ -290,19 +346,3 @@ def _gone_since(one: IndexedEntry, environment: Environment, ground: _Ground) ->
     # Somebody who used it since then has the device all the same (a container, another driver directory).
     since = max(known.last, one.last_used)
     return since if ground.now - since > _GONE_AFTER else None
-
-
-def _over_budget(
-    left: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _Ground, limit: int
-) -> list[Evict]:
-    """Take the least recently used until the stores fit; what a registered model uses here goes last."""
-    total = sum(one.entry.allocated for one in (*left, *protected))
-    found: list[Evict] = []
-    detail = f"least recently used; the stores hold {total} bytes, more than the {limit} allowed"
-    for one in sorted(left, key=lambda one: (ground.needed(one), *_age(one))) if total > limit else ():
-        if total <= limit or ground.upheld(one):
-            break
-        if one.entry.allocated > 0:
-            total -= one.entry.allocated
-            found.append(Evict(one, EvictReason.BUDGET, detail))
-    return found

@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreState, Verdict, Warmth
+from xpucached.render import keeping
+from xpucached.render.keeping import trash as trash
 from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, safe, seconds, section, size, table
 
 if TYPE_CHECKING:
@@ -440,6 +442,10 @@ def job(one: Job, look: Look) -> str:
         return replay(one.replay, look)
     if one.prewarm is not None:
         return prewarming(one.prewarm, look)
+    if one.verify is not None:
+        return keeping.verification(one.verify, look)
+    if one.trash is not None:
+        return keeping.trash_report(one.trash, look)
     if one.scan is not None:
         found = one.scan
         changes = f"{found.added} new, {found.changed} changed, {found.vanished} gone"
@@ -482,9 +488,12 @@ def eviction(report: EvictionReport, look: Look) -> str:
     heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
     text = table(heads, rows, look, right="SIZE", first={"DRIVER": 12})
     if report.dry_run:
-        return f"{text}\nwould evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
+        goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
+        exactly = f"\nexactly this: xpucachectl evict --plan {report.plan_id}" if report.plan_id else ""
+        return f"{text}\n{goes}{exactly}"
     left = f", {len(busy)} busy and left" if busy else ""
-    return f"{text}\nevicted {count(len(gone), 'entry')} and freed {size(report.freed)}{left}, {kept}"
+    trashed = f" ({size(report.trashed)} of it in the trash)" if report.trashed else ""
+    return f"{text}\nevicted {count(len(gone), 'entry')} and freed {size(report.freed)}{trashed}{left}, {kept}"
 
 
 def replay(report: ReplayReport, look: Look) -> str:

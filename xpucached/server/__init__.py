@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
-    from xpucached.api import AddModel, EvictEntries, PrewarmModels, ReplayEntries, Right, ScanStores
+    from xpucached.api import (
+        AddModel,
+        EmptyTrash,
+        EvictEntries,
+        PrewarmModels,
+        ReplayEntries,
+        RestoreTrash,
+        Right,
+        ScanStores,
+        VerifyStores,
+    )
     from xpucached.domain import (
         Baseline,
         Diagnosis,
@@ -43,6 +53,7 @@ if TYPE_CHECKING:
         Run,
         Status,
         StoreStatus,
+        Trashed,
     )
 
 log = logging.getLogger(__name__)
@@ -95,6 +106,18 @@ class Service(Protocol):
 
     async def replay(self, request: ReplayEntries) -> Job:
         """Begin to rebuild."""
+
+    async def verify(self, request: VerifyStores) -> Job:
+        """Begin to read everything again."""
+
+    async def trash(self) -> tuple[Trashed, ...]:
+        """Give what is in the trash."""
+
+    async def restore(self, request: RestoreTrash) -> Job:
+        """Begin to bring entries back."""
+
+    async def empty(self, request: EmptyTrash) -> Job:
+        """Begin to let go for good."""
 
     async def scan(self, request: ScanStores) -> Job:
         """Begin to look at stores."""

@@ -195,6 +195,14 @@ class Routes:
                 return await service.evict(asked)
             case api.ReplayEntries():
                 return await service.replay(asked)
+            case api.VerifyStores():
+                return await service.verify(asked)
+            case api.ListTrash():
+                return await service.trash()
+            case api.RestoreTrash():
+                return await service.restore(asked)
+            case api.EmptyTrash():
+                return await service.empty(asked)
             case api.ScanStores():
                 return await service.scan(asked)
             case api.ListJobs():

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import __version__, host, planning
+from xpucached import __version__, hands, host, planning
 from xpucached.domain import (
     Booted,
     DriverTouched,
@@ -33,9 +33,11 @@ from xpucached.kinds import KINDS
 from xpucached.service.advising import Advising
 from xpucached.service.evicting import Evicting
 from xpucached.service.jobs import Events, Jobs
+from xpucached.service.keeping import Keeping
 from xpucached.service.observing import Observing
 from xpucached.service.replaying import Replaying, Wish
 from xpucached.service.troubles import Steadiness, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
+from xpucached.service.verifying import PARTS, Verifying
 from xpucached.service.warming import Warming
 
 if TYPE_CHECKING:
@@ -60,10 +62,14 @@ if TYPE_CHECKING:
         Run,
         ScanReport,
         StoreStatus,
+        Trashed,
         Wake,
     )
     from xpucached.service.jobs import Clock, Handle
     from xpucached.settings import Settings
+
+SCRUB_PARTS = PARTS
+"""In so many steps a scrub goes through everything."""
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +99,10 @@ class Service:
         self._warming = Warming(self._observing, dispatch, changing)
         self._replaying = Replaying(self._observing, dispatch, changing)
         self._advising = Advising(self._observing, self._warming)
-        self._evicting = Evicting(self._observing, self._warming, changing)
+        self._keeping = Keeping(self._observing, changing)
+        self._evicting = Evicting(self._observing, self._warming, self._keeping, changing)
+        self._verifying = Verifying(self._observing, changing)
+        self._changing = changing
         self._started = clock()
         self._ready = False
         self._looking = asyncio.Lock()
@@ -116,7 +125,7 @@ class Service:
         intents = await asyncio.to_thread(self._catalog.intents)
         for entry in intents:
             if entry.store.kind in KINDS:
-                await asyncio.to_thread(KINDS[entry.store.kind].sweep, entry)
+                await asyncio.to_thread(hands.sweep, entry)
         await asyncio.to_thread(self._catalog.fulfil, intents)
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
@@ -169,6 +178,8 @@ class Service:
                 self._evict_due = False
                 if (await self._evicting.plan(asked=False)).evict:
                     await self._until_over(self._jobs.start("evict", self._evicting.work(asked=False)))
+                async with self._changing:
+                    await self._keeping.tidy()
 
     async def _until_over(self, job: Job) -> None:
         while (await self._jobs.wait(job.id, 60.0)).finished is None:
@@ -270,8 +281,30 @@ class Service:
             _, kept = await self._evicting.named(request.refs)
             for entry, why in kept.items():
                 raise Conflict(f"{entry.ref} stays: {why}", hint=f"see: xpucachectl show {entry.ref}")
-        work = self._evicting.work(request.refs, request.reasons, dry_run=request.dry_run)
+        work = self._evicting.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
         return self._jobs.start("evict", work)
+
+    async def verify(self, request: api.VerifyStores) -> Job:
+        """Read everything again and say what is wrong; see `api.VerifyStores`."""
+        roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
+        work = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
+        return self._jobs.start("verify", work)
+
+    async def scrub(self) -> None:
+        """Read the next part of the stores again."""
+        await self._verifying.scrub()
+
+    async def trash(self) -> tuple[Trashed, ...]:
+        """Give what is in the trash."""
+        return await self._keeping.all()
+
+    async def restore(self, request: api.RestoreTrash) -> Job:
+        """Bring entries back; see `api.RestoreTrash`."""
+        return self._jobs.start("restore", self._keeping.restoring(request.refs, everything=request.all))
+
+    async def empty(self, request: api.EmptyTrash) -> Job:
+        """Let go for good; see `api.EmptyTrash`."""
+        return self._jobs.start("empty", self._keeping.emptying(request.refs))
 
     async def scan(self, request: api.ScanStores) -> Job:
         """Look at stores now; see `api.ScanStores`."""

@@ -7,16 +7,16 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached import planning
-from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Warmth
-from xpucached.errors import CatalogError
-from xpucached.kinds import KINDS
+from xpucached import hands, planning
+from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Note, Warmth
+from xpucached.errors import CatalogError, Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from xpucached.domain import EntryId, IndexedEntry, Store
     from xpucached.service.jobs import Handle
+    from xpucached.service.keeping import Keeping
     from xpucached.service.observing import Observing
     from xpucached.service.warming import Warming
 
@@ -26,12 +26,18 @@ _BATCH: Final = 256
 """So many entries are removed between two moments at which others may look."""
 
 
+_PLANS: Final = 64
+"""So many plans that were shown are remembered, with what was asked."""
+
+
 class Evicting:
     """Removes what the policy lets go."""
 
-    def __init__(self, observing: Observing, warming: Warming, changing: asyncio.Lock) -> None:
+    def __init__(self, observing: Observing, warming: Warming, keeping: Keeping, changing: asyncio.Lock) -> None:
         """``changing`` is held while a plan is carried out, so that no model runs meanwhile."""
         self._observing = observing
+        self._keeping = keeping
+        self._shown: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._warming = warming
         self._changing = changing
 
@@ -54,6 +60,7 @@ class Evicting:
                 observing.clock(),
                 reasons=frozenset(map(EvictReason, reasons)) or None,
                 asked=asked,
+                rooms=self._keeping.rooms(),
             )
 
         return await asyncio.to_thread(decide)
@@ -66,18 +73,34 @@ class Evicting:
             entries = {one.entry.id: one for one in map(observing.catalog.entry, refs)}
             models = {model.name: model for model in observing.catalog.models()}
             now = observing.clock()
-            return planning.plan_named(entries.values(), observing.present, models, observing.settings.policy, now)
+            policy, rooms = observing.settings.policy, self._keeping.rooms()
+            return planning.plan_named(entries.values(), observing.present, models, policy, now, rooms)
 
         return await asyncio.to_thread(decide)
 
     def work(
-        self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, dry_run: bool = False, asked: bool = True
+        self,
+        refs: Sequence[str] = (),
+        reasons: Sequence[str] = (),
+        *,
+        dry_run: bool = False,
+        asked: bool = True,
+        plan_id: str | None = None,
     ) -> Callable[[Handle], Awaitable[EvictionReport]]:
-        """Give the work of a job: plan, and unless it is a dry run carry the plan out."""
+        """Give the work of a job: plan, and unless it is a dry run carry the plan out.
+
+        With ``plan_id`` only if the plan still is the one that a dry run showed under it.
+        """
+        if plan_id in self._shown:
+            refs, reasons = self._shown[plan_id]
 
         async def work(handle: Handle) -> EvictionReport:
             if dry_run:
-                return EvictionReport(await self.plan(refs, reasons), dry_run=True)
+                plan = await self.plan(refs, reasons)
+                self._shown[plan.id] = (tuple(refs), tuple(reasons))
+                while len(self._shown) > _PLANS:
+                    self._shown.pop(next(iter(self._shown)))
+                return EvictionReport(plan, dry_run=True, plan_id=plan.id)
             handle.progress(0, 0, "waiting for its turn")
             async with self._changing:
                 # The plan is made when it is our turn, from what is there then.
@@ -87,7 +110,15 @@ class Evicting:
                     # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
                     # is checked again on each entry before that goes.
                     log.warning("evicting by what was known before: %s", error.message)
-                return await self._carry_out(await self.plan(refs, reasons, asked=asked), handle)
+                plan = await self.plan(refs, reasons, asked=asked)
+                if plan_id is not None and plan.id != plan_id:
+                    raise Conflict(
+                        f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
+                        hint="look at it again: xpucachectl evict --dry-run",
+                    )
+                report = await self._carry_out(plan, handle)
+                await self._keeping.tidy()
+                return report
 
         return work
 
@@ -96,10 +127,11 @@ class Evicting:
         busy: list[IndexedEntry] = []
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
         stores = {one.entry.id.store for one in victims}
+        notes = self._notes(plan)
         for batch in _batches(victims):
             handle.progress(len(removed) + len(busy), len(victims), "removing")
             async with self._observing.storing:
-                results = await asyncio.to_thread(self._remove, batch)
+                results = await asyncio.to_thread(self._remove, batch, notes)
             for one in batch:
                 (removed if results[one.entry.id] else busy).append(one)
         handle.progress(len(victims), len(victims), "looking again")
@@ -121,9 +153,22 @@ class Evicting:
             removed=tuple(one.entry.id.ref for one in removed),
             busy=tuple(one.entry.id.ref for one in busy),
             freed=freed,
+            trashed=sum(one.entry.allocated for one in removed if one.entry.id in notes),
+            plan_id=plan.id,
         )
 
-    def _remove(self, batch: Sequence[IndexedEntry]) -> Mapping[EntryId, bool]:
+    def _notes(self, plan: EvictionPlan) -> Mapping[EntryId, Note]:
+        """Give the labels of what goes into the trash: all but what has to make room on the disk."""
+        if self._observing.settings.policy.trash_keep <= 0:
+            return {}
+        now = self._observing.clock()
+        return {
+            one.entry.entry.id: Note(now, one.reason, one.detail)
+            for one in plan.evict
+            if one.reason is not EvictReason.SPACE
+        }
+
+    def _remove(self, batch: Sequence[IndexedEntry], notes: Mapping[EntryId, Note]) -> Mapping[EntryId, bool]:
         catalog = self._observing.catalog
         ids = tuple(one.entry.id for one in batch)
         try:
@@ -133,8 +178,7 @@ class Evicting:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
-        for name, kind in KINDS.items():
-            results.update(kind.remove([one.entry for one in batch if one.entry.id.store.kind == name]))
+        results.update(hands.remove([one.entry for one in batch], notes))
         try:
             catalog.forget(tuple(one for one, gone in results.items() if gone))
             catalog.fulfil(ids)

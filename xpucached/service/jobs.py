@@ -22,6 +22,8 @@ from xpucached.domain import (
     Refusal,
     ReplayReport,
     ScanReport,
+    TrashReport,
+    VerifyReport,
 )
 from xpucached.errors import NotFound, RunFailed, XpucachedError
 
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 journal = logging.getLogger("xpucached.events")
 
 Clock = Callable[[], datetime]
-Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport
+Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport | TrashReport | VerifyReport
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
@@ -140,6 +142,10 @@ class Jobs:
                 self.change(job, state=JobState.DONE, finished=finished, evict=report)
             case ReplayReport():
                 self.change(job, state=JobState.DONE, finished=finished, replay=report)
+            case TrashReport():
+                self.change(job, state=JobState.DONE, finished=finished, trash=report)
+            case VerifyReport():
+                self.change(job, state=JobState.DONE, finished=finished, verify=report)
             case PrewarmReport():
                 cold = [run for run in report.runs if run.outcome is not Outcome.WARMED]
                 if not cold:
@@ -164,6 +170,8 @@ class Jobs:
         prewarm: PrewarmReport | None = None,
         evict: EvictionReport | None = None,
         replay: ReplayReport | None = None,
+        trash: TrashReport | None = None,
+        verify: VerifyReport | None = None,
         error: Refusal | None = None,
     ) -> None:
         """Note something about a job, and wake who waits for it."""
@@ -177,6 +185,8 @@ class Jobs:
             prewarm=prewarm or old.prewarm,
             evict=evict or old.evict,
             replay=replay or old.replay,
+            trash=trash or old.trash,
+            verify=verify or old.verify,
             error=error or old.error,
         )
         self._news.set()

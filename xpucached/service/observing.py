@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, settings
+from xpucached import hands, host, settings
 from xpucached.domain import (
     Delta,
     EntryId,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.catalog import Catalog
-    from xpucached.domain import Model
+    from xpucached.domain import EntryKey, Model
     from xpucached.service.jobs import Clock, Events
     from xpucached.settings import Settings
 
@@ -197,9 +197,13 @@ class Observing:
         roots: frozenset[Path] = frozenset(),
         *,
         full: bool = False,
+        again: Callable[[EntryKey], bool] | None = None,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> ScanReport:
-        """Look at these stores, or at all that can be found, and record what they hold."""
+        """Look at these stores, or at all that can be found, and record what they hold.
+
+        What seems unchanged is not read again, unless ``full`` or ``again`` says so.
+        """
         began = time.monotonic()
         found, writer_since = await asyncio.to_thread(self._find_stores)
         wanted = [one for one in found if not roots or one.store.root in roots]
@@ -214,7 +218,7 @@ class Observing:
             if progress:
                 progress(number, len(wanted), str(one.store.root))
             async with self.storing:
-                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full)
+                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full, again=again)
             total = Delta(
                 total.added + delta.added,
                 total.changed + delta.changed,
@@ -234,17 +238,29 @@ class Observing:
         seconds = time.monotonic() - began
         return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds)
 
-    def scan(self, found: FoundStore, writer_since: datetime | None, *, full: bool = False) -> Delta:
+    def writer_since(self) -> datetime | None:
+        """Tell since when a live process of ours could be writing to a store."""
+        return host.writer_since(host.processes(os.getuid()))
+
+    def scan(
+        self,
+        found: FoundStore,
+        writer_since: datetime | None,
+        *,
+        full: bool = False,
+        again: Callable[[EntryKey], bool] | None = None,
+    ) -> Delta:
         """Look at one store, in this thread; `storing` must be held."""
-        kind = KINDS[found.store.kind]
         known = {} if full else self.catalog.stamps(found.store)
-        seen = kind.scan(found, self.clock(), known, writer_since)
+        if again is not None:
+            known = {key: stamp for key, stamp in known.items() if not again(key)}
+        seen = hands.scan(found, self.clock(), known, writer_since)
         if seen.ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in seen.ours:
-                kind.sweep(EntryId(found.store, key))
+                hands.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(seen.ours))
-            seen = kind.scan(found, self.clock(), known, writer_since)
+            seen = hands.scan(found, self.clock(), known, writer_since)
         if seen.state is StoreState.UNREADABLE:
             self.troubles.unreadable(found.store.root, "; ".join(seen.notes))
         else:

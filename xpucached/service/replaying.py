@@ -342,6 +342,7 @@ class Replaying:
             return
         finally:
             bench.waiting.release()
+        self._observing.troubles.worked(bench.wish.into or entry.id.store.root)
         with tally.lock:
             tally.compile_seconds += seconds
             tally.rebuilt += key is not None

@@ -23,11 +23,17 @@ _DISTRUST: Final = 3600.0
 """So long nothing goes for its age after the clock has jumped: a wrong clock is put right within minutes, or seen."""
 
 
+_REMEMBERED: Final = 3600.0
+"""So long a failed write is shown, unless one succeeds before: nobody may try again."""
+
+
 class Troubles:
     """The troubles of this moment.  Used from any thread: each step is one operation on a dictionary."""
 
     def __init__(self) -> None:
         self._now: dict[tuple[str, str], Problem] = {}
+        self._failed: dict[str, float] = {}
+        """When something last could not be written, by the store: a quota is not seen by looking."""
 
     def note(self, problem: Problem) -> None:
         """Show a trouble, in place of one with its code and subject."""
@@ -61,6 +67,7 @@ class Troubles:
 
     def failed(self, root: Path, error: OSError) -> None:
         """Note that something could not be written or removed in a store."""
+        self._failed[str(root)] = time.monotonic()
         message = f"{root} cannot be written: {error.strerror or error}"
         if error.errno in _FULL:
             self.note(Problem("store-full", message, "make room, or raise the quota", str(root)))
@@ -68,11 +75,21 @@ class Troubles:
             hint = "look at its permissions and at the kernel's log"
             self.note(Problem("store-failing", message, hint, str(root)))
 
+    def worked(self, root: Path) -> None:
+        """Note that something could be written in a store."""
+        if self._failed.pop(str(root), None) is not None:
+            self.clear("store-full", str(root))
+            self.clear("store-failing", str(root))
+
     def look(self, root: Path) -> None:
         """Note whether there is room for changes where a store lies; called after a look that could read it."""
         subject = str(root)
-        for code in ("store-unreadable", "store-full", "store-failing", "store-read-only"):
-            self.clear(code, subject)
+        self.clear("store-unreadable", subject)
+        self.clear("store-read-only", subject)
+        if time.monotonic() - self._failed.get(subject, -_REMEMBERED) >= _REMEMBERED:
+            self._failed.pop(subject, None)
+            self.clear("store-full", subject)
+            self.clear("store-failing", subject)
         try:
             room = os.statvfs(root)
         except OSError:
@@ -144,7 +161,7 @@ def catalog_failing(message: str, hint: str) -> Problem:
 
 def catalog_rebuilt(message: str) -> Problem:
     """Say that the catalog is a new one."""
-    hint = "register again the models that no file declares; the old one is kept, and can be removed"
+    hint = "register again what is missing in: xpucachectl model list; the old catalog is kept, and can be removed"
     return Problem("catalog-rebuilt", message, hint)
 
 

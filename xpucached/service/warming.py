@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
-from xpucached import planning
+from xpucached import hands, planning
 from xpucached.domain import (
     Attribution,
     EntryId,
@@ -113,6 +113,8 @@ class Warming:
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
+            if hands.foreign(found.store) is not None:
+                raise PermissionError(f"{found.store.root} belongs to another user, whose own daemon must run this")
             if found.origin is StoreOrigin.MANAGED:
                 await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
             variants = await self._trying.variants(model)
@@ -136,7 +138,7 @@ class Warming:
             if warm.reason is WarmReason.DRIVER and outcome is Outcome.WARMED:
                 detail += await asyncio.to_thread(self._covered, found, executions)
         except OSError as error:
-            outcome, detail = Outcome.FAILED, f"its store cannot be made: {error}"
+            outcome, detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
         finally:
             self._running.discard(model.name)
             finish = asyncio.to_thread(self._finish, run, outcome, executions, trials, attribution, detail)

@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from xpucached.domain import Policy
+from xpucached.domain import Limits, Policy
 from xpucached.errors import SettingsError
-from xpucached.settings.document import PREFIX, UNLIMITED, Document, Key, explain, keys, spell
+from xpucached.settings.document import (
+    PREFIX,
+    UNLIMITED,
+    Document,
+    Key,
+    LimitsSection,
+    PolicySection,
+    explain,
+    keys,
+    spell,
+)
 from xpucached.settings.modelfiles import models as models
 from xpucached.settings.texts import Mistake, Toml, read, refuse
 
@@ -56,6 +66,7 @@ class Settings:
     policy: Policy
     scan_interval: float
     settle: float
+    scrub: float | None  #: seconds in which every entry is read again once
     replay_automatically: bool
     prewarm_automatically: bool
     evict_automatically: bool
@@ -132,9 +143,16 @@ def _settle(
             grace=policy.grace,
             attempts=policy.attempts,
             retry_after=policy.retry_after,
+            min_free_bytes=policy.min_free_bytes,
+            quota=policy.quota,
+            low_water=policy.low_water / 100,
+            trash_keep=policy.trash_keep,
+            trash_max_bytes=policy.trash_max_bytes,
+            limits=_limits(policy),
         ),
         scan_interval=schedule.scan_interval,
         settle=schedule.settle,
+        scrub=schedule.scrub,
         replay_automatically=schedule.replay,
         prewarm_automatically=schedule.prewarm,
         evict_automatically=schedule.evict,
@@ -145,6 +163,26 @@ def _settle(
         _check_runtime(places.runtime)
     object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
     return settings
+
+
+def _limits(policy: PolicySection) -> tuple[Limits, ...]:
+    """Give the limits of single stores and users.  Raises `SettingsError` for a user whom nobody knows."""
+    found: list[Limits] = []
+    for name, one in policy.users.items():
+        try:
+            uid = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+        except KeyError as error:
+            raise SettingsError(f"policy.users: there is no user {name!r} on this host", hint=_MANUAL) from error
+        found.append(_limit(one, None, uid))
+    for name, one in policy.stores.items():
+        found.append(_limit(one, Path(os.path.realpath(name)), None))
+    return tuple(found)
+
+
+def _limit(one: LimitsSection, store: Path | None, user: int | None) -> Limits:
+    return Limits(
+        store, user, one.keep_driver_generations, one.max_unused, one.max_bytes, one.min_free_bytes, one.grace
+    )
 
 
 # -- where things are ---------------------------------------------------------------------------------------------
@@ -290,6 +328,13 @@ def _spelled(value: object) -> str:
         case list():
             return ":".join(map(str, value)) or "none"
         case dict():
-            return " ".join(f"{name}={text}" for name, text in value.items()) or "none"
+            return " ".join(f"{name}={_inner(text)}" for name, text in value.items()) or "none"
         case _:
             return str(value)
+
+
+def _inner(value: object) -> str:
+    if isinstance(value, LimitsSection):
+        given = {name: getattr(value, name) for name in LimitsSection.model_fields}
+        return "(" + " ".join(f"{name}={_spelled(one)}" for name, one in given.items() if one is not None) + ")"
+    return str(value)

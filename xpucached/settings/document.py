@@ -72,6 +72,31 @@ def _size(value: object) -> int | None:
     return number
 
 
+def _bounded_size(value: object) -> int:
+    """Read a size in bytes above 0."""
+    size = _size(value)
+    if size is None:
+        expected = "expected a size above 0 such as 512MB or 10GiB"
+        raise ValueError(expected)
+    return size
+
+
+def _own_unused(value: object) -> float | None:
+    """Read how long an entry of one store or user may be unused; infinite where it is unlimited there."""
+    if value is None:
+        return None
+    seconds = _duration(1, 36500 * _DAY, unlimited=True)(value)
+    return float(seconds) if isinstance(seconds, float) else math.inf
+
+
+def _by_path(value: object) -> object:
+    """Read tables whose names are stores."""
+    if isinstance(value, dict):
+        for name in value:
+            absolute(name)
+    return value
+
+
 def _number(value: object, read: Callable[[str], float], expected: str) -> float:
     if isinstance(value, str):
         try:
@@ -162,6 +187,16 @@ class Driver(Section):
     compile_timeout: Annotated[float, BeforeValidator(_duration(1, 86400))] = 300.0
 
 
+class LimitsSection(Section):
+    """What holds for one store or one user; what is not given holds as for all."""
+
+    keep_driver_generations: Annotated[int | None, Field(ge=0, le=1000)] = None
+    max_unused: Annotated[float | None, BeforeValidator(_own_unused)] = None
+    max_bytes: Annotated[int | None, BeforeValidator(_size)] = None
+    min_free_bytes: Annotated[int | None, BeforeValidator(_size)] = None
+    grace: Annotated[float | None, BeforeValidator(_duration(0, 365 * _DAY))] = None
+
+
 class PolicySection(Section):
     """What is kept, and what is tried."""
 
@@ -169,6 +204,13 @@ class PolicySection(Section):
     max_unused: Annotated[float | None, BeforeValidator(_duration(1, 36500 * _DAY, unlimited=True))] = 90 * _DAY
     max_bytes: Annotated[int | None, BeforeValidator(_size)] = None
     grace: Annotated[float, BeforeValidator(_duration(0, 365 * _DAY))] = 600.0
+    min_free_bytes: Annotated[int | None, BeforeValidator(_size)] = None
+    quota: Annotated[int | None, BeforeValidator(_size)] = None
+    low_water: Annotated[int, Field(ge=1, le=100)] = 100
+    trash_keep: Annotated[float, BeforeValidator(_duration(0, 365 * _DAY))] = 7 * _DAY
+    trash_max_bytes: Annotated[int, BeforeValidator(_bounded_size)] = 1 << 30
+    stores: Annotated[dict[str, LimitsSection], BeforeValidator(_by_path)] = {}
+    users: dict[str, LimitsSection] = {}
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     retry_after: Annotated[float, BeforeValidator(_duration(0, 365 * _DAY))] = 900.0
 
@@ -178,6 +220,7 @@ class Schedule(Section):
 
     scan_interval: Annotated[float, BeforeValidator(_duration(1, 365 * _DAY))] = 600.0
     settle: Annotated[float, BeforeValidator(_duration(0, 60))] = 2.0
+    scrub: Annotated[float | None, BeforeValidator(_duration(60, 36500 * _DAY, unlimited=True))] = 7 * _DAY
     replay: bool = True
     prewarm: bool = True
     evict: bool = True

@@ -13,7 +13,9 @@ from typing import Final
 
 from xpucached.domain import EntryKey, KindName, Process
 from xpucached.kinds.sycl import files, recipes, removal, store
-from xpucached.kinds.sycl.layout import IR_KEY, NUMBER, RTC
+from xpucached.kinds.sycl import hazards as perils
+from xpucached.kinds.sycl import trash as bin_
+from xpucached.kinds.sycl.layout import IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
 
 NAME: Final = KindName("sycl")
 
@@ -23,6 +25,12 @@ TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
 scan = store.scan
 remove = removal.remove
 sweep = removal.sweep
+mend = removal.mend
+trash = bin_.trash
+restore = bin_.restore
+discard = bin_.discard
+hazards = perils.hazards
+clear = perils.clear
 recipe = recipes.recipe
 publish = recipes.publish
 
@@ -61,7 +69,7 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
             continue
         try:
             with (
-                files.root_directory(os.fspath(path.parent)) as (folder, _),
+                files.folder(os.fspath(path.parent)) as folder,
                 files.regular_file(folder, path.name) as (
                     descriptor,
                     _,
@@ -105,6 +113,13 @@ def enabled(process: Process) -> bool:
     """Tell whether the cache is on in a process, by its environment or by the runtime's configuration file."""
     configured, _ = _configuration(process)
     return process.variables.get("SYCL_CACHE_PERSISTENT", configured.get("SYCL_CACHE_PERSISTENT")) == "1"
+
+
+def key(path: str) -> EntryKey | None:
+    """Tell to which entry a file belongs; see `Kind.key`."""
+    leaf, _, name = path.rpartition("/")
+    match = SLOT_FILE.match(name) or IR_FILE.match(name)
+    return EntryKey(f"{leaf}/{match[1]}") if match is not None and leaf else None
 
 
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ")

@@ -103,6 +103,8 @@ def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
 
     Raises OSError; also for a mount point and for a directory of somebody else, which are not the store's.
     """
+    if name in {"", ".", ".."} or "/" in name:
+        raise OSError(errno.EINVAL, "it is no name of a directory", name)
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
     try:
         status = os.fstat(descriptor)
@@ -119,10 +121,17 @@ def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
 @contextlib.contextmanager
 def root_directory(path: str) -> Iterator[tuple[int, os.stat_result]]:
     """Open a store's root to look at it.  This one name may be a link: a runtime follows it, its owner chose it."""
+    with folder(path) as descriptor:
+        yield descriptor, _own(descriptor)
+
+
+@contextlib.contextmanager
+def folder(path: str) -> Iterator[int]:
+    """Open a directory that is no store."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = _quietly(lambda quiet: os.open(path, flags | quiet))
     try:
-        yield descriptor, os.fstat(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -140,9 +149,17 @@ def root_to_change(path: str) -> Iterator[tuple[int, os.stat_result]]:
     else:
         descriptor = _stepwise(path, flags)
     try:
-        yield descriptor, os.fstat(descriptor)
+        yield descriptor, _own(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _own(root: int) -> os.stat_result:
+    """Look at a root.  Raises `PermissionError` if we are root and it is not: its owner does what is to be done."""
+    status = os.fstat(root)
+    if os.geteuid() == 0 and status.st_uid != 0:
+        raise PermissionError(errno.EACCES, f"it belongs to user {status.st_uid}, who must do this himself")
+    return status
 
 
 def _stepwise(path: str, flags: int) -> int:

@@ -28,6 +28,9 @@ IR_KEY: Final = re.compile(r"[A-Za-z0-9+_=-]{43,176}\Z")
 RTC: Final = "ext_kernel_compiler"
 """The directory of programs that were compiled from source at run time."""
 
+TRASH: Final = ".xpucached.trash"
+"""The directory in a store's root where what was taken out waits.  No runtime looks at names that are not numbers."""
+
 IR_SUFFIXES: Final = (".bin", ".lock", "_access_time.txt", "_access_time.txt.lock")
 SLOT_SUFFIXES: Final = (*IR_SUFFIXES, ".src")
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from xpucached.domain import Entry, EntryId, EntryState, Flaw, Store
-from xpucached.kinds.sycl import files, layout, recipes, store
+from xpucached.domain import Entry, EntryId, EntryState, Flaw, MendAction, Note, Remedy, Store
+from xpucached.kinds.sycl import files, layout, locks, recipes, store, trash
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +52,22 @@ def _leaf(entry: EntryId) -> Iterator[tuple[list[int], str, tuple[str, ...]]]:
         yield descriptors, slot, tuple(path)
 
 
-def remove(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
-    """Delete entries, leaf by leaf; see `Kind.remove`."""
-    leaves: dict[tuple[Store, str], list[Entry]] = {}
-    for entry in entries:
-        leaves.setdefault((entry.id.store, entry.id.key.rpartition("/")[0]), []).append(entry)
+def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+    """Take entries out, leaf by leaf; see `Kind.remove`."""
     results: dict[EntryId, bool] = {}
-    for leaf in leaves.values():
-        results.update(_remove_leaf(leaf))
+    for leaf in _by_leaf(entries):
+        results.update(_remove_leaf(leaf, notes or {}))
     return results
 
 
-def _remove_leaf(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
+def _by_leaf(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
+    leaves: dict[tuple[Store, str], list[Entry]] = {}
+    for entry in entries:
+        leaves.setdefault((entry.id.store, entry.id.key.rpartition("/")[0]), []).append(entry)
+    return leaves.values()
+
+
+def _remove_leaf(entries: Sequence[Entry], notes: Mapping[EntryId, Note]) -> Mapping[EntryId, bool]:
     results = {entry.id: False for entry in entries}
     # From the highest slot down, so that a death in between leaves no gap.
     order = sorted(entries, key=lambda entry: _number(entry.id.key.rpartition("/")[2]), reverse=True)
@@ -75,7 +80,12 @@ def _remove_leaf(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
             judged = {entry.id: _content(leaf, entry) for entry in order}
             for entry in order:
                 try:
-                    results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours)
+                    note = notes.get(entry.id)
+                    if note is not None and _take_leaf(descriptors, entry, judged[entry.id], note):
+                        results[entry.id], size = True, entry.size
+                    else:
+                        bin_ = None if note is None else _Bin(descriptors[0], note)
+                        results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours, bin_)
                 except OSError as error:
                     log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
                     continue
@@ -91,6 +101,76 @@ def _remove_leaf(entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
     return results
 
 
+def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None, note: Note) -> bool:
+    """Move a leaf into the trash as a whole if it holds nothing but this entry, and nobody is at work there."""
+    root, parent, leaf = descriptors[0], descriptors[-2], descriptors[-1]
+    slot = entry.id.key.rpartition("/")[2]
+    present = store.slot_in(leaf, slot).files
+    if judged is None or not present or _content_of(present) != judged or any(one.endswith(".lock") for one in present):
+        return False
+    if len(os.listdir(leaf)) != len(present):
+        return False
+    if not trash.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
+        return False
+    # A program that began to write in between finds its leaf gone, and just stores nothing.
+    _pause("moved")
+    return True
+
+
+def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+    """Mend entries in their places; see `Kind.mend`."""
+    results = {one.entry.id: False for one in remedies}
+    actions = {one.entry.id: one.action for one in remedies}
+    for entries in _by_leaf([one.entry for one in remedies]):
+        try:
+            with _leaf(entries[0].id) as (descriptors, _, _path):
+                leaf = descriptors[-1]
+                for entry in entries:
+                    if actions[entry.id] is MendAction.UNLOCK:
+                        results[entry.id] = _unlock(leaf, entry)
+                gapped = [entry for entry in entries if actions[entry.id] is MendAction.CLOSE_GAP]
+                if gapped:
+                    _close_gaps(leaf)
+                    results.update((entry.id, True) for entry in gapped)
+        except OSError as error:
+            log.warning("a leaf could not be mended: %s: %s", entries[0].id.key, error)
+    return results
+
+
+def _unlock(leaf: int, entry: Entry) -> bool:
+    """Remove the lock of a dead program from a whole slot: no program skips it any more."""
+    slot = entry.id.key.rpartition("/")[2]
+    present = store.slot_in(leaf, slot)
+    lock = present.files.get(".lock")
+    if lock is None:
+        return True
+    if _content(leaf, entry) is None or 0 <= time.time() - lock.st_mtime < locks.YOUNG.total_seconds():
+        # Not what was judged: somebody wrote it anew, or is about to.
+        return False
+    _unlink(leaf, slot + ".lock")
+    return True
+
+
+def _close_gaps(leaf: int) -> None:
+    """Move the highest slots down until every number below them has one."""
+    for _ in _Neighbours.of(leaf).numbers:
+        neighbours = _Neighbours.of(leaf)
+        # One that is being written is no gap: it will have its program in a moment.
+        taken = {
+            number
+            for number in neighbours.numbers
+            if _holds_program(present := store.slot_in(leaf, str(number)).files) or ".lock" in present
+        }
+        gap = next(number for number in itertools.count() if number not in taken)
+        if gap > max(taken, default=0) or not _lock(leaf, str(gap)):
+            return
+        try:
+            _unlink_slot(leaf, str(gap))
+            _close_gap(leaf, str(gap), neighbours)
+        finally:
+            _unlink(leaf, f"{gap}.lock")
+
+
 def sweep(entry: EntryId) -> bool:
     """Finish what a dead daemon began; see `Kind.sweep`."""
     if entry.key == recipes.STAGING:
@@ -98,13 +178,18 @@ def sweep(entry: EntryId) -> bool:
     try:
         with _leaf(entry) as (descriptors, slot, path):
             leaf = descriptors[-1]
-            if store.lock_of_ours(leaf, slot + ".lock") is None:
+            if locks.of_ours(leaf, slot + ".lock") is None:
                 return False
-            # While our lock stands no program wrote here: what is left is what we had begun to take away.
+            # While our lock stands no program wrote here: what is left is what we had begun to take away, and what was
+            # to be kept goes where the rest of it is.
+            trash.resume(descriptors[0], os.fstat(descriptors[0]).st_dev, leaf, "/".join(path), slot)
             _unlink_slot(leaf, slot)
             _close_gap(leaf, slot, _Neighbours.of(leaf))
             _unlink(leaf, slot + ".lock")
             _remove_empty(descriptors, path)
+    except FileNotFoundError:
+        # The whole leaf went, which is what was wanted.
+        return False
     except OSError as error:
         log.warning("a removal could not be finished: %s: %s", entry.key, error)
         return False
@@ -169,7 +254,17 @@ def _content(leaf: int, entry: Entry) -> _Content | None:
     return _content_of(slot.files) if store.slot_stamp(slot) == entry.stamp.rpartition(":")[2] else None
 
 
-def _remove_slot(leaf: int, entry: Entry, judged: _Content | None, neighbours: _Neighbours) -> tuple[bool, int]:
+@dataclass(frozen=True, slots=True)
+class _Bin:
+    """Where an entry goes instead of away: the trash of this root, with this note."""
+
+    root: int
+    note: Note
+
+
+def _remove_slot(
+    leaf: int, entry: Entry, judged: _Content | None, neighbours: _Neighbours, bin_: _Bin | None
+) -> tuple[bool, int]:
     """Remove one slot: whether it is gone, and the bytes of its ``.src`` and ``.bin``."""
     slot = entry.id.key.rpartition("/")[2]
     present = store.slot_in(leaf, slot)
@@ -180,12 +275,16 @@ def _remove_slot(leaf: int, entry: Entry, judged: _Content | None, neighbours: _
     left_behind = entry.flaw in (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED)
     if entry.state is EntryState.UNFINISHED or (".lock" in present.files) != left_behind:
         return False, 0
-    if left_behind and 0 <= time.time() - present.files[".lock"].st_mtime < store.LOCK_YOUNG.total_seconds():
+    if left_behind and 0 <= time.time() - present.files[".lock"].st_mtime < locks.YOUNG.total_seconds():
         # Not the lock that was judged: somebody removed that one, and a program took its own.
         return False, 0
     if not left_behind and not _lock(leaf, slot):
         return False, 0
     try:
+        if bin_ is not None:
+            # Without room for a label it goes for good: a full disk is why it has to go at all.
+            trash.take(bin_.root, os.fstat(bin_.root).st_dev, leaf, entry, bin_.note, present.files)
+            _pause("moved")
         _unlink_slot(leaf, slot)
         _close_gap(leaf, slot, neighbours)
     finally:
@@ -196,9 +295,7 @@ def _remove_slot(leaf: int, entry: Entry, judged: _Content | None, neighbours: _
 
 def _lock(leaf: int, slot: str) -> bool:
     """Make the runtime's lock, with our name in it so that a successor can tell it from a program's."""
-    try:
-        files.appear(leaf, slot + ".lock", b"%s%d\n" % (store.OURS, os.getpid()))
-    except FileExistsError:
+    if not locks.take(leaf, slot):
         return False
     _pause("locked")
     return True
@@ -263,9 +360,10 @@ def _remove_empty(descriptors: list[int], path: tuple[str, ...]) -> None:
         try:
             os.rmdir(name, dir_fd=parent)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return
-            raise
+            if error.errno != errno.ENOENT:
+                raise
 
 
 def _correct_size(root: int, freed: int) -> None:

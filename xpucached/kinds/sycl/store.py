@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -33,18 +33,8 @@ from xpucached.domain import (
     Store,
     StoreState,
 )
-from xpucached.kinds.sycl import files, images, layout, recipes
+from xpucached.kinds.sycl import files, hazards, images, layout, locks, recipes
 
-LOCK_AGE: Final = timedelta(minutes=10)
-"""A write takes milliseconds.  A lock of this age is dead, whoever made it."""
-
-LOCK_YOUNG: Final = timedelta(seconds=5)
-"""Below this age a lock is believed even if no live program is known that could have made it."""
-
-OURS: Final = b"xpucached "
-"""How the locks that we make begin; the runtime's own are empty."""
-
-_SIZE_FILE: Final = "cache_size.txt"
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
 _SIZE: Final = (1 << 63) - 1
@@ -125,28 +115,17 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
 
 def _walk_root(look: _Look, root: int) -> tuple[str, ...]:
     names = sorted(os.listdir(root))
-    notes: list[str] = []
     for name in names:
         if layout.NUMBER.match(name):
             _walk(look, root, name, (name,))
-        elif name == _SIZE_FILE:
-            notes.append("the runtime's own eviction is on (SYCL_CACHE_MAX_SIZE); it should leave eviction to us")
-        elif name == _SIZE_FILE + ".lock":
-            # Held for microseconds: it may be gone since it was listed.
-            with contextlib.suppress(FileNotFoundError):
-                if _lock_age(look, os.stat(name, dir_fd=root, follow_symlinks=False)):
-                    notes.append("cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang")
         elif name == recipes.STAGING:
             if recipes.abandoned(root, look.device):
                 look.ours.append(EntryKey(name))
-        elif name not in (layout.RTC, _MARKER):
+        elif name not in (layout.RTC, _MARKER, layout.TRASH, hazards.SIZE, hazards.SIZE_LOCK):
             look.foreign += 1
     if layout.RTC in names:
         _walk_run_time_compiled(look, root)
-    barrier = os.fspath(look.store.root).rstrip("/") + "_eviction_in_progress"
-    if os.path.lexists(barrier):
-        notes.append(f"{barrier} exists: every program that wants to write here hangs")
-    return tuple(notes)
+    return tuple(hazards.told(look.found, root, look.now, look.writer_since))
 
 
 def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:
@@ -312,23 +291,13 @@ def _learn(look: _Look, leaf: int, device: str, slots: Mapping[str, _Slot]) -> N
             return
 
 
-def _time(nanoseconds: int) -> datetime:
-    """Turn a kernel's time into ours; a forged one beyond the calendar becomes its end."""
-    try:
-        return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC) + timedelta(
-            microseconds=nanoseconds % 1_000_000_000 // 1000
-        )
-    except (OverflowError, ValueError, OSError):
-        return datetime(1970, 1, 1, tzinfo=UTC) if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)
-
-
 def _accessed(slot: _Slot) -> datetime | None:
     times = [slot.files[suffix].st_atime_ns for suffix in (".src", ".bin") if suffix in slot.files]
     # With its own eviction on, the runtime records each hit here.
     access = slot.files.get("_access_time.txt")
     if access is not None:
         times.append(access.st_mtime_ns)
-    return _time(max(times)) if times else None
+    return locks.moment(max(times)) if times else None
 
 
 def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> Entry:
@@ -341,7 +310,7 @@ def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> E
         stamp,
         min(sum(status.st_size for status in statuses), _SIZE),
         min(sum(blocks.values()), _SIZE),
-        min(_time(oldest), look.now),
+        min(locks.moment(oldest), look.now),
         _accessed(slot),
     )
 
@@ -361,26 +330,7 @@ def _flawed(entry: Entry, flaw: Flaw, detail: str = "") -> Entry:
 
 def _lock_age(look: _Look, status: os.stat_result) -> timedelta | None:
     """Give the age of a lock that was left behind; None while somebody may hold it."""
-    made = _time(status.st_mtime_ns)
-    age = look.now - made
-    if age >= LOCK_AGE:
-        return age
-    if age <= -LOCK_AGE:
-        # The clock was set back since: how old it is cannot be known, but it was not made just now.
-        return timedelta(0)
-    nobody = look.writer_since is None or made < look.writer_since
-    return age if nobody and age >= LOCK_YOUNG else None
-
-
-def lock_of_ours(leaf: int, name: str) -> int | None:
-    """Give the process id in a lock that an xpucached made; None for anybody else's."""
-    try:
-        with files.regular_file(leaf, name) as (descriptor, _):
-            content = files.read(descriptor, 64)
-    except OSError:
-        return None
-    digits = content.removeprefix(OURS).strip()
-    return int(digits) if content.startswith(OURS) and digits.isdigit() else None
+    return locks.age(status, look.now, look.writer_since)
 
 
 def _locked(look: _Look, leaf: int, slot: _Slot, entry: Entry) -> _Reading | None:
@@ -390,7 +340,7 @@ def _locked(look: _Look, leaf: int, slot: _Slot, entry: Entry) -> _Reading | Non
         if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
             return _Reading(_flawed(entry, Flaw.SKELETON), live=False)
         return None
-    owner = lock_of_ours(leaf, slot.name + ".lock")
+    owner = locks.of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
     # One daemon never scans and removes at once, so its own number means a predecessor's (they repeat in containers).
     if owner is not None and (owner == os.getpid() or age is not None or not Path(f"/proc/{owner}").exists()):
@@ -502,7 +452,7 @@ def _with_source(
     # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
     declared = source.complete or str(layout.string_hash(source.device)) == directory
     recorded = _recorded_time(leaf, slot)
-    created = recorded or (_time(made) if made is not None else entry.created)
+    created = recorded or (locks.moment(made) if made is not None else entry.created)
     return dataclasses.replace(
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
@@ -525,7 +475,7 @@ def _recorded_time(leaf: int, slot: _Slot) -> datetime | None:
             digits = files.read(descriptor, 32)
     except OSError:
         return None
-    return _time(int(digits)) if digits.isdigit() and len(digits) <= 19 else None  # noqa: PLR2004 - nanoseconds
+    return locks.moment(int(digits)) if digits.isdigit() and len(digits) <= 19 else None  # noqa: PLR2004 - nanoseconds
 
 
 def _misplaced(path: tuple[str, ...], source: layout.Source) -> str:

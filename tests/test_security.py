@@ -1,0 +1,56 @@
+"""The threat model names tests that exist, for every line of it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.test_docs import codes, page, rows, section
+from xpucached.dispatch import Dispatch
+from xpucached.domain import Workload
+
+TESTS: Final = Path(__file__).resolve().parent
+SECTIONS: Final = ("Stores", "Stores of others", "Commands", "The socket", "When something fails")
+
+
+def there() -> set[str]:
+    """Give the names of all tests."""
+    found: set[str] = set()
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                found.add(node.name)
+    return found
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_line_of_the_threat_model_is_held_by_tests_that_exist(title: str) -> None:
+    known = there()
+    table = rows(section(page("docs/security.md"), title))
+    assert len(table) > 3
+    for line, held in table:
+        named = codes(held)
+        assert named, f"nothing holds: {line}"
+        assert set(named) <= known, f"{set(named) - known} do not exist"
+
+
+def test_no_section_with_tests_is_forgotten() -> None:
+    text = page("docs/security.md")
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert [title for title in titles if "`test_" in section(text, title)] == list(SECTIONS)
+
+
+def test_a_command_is_words_and_never_a_line(tmp_path: Path) -> None:
+    words = ("$(touch owned)", "; touch owned", "`touch owned`", "a b", "*", "", "'\"", "\n")
+    workload = Workload(("/usr/bin/printf", "%s|", *words), tmp_path, {"A": "$(touch owned)"}, 20.0)
+    dispatch = Dispatch({"PATH": "/usr/bin:/bin"}, "test")
+    nothing: frozenset[str] = frozenset()
+    done = asyncio.run(dispatch.execute(workload, {}, lambda _: (nothing, nothing), polite=False))  # type: ignore[arg-type, return-value]
+    assert done.outcome is None
+    assert done.output == "".join(f"{word}|" for word in words)
+    assert list(tmp_path.glob("owned")) == []

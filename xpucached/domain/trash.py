@@ -1,0 +1,154 @@
+"""What was taken out of a store but is still there, and what is wrong with a store as a whole.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from xpucached.domain.flaws import Effect, Flaw
+from xpucached.domain.names import EntryKey, EntryRef, TrashRef
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import Entry, EntryId, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why an entry goes into the trash: what stands on its label there."""
+
+    at: datetime
+    reason: EvictReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """An entry in the trash of its store."""
+
+    ref: TrashRef
+    store: Store
+    key: EntryKey  #: where it was
+    at: datetime
+    reason: EvictReason
+    detail: str
+    quarantined: bool  #: damaged: it is kept as evidence, and not given back
+    device: str
+    driver: str
+    allocated: int
+    whole: bool  #: all its files are there
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of one that should come back."""
+
+    ref: TrashRef
+    key: EntryKey | None  #: where it is now; None if it could not come back
+    detail: str = ""
+
+
+class DropReason(StrEnum):
+    """Why something leaves the trash for good."""
+
+    EXPIRED = "expired"
+    OVER_BOUND = "over-bound"  #: the trash holds more than it may
+    PRESSURE = "pressure"  #: the stores or the disk need the room
+    DEBRIS = "debris"  #: what a killed daemon left of a removal: nothing to give back
+    ASKED = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop this for good, for this reason."""
+
+    item: Trashed
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
+class TrashReport:
+    """What was given back, and what is gone for good."""
+
+    restored: tuple[Restored, ...] = ()
+    dropped: tuple[TrashRef, ...] = ()
+    freed: int = 0
+
+
+class Hazard(StrEnum):
+    """What is wrong with a store as a whole, by the runtime's own eviction and by who died in it."""
+
+    EVICTION_ON = "runtime-eviction"
+    SIZE_LOCK = "size-lock"
+    SIZE_GARBAGE = "size-garbage"
+    SIZE_MISSING = "size-missing"
+    BARRIER = "eviction-barrier"
+
+    @property
+    def words(self) -> str:
+        """One sentence for people."""
+        return _HAZARD_WORDS[self]
+
+    @property
+    def clearable(self) -> bool:
+        """Whether we can put an end to it."""
+        return self not in {Hazard.EVICTION_ON, Hazard.SIZE_MISSING}
+
+
+_HAZARD_WORDS = {
+    Hazard.EVICTION_ON: "the runtime's own eviction is on (SYCL_CACHE_MAX_SIZE); it should leave eviction to us",
+    Hazard.SIZE_LOCK: "cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang",
+    Hazard.SIZE_GARBAGE: "cache_size.txt holds no number: programs with SYCL_CACHE_MAX_SIZE set get an exception",
+    Hazard.SIZE_MISSING: "its root cannot be written: programs with SYCL_CACHE_MAX_SIZE set hang at their first miss",
+    Hazard.BARRIER: "the file …_eviction_in_progress beside it exists: every program that wants to write here hangs",
+}
+
+
+class MendAction(StrEnum):
+    """What `verify --fix` does about a finding."""
+
+    UNLOCK = "unlock"  #: the lock of a dead program goes, the entry stays
+    CLOSE_GAP = "close-gap"  #: the highest slot moves down to where the runtime finds it
+    QUARANTINE = "quarantine"  #: it leaves the store, and is kept as evidence
+    TRASH = "trash"  #: whole but never read: it leaves the store, and can come back
+    CLEAR = "clear"  #: a file that makes programs hang goes
+    LEAVE = "leave"  #: the runtime does not mind, or a program is at work there
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Do this about that entry."""
+
+    entry: Entry
+    action: MendAction
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Something that is not as it should be, and what was done about it."""
+
+    store: Store
+    key: EntryKey | None  #: None for the store as a whole
+    ref: EntryRef | None
+    flaw: Flaw | None
+    hazard: Hazard | None
+    effect: Effect
+    words: str
+    detail: str
+    action: MendAction
+    done: bool
+
+    @classmethod
+    def of(cls, entry: EntryId, flaw: Flaw, detail: str, action: MendAction, *, done: bool) -> Defect:
+        """Make one about an entry."""
+        return cls(entry.store, entry.key, entry.ref, flaw, None, flaw.effect, flaw.words, detail, action, done)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a thorough look found, and what was mended."""
+
+    fix: bool
+    stores: int
+    entries: int
+    findings: tuple[Defect, ...] = ()
+    seconds: float = 0.0

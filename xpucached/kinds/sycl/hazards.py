@@ -1,0 +1,108 @@
+"""Observe and act: what makes programs hang at a SYCL store as a whole, by the runtime's own eviction.
+
+Its size file, the lock of that, and a file beside the root that stops all writers (``docs/kinds.md``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import datetime
+from typing import Final
+
+from xpucached.domain import FoundStore, Hazard, Store
+from xpucached.kinds.sycl import files, layout, locks
+
+SIZE: Final = "cache_size.txt"
+SIZE_LOCK: Final = SIZE + ".lock"
+_BARRIER: Final = "_eviction_in_progress"
+
+
+def hazards(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+    """Tell what is wrong with a store as a whole; see `Kind.hazards`."""
+    try:
+        with files.root_directory(os.fspath(found.store.root)) as (root, _):
+            return _found(found, root, now, writer_since)
+    except OSError:
+        return ()
+
+
+def told(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> list[str]:
+    """Say the same in words, for a store that is being looked at."""
+    there = [one for one in _found(found, root, now, writer_since) if one is not Hazard.SIZE_MISSING]
+    return [one.words if one is not Hazard.BARRIER else _stopped(found.store) for one in there]
+
+
+def _stopped(store: Store) -> str:
+    return f"{_barrier(store)} exists: every program that wants to write here hangs"
+
+
+def _found(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+    names = frozenset(os.listdir(root))
+    there: list[Hazard] = []
+    if SIZE in names:
+        there.append(Hazard.EVICTION_ON)
+        if _size(root) is None:
+            there.append(Hazard.SIZE_GARBAGE)
+    if SIZE_LOCK in names:
+        # Held for microseconds: it may be gone since it was listed.
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(SIZE_LOCK, dir_fd=root, follow_symlinks=False)
+            if locks.age(status, now, writer_since) is not None:
+                there.append(Hazard.SIZE_LOCK)
+    if os.path.lexists(_barrier(found.store)):
+        there.append(Hazard.BARRIER)
+    owner = os.fstat(root)
+    if SIZE not in names and names & {layout.RTC, *filter(layout.NUMBER.match, names)} and not owner.st_mode & 0o222:
+        there.append(Hazard.SIZE_MISSING)
+    return tuple(there)
+
+
+def _barrier(store: Store) -> str:
+    return os.fspath(store.root).rstrip("/") + _BARRIER
+
+
+def _size(root: int) -> int | None:
+    """Read the runtime's own total; None if the file holds no number."""
+    try:
+        with files.regular_file(root, SIZE) as (descriptor, _):
+            digits = files.read(descriptor, 32)
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None
+    return int(digits) if digits.isdigit() else None
+
+
+def clear(store: Store, hazard: Hazard, now: datetime, writer_since: datetime | None) -> bool:
+    """Put an end to a hazard; see `Kind.clear`.  Looks again first: a program may hold the lock by now."""
+    if not hazard.clearable:
+        return False
+    try:
+        with files.root_to_change(os.fspath(store.root)) as (root, status):
+            match hazard:
+                case Hazard.SIZE_GARBAGE:
+                    if _size(root) is not None:
+                        return True
+                    # The next program that writes counts anew.
+                    os.unlink(SIZE, dir_fd=root)
+                case Hazard.SIZE_LOCK:
+                    lock = os.stat(SIZE_LOCK, dir_fd=root, follow_symlinks=False)
+                    if locks.age(lock, now, writer_since) is None:
+                        return False
+                    os.unlink(SIZE_LOCK, dir_fd=root)
+                case _:
+                    with files.root_to_change(os.fspath(store.root.parent)) as (parent, above):
+                        there = os.stat(store.root.name, dir_fd=parent, follow_symlinks=False)
+                        if (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
+                            return False
+                        barrier = os.stat(store.root.name + _BARRIER, dir_fd=parent, follow_symlinks=False)
+                        # What somebody else put there is not ours to remove, wherever we may write.
+                        if barrier.st_uid not in (above.st_uid, os.geteuid()):
+                            return False
+                        os.unlink(store.root.name + _BARRIER, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,460 @@
+"""Act: the trash of a SYCL store, where entries wait that were taken out: they can come back, or go for good.
+
+It lies in the store's root under a name at which no runtime looks, so what moves there never leaves its file system and
+its owner's rights.  Each entry has a directory: a label (``about.json``, written before the first file moves) and the
+leaf with the slot's files under the names that they had.  A death in between leaves a label that names more files than
+there are; `resume` brings the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from xpucached.domain import Entry, EntryKey, EvictReason, Flaw, Note, Restored, Store, Trashed, TrashRef
+from xpucached.kinds.sycl import files, layout, locks, store
+
+_ABOUT: Final = "about.json"
+_LEAF: Final = "leaf"
+_REF: Final = re.compile(r"[0-9a-f]{12}\Z")
+_LIMIT: Final = 64 << 10
+"""Bytes of a label; ours have some hundred."""
+
+_ORDER: Final = (".src", ".bin", "_access_time.txt")
+"""Taken out in this order; put back with the source last, because with it the entry can be found."""
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMLINK})
+_SLOTS: Final = 1 << 16
+
+WHOLE: Final = frozenset({Flaw.DUPLICATE, Flaw.BEHIND_GAP, Flaw.SHADOWED, Flaw.STALE_LOCK})
+"""Flaws of a place.  What has another one is damaged itself, and is not given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """What stands in ``about.json``."""
+
+    key: EntryKey
+    at: datetime
+    reason: EvictReason
+    detail: str
+    quarantined: bool
+    device: str
+    driver: str
+    mode: int  #: of the leaf
+    files: Mapping[str, tuple[int, int]]  #: suffix to size and modification time
+
+    @property
+    def slot(self) -> str:
+        """The slot's name."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def leaf(self) -> str:
+        """The leaf's path."""
+        return self.key.rpartition("/")[0]
+
+    def dumps(self) -> bytes:
+        """Write it."""
+        values = {
+            "key": self.key,
+            "at": self.at.isoformat(),
+            "reason": self.reason.value,
+            "detail": self.detail[:2000],
+            "quarantined": self.quarantined,
+            "device": self.device[:2000],
+            "driver": self.driver[:2000],
+            "mode": self.mode,
+            "files": {suffix: list(facts) for suffix, facts in self.files.items()},
+        }
+        return json.dumps(values).encode("ascii")
+
+
+_BLANK: Final = _Label(
+    EntryKey(""),
+    datetime.fromtimestamp(0, UTC),
+    EvictReason.ASKED,
+    "",
+    quarantined=True,
+    device="",
+    driver="",
+    mode=0,
+    files={},
+)
+"""Stands for the label that a killed daemon had not written yet."""
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    value = values[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _loads(content: bytes) -> _Label:
+    """Read a label.  The store's owner could write anything there: raises ValueError for what is not ours."""
+    try:
+        values = json.loads(content)
+        key = _text(values, "key")
+        path = key.split("/")
+        if not _is_place(path):
+            raise ValueError(key)
+        found: dict[str, tuple[int, int]] = {}
+        for suffix, (size, modified) in values["files"].items():
+            if suffix not in _ORDER or not isinstance(size, int) or not isinstance(modified, int):
+                raise ValueError(suffix)
+            found[suffix] = (size, modified)
+        at = datetime.fromisoformat(_text(values, "at")).astimezone(UTC)
+        return _Label(
+            EntryKey(key),
+            at,
+            EvictReason(_text(values, "reason")),
+            _text(values, "detail"),
+            bool(values["quarantined"]),
+            _text(values, "device"),
+            _text(values, "driver"),
+            int(values["mode"]) & 0o777,
+            found,
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        message = f"not a label of ours: {error}"
+        raise ValueError(message) from error
+
+
+def _is_place(path: list[str]) -> bool:
+    """Tell whether a key names a slot where the runtime keeps one."""
+    if path[0] == layout.RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
+        return layout.IR_KEY.match(path[1]) is not None and path[2] == "ir"
+    numbers = path[1:] if path[0] == layout.RTC else path
+    return len(path) == 5 and all(layout.NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot
+
+
+# -- into the trash ---------------------------------------------------------------------------------------------------
+
+
+def take(root: int, device: int, leaf: int, entry: Entry, note: Note, present: Mapping[str, os.stat_result]) -> bool:
+    """Move one slot's files into the trash: True if they are there, False if there is no room for a label.
+
+    The slot's lock must be ours.  Raises OSError.
+    """
+    slot = entry.id.key.rpartition("/")[2]
+    moving = [suffix for suffix in _ORDER if suffix in present]
+    if not moving:
+        return False
+    with contextlib.ExitStack() as stack:
+        made = _labelled(stack, root, device, leaf, entry, note, present)
+        if made is None:
+            return False
+        _, place = made
+        for suffix in moving:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(slot + suffix, slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+    return True
+
+
+def take_leaf(
+    root: int, device: int, parent: int, leaf: int, entry: Entry, note: Note, present: Mapping[str, os.stat_result]
+) -> bool:
+    """Move a leaf that holds only this slot, and no lock, into the trash as a whole; else as `take`.
+
+    A program that was about to write there just stores nothing.
+    """
+    name = entry.id.key.split("/")[-2]
+    with contextlib.ExitStack() as stack:
+        made = _labelled(stack, root, device, leaf, entry, note, present)
+        if made is None:
+            return False
+        # The empty directory that waits there is replaced.
+        os.rename(name, _LEAF, src_dir_fd=parent, dst_dir_fd=made[0])
+    return True
+
+
+def _labelled(
+    stack: contextlib.ExitStack,
+    root: int,
+    device: int,
+    leaf: int,
+    entry: Entry,
+    note: Note,
+    present: Mapping[str, os.stat_result],
+) -> tuple[int, int] | None:
+    """Make an entry's directory in the trash, with its label; give it and where the files go."""
+    environment = entry.environment
+    damaged = entry.flaw is not None and entry.flaw not in WHOLE and note.reason in _FOR_DAMAGE
+    label = _Label(
+        entry.id.key,
+        note.at,
+        note.reason,
+        note.detail if entry.flaw is None or not entry.detail else f"{note.detail} ({entry.detail})",
+        damaged,
+        environment.device if environment else "",
+        environment.driver if environment else "",
+        stat.S_IMODE(os.fstat(leaf).st_mode) & 0o777,
+        {suffix: (present[suffix].st_size, present[suffix].st_mtime_ns) for suffix in _ORDER if suffix in present},
+    )
+    name = secrets.token_hex(6)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.TRASH, 0o700, dir_fd=root)
+        trash = stack.enter_context(files.directory_in(root, layout.TRASH, device))
+        os.mkdir(name, 0o700, dir_fd=trash)
+        try:
+            item = stack.enter_context(files.directory_in(trash, name, device))
+            _write(item, label.dumps())
+            os.mkdir(_LEAF, 0o700, dir_fd=item)
+            return item, stack.enter_context(files.directory_in(item, _LEAF, device))
+        except OSError:
+            _drop(trash, name, device)
+            raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            return None
+        raise
+
+
+_FOR_DAMAGE: Final = frozenset({EvictReason.FLAWED, EvictReason.ASKED})
+
+
+def _write(item: int, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(_ABOUT, flags, 0o600, dir_fd=item)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    finally:
+        os.close(descriptor)
+
+
+def resume(root: int, device: int, leaf: int, path: str, slot: str) -> None:
+    """Bring what a dead daemon was moving, into the trash or out of it, to the rest of it in the trash.
+
+    The slot's lock must be ours.
+    """
+    for _, label, place in _items(root, device):
+        if label is None or place is None or label.leaf != path:
+            continue
+        there = os.listdir(place)
+        for suffix, facts in label.files.items():
+            if label.slot + suffix in there:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(slot + suffix, dir_fd=leaf, follow_symlinks=False)
+                if (status.st_size, status.st_mtime_ns) == facts:
+                    os.rename(slot + suffix, label.slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+
+
+# -- what is in it ----------------------------------------------------------------------------------------------------
+
+
+def _items(root: int, device: int) -> Iterator[tuple[str, _Label | None, int | None]]:
+    """Open one item after the other: its name, its label if it has one, its leaf if it has one."""
+    try:
+        with files.directory_in(root, layout.TRASH, device) as trash:
+            for name in sorted(os.listdir(trash)):
+                if not _REF.match(name):
+                    continue
+                with contextlib.ExitStack() as stack:
+                    try:
+                        item = stack.enter_context(files.directory_in(trash, name, device))
+                    except OSError:
+                        continue
+                    label = place = None
+                    with (
+                        contextlib.suppress(OSError, ValueError),
+                        files.regular_file(item, _ABOUT) as (descriptor, _),
+                    ):
+                        label = _loads(files.read(descriptor, _LIMIT))
+                    with contextlib.suppress(OSError):
+                        place = stack.enter_context(files.directory_in(item, _LEAF, device))
+                    yield name, label, place
+    except FileNotFoundError:
+        return
+
+
+def trash(of: Store) -> tuple[Trashed, ...]:
+    """Tell what is in a store's trash; see `Kind.trash`."""
+    found: list[Trashed] = []
+    try:
+        with files.root_directory(os.fspath(of.root)) as (root, status):
+            for name, written, place in _items(root, status.st_dev):
+                there = _statuses(place)
+                label = written or _BLANK
+                whole = bool(label.files) and all(
+                    label.slot + suffix in there and there[label.slot + suffix].st_size == size
+                    for suffix, (size, _) in label.files.items()
+                )
+                found.append(
+                    Trashed(
+                        TrashRef(name),
+                        of,
+                        label.key,
+                        label.at,
+                        label.reason,
+                        label.detail,
+                        label.quarantined,
+                        label.device,
+                        label.driver,
+                        sum(one.st_blocks * 512 // max(1, one.st_nlink) for one in there.values()),
+                        whole,
+                    )
+                )
+    except OSError:
+        return ()
+    return tuple(found)
+
+
+def _statuses(place: int | None) -> dict[str, os.stat_result]:
+    statuses: dict[str, os.stat_result] = {}
+    for name in os.listdir(place) if place is not None else ():
+        with contextlib.suppress(OSError):
+            statuses[name] = os.stat(name, dir_fd=place, follow_symlinks=False)
+    return statuses
+
+
+# -- out of it --------------------------------------------------------------------------------------------------------
+
+
+def discard(of: Store, refs: tuple[TrashRef, ...]) -> frozenset[TrashRef]:
+    """Remove from the trash for good; see `Kind.discard`."""
+    gone: set[TrashRef] = set()
+    try:
+        with files.root_to_change(os.fspath(of.root)) as (root, status):
+            with files.directory_in(root, layout.TRASH, status.st_dev) as place:
+                for ref in refs:
+                    with contextlib.suppress(OSError):
+                        if _drop(place, ref, status.st_dev):
+                            gone.add(ref)
+            with contextlib.suppress(OSError):
+                os.rmdir(layout.TRASH, dir_fd=root)
+    except FileNotFoundError:
+        return frozenset(refs)
+    except OSError:
+        return frozenset(gone)
+    return frozenset(gone)
+
+
+def _drop(trash: int, name: str, device: int) -> bool:
+    """Remove one item; only what can be an item's is touched.  The label goes last but one: it vouches for the rest."""
+    if not _REF.match(name):
+        return False
+    try:
+        with files.directory_in(trash, name, device) as item:
+            with contextlib.suppress(FileNotFoundError):
+                with files.directory_in(item, _LEAF, device) as leaf:
+                    for file in os.listdir(leaf):
+                        if layout.SLOT_FILE.match(file) or layout.IR_FILE.match(file):
+                            _unlink(leaf, file)
+                os.rmdir(_LEAF, dir_fd=item)
+            _unlink(item, _ABOUT)
+        os.rmdir(name, dir_fd=trash)
+    except FileNotFoundError:
+        return True
+    return True
+
+
+def _unlink(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        os.rmdir(name, dir_fd=directory)
+
+
+def restore(of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
+    """Bring entries back; see `Kind.restore`."""
+    results = {ref: Restored(ref, None, "it is not there any more") for ref in refs}
+    try:
+        with files.root_to_change(os.fspath(of.root)) as (root, status):
+            device = status.st_dev
+            # All of them are listed first: each that comes back changes the directory that is being read.
+            wanted = [name for name, _, _ in _items(root, device) if name in results]
+            for name in wanted:
+                ref = TrashRef(name)
+                try:
+                    results[ref] = _restore(root, device, ref)
+                except OSError as error:
+                    results[ref] = Restored(ref, None, error.strerror or str(error))
+            with contextlib.suppress(OSError):
+                os.rmdir(layout.TRASH, dir_fd=root)
+    except OSError as error:
+        return tuple(Restored(ref, None, error.strerror or str(error)) for ref in refs)
+    return tuple(results[ref] for ref in refs)
+
+
+def _restore(root: int, device: int, ref: TrashRef) -> Restored:
+    with contextlib.ExitStack() as stack:
+        bin_ = stack.enter_context(files.directory_in(root, layout.TRASH, device))
+        item = stack.enter_context(files.directory_in(bin_, ref, device))
+        try:
+            with files.regular_file(item, _ABOUT) as (descriptor, _):
+                label = _loads(files.read(descriptor, _LIMIT))
+            place = stack.enter_context(files.directory_in(item, _LEAF, device))
+        except (FileNotFoundError, ValueError):
+            return Restored(ref, None, "its label is damaged")
+        there = _statuses(place)
+        if any(label.slot + suffix not in there for suffix in label.files):
+            return Restored(ref, None, "not all its files are there")
+        here = root
+        for part in label.leaf.split("/"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, label.mode | 0o700, dir_fd=here)
+            here = stack.enter_context(files.directory_in(here, part, device))
+        slot = _free_slot(here, place, label)
+        if slot is None:
+            _drop(bin_, ref, device)
+            return Restored(ref, label.key, "a program has made it again meanwhile")
+        try:
+            for suffix in (".bin", "_access_time.txt", ".src"):
+                if suffix in label.files:
+                    os.rename(label.slot + suffix, slot + suffix, src_dir_fd=place, dst_dir_fd=here)
+        finally:
+            _unlink(here, slot + ".lock")
+        _drop(bin_, ref, device)
+    return Restored(ref, EntryKey(f"{label.leaf}/{slot}"))
+
+
+def _free_slot(leaf: int, place: int, label: _Label) -> str | None:
+    """Take the lock of the first free slot; None if a slot holds the same already."""
+    source = _content(place, label.slot)
+    if not label.slot.isdigit():
+        if not locks.take(leaf, label.slot):
+            raise BlockingIOError(errno.EAGAIN, "a program is writing there now")
+        if store.slot_in(leaf, label.slot).files.keys() - {".lock"}:
+            _unlink(leaf, label.slot + ".lock")
+            return None
+        return label.slot
+    for number in range(_SLOTS):
+        present = store.slot_in(leaf, str(number)).files
+        if not present:
+            if locks.take(leaf, str(number)):
+                return str(number)
+            continue
+        if (
+            source is not None
+            and ".bin" in present
+            and ".lock" not in present
+            and _content(leaf, str(number)) == source
+        ):
+            return None
+    raise OSError(errno.EMLINK, "the leaf is full")
+
+
+def _content(leaf: int, slot: str) -> bytes | None:
+    try:
+        with files.regular_file(leaf, slot + ".src") as (descriptor, status):
+            if status.st_size > layout.READ_LIMIT:
+                return None
+            return files.read(descriptor, layout.READ_LIMIT)
+    except OSError:
+        return None

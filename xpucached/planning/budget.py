@@ -1,0 +1,150 @@
+"""Decide: what goes where limits are passed, by what keeping it is worth.  Pure.
+
+Worth is what making an entry again would take, times how likely somebody uses it, for each byte that it occupies: so a
+small budget keeps what takes longest to make.  The cost was measured where a run or a rebuild of ours made the entry;
+for the others it is reckoned from the measured ones by size.  The likelihood halves with every two weeks without use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from xpucached.domain import Evict, EvictReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from xpucached.domain import EntryId, IndexedEntry, Policy, Room, Store
+
+_T = TypeVar("_T")
+
+_HALF: Final = 14 * 86400.0
+_ABSENT: Final = 0.1
+"""How likely an entry is used, against another, whose driver is not here."""
+
+_RATE: Final = 2e-5
+"""Seconds a byte where nothing was measured.  Only what is measured makes a difference between two entries."""
+
+
+def effective(policy: Policy, room: Room | None, store: Store) -> Policy:
+    """Give the policy that holds for one store: its own limits before its user's, those before all others'."""
+    for one in sorted(policy.limits, key=lambda one: one.store is not None):
+        if one.store == store.root or (one.store is None and room is not None and one.user == room.owner):
+            unused = policy.max_unused if one.max_unused is None else one.max_unused
+            policy = dataclasses.replace(
+                policy,
+                keep_driver_generations=_first(one.keep_driver_generations, policy.keep_driver_generations),
+                max_unused=None if unused == math.inf else unused,
+                min_free_bytes=_first(one.min_free_bytes, policy.min_free_bytes),
+                grace=_first(one.grace, policy.grace),
+            )
+    return policy
+
+
+def _first(given: _T | None, otherwise: _T) -> _T:
+    return otherwise if given is None else given
+
+
+def worth(
+    entries: Iterable[IndexedEntry], now: datetime, usable: Callable[[IndexedEntry], bool]
+) -> Callable[[IndexedEntry], float]:
+    """Give a function that tells what a byte of an entry is worth, in seconds."""
+    rates = sorted(
+        one.cost / size
+        for one in entries
+        if one.cost is not None and (size := one.entry.image_size or one.entry.size) > 0
+    )
+    rate = rates[len(rates) // 2] if rates else _RATE
+
+    def value(one: IndexedEntry) -> float:
+        cost = one.cost
+        if cost is None:
+            # What has no image of its own (run-time compiled) is reckoned by its files.
+            cost = rate * (one.entry.image_size or one.entry.allocated)
+        idle = max(0.0, (now - one.last_used).total_seconds())
+        likelihood = math.exp2(-idle / _HALF) * (1.0 if usable(one) else _ABSENT)
+        return cost * likelihood / max(1, one.entry.allocated)
+
+    return value
+
+
+@dataclasses.dataclass(slots=True)
+class _Pool:
+    """Stores that share a limit."""
+
+    stores: frozenset[Store]
+    excess: float  #: bytes that must go
+    reason: EvictReason
+    detail: str
+
+
+def over_limits(
+    left: Sequence[IndexedEntry],
+    protected: Sequence[IndexedEntry],
+    policies: Mapping[Store, Policy],
+    policy: Policy,
+    rooms: Mapping[Store, Room],
+    considered: frozenset[EvictReason],
+) -> list[Evict]:
+    """Take from ``left``, which stands in the order in which it may go, until every limit is kept."""
+    held: defaultdict[Store, int] = defaultdict(int)
+    for one in (*left, *protected):
+        held[one.entry.id.store] += one.entry.allocated
+    taken: dict[EntryId, Evict] = {}
+    for pool in _pools(held, policies, policy, rooms):
+        if pool.reason not in considered:
+            continue
+        # What went for one limit counts for the next.
+        excess = pool.excess - sum(
+            one.entry.entry.allocated for one in taken.values() if one.entry.entry.id.store in pool.stores
+        )
+        for one in left if excess > 0 else ():
+            if excess <= 0:
+                break
+            if one.entry.id.store in pool.stores and one.entry.id not in taken and one.entry.allocated > 0:
+                excess -= one.entry.allocated
+                taken[one.entry.id] = Evict(one, pool.reason, pool.detail)
+    return list(taken.values())
+
+
+def _pools(
+    held: Mapping[Store, int], policies: Mapping[Store, Policy], policy: Policy, rooms: Mapping[Store, Room]
+) -> Iterable[_Pool]:
+    every = frozenset(held)
+    devices: defaultdict[int, set[Store]] = defaultdict(set)
+    owners: defaultdict[int, set[Store]] = defaultdict(set)
+    for store, room in rooms.items():
+        if store in held and room.free is not None:
+            devices[room.device].add(store)
+        if store in held and room.owner is not None:
+            owners[room.owner].add(store)
+    for stores in devices.values():
+        wanted = max((policies[store].min_free_bytes or 0 for store in stores), default=0)
+        free = max(rooms[store].free or 0 for store in stores) + sum(rooms[store].trash for store in stores)
+        if wanted and free < wanted:
+            detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
+            yield _Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)
+    for one in policy.limits:
+        if one.store is not None and one.max_bytes is not None:
+            stores = {store for store in held if store.root == one.store}
+            yield from _limited(frozenset(stores), one.max_bytes, held, policy, "the store holds")
+    for owner, stores in sorted(owners.items()):
+        own = [one.max_bytes for one in policy.limits if one.user == owner and one.max_bytes is not None]
+        limit = own[0] if own else policy.quota
+        if limit is not None:
+            yield from _limited(frozenset(stores), limit, held, policy, f"the stores of user {owner} hold")
+    if policy.max_bytes is not None:
+        yield from _limited(every, policy.max_bytes, held, policy, "the stores hold")
+
+
+def _limited(
+    stores: frozenset[Store], limit: int, held: Mapping[Store, int], policy: Policy, words: str
+) -> Iterable[_Pool]:
+    total = sum(held[store] for store in stores)
+    if total > limit:
+        detail = f"least worth keeping; {words} {total} bytes, more than the {limit} allowed"
+        yield _Pool(stores, total - limit * policy.low_water, EvictReason.BUDGET, detail)

@@ -1,0 +1,55 @@
+"""Decide: what leaves the trash for good, and why.  Pure.
+
+What is in it goes before any entry of a store does: when its time is over, when there is more of it than may be, when
+the stores and it together hold more than they may, and when the file system has less free than it shall.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from xpucached.domain import Drop, DropReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from xpucached.domain import Policy, Room, Store, Trashed
+
+
+def plan_trash(
+    items: Sequence[Trashed], rooms: Iterable[Room], allocated: int, policy: Policy, now: datetime
+) -> tuple[Drop, ...]:
+    """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it."""
+    drops: dict[str, Drop] = {}
+    kept: list[Trashed] = []
+    for one in sorted(items, key=lambda one: (one.at, one.ref)):
+        if not one.whole and one.allocated == 0:
+            drops[one.ref] = Drop(one, DropReason.DEBRIS)
+        elif abs((now - one.at).total_seconds()) >= policy.trash_keep:
+            drops[one.ref] = Drop(one, DropReason.EXPIRED)
+        else:
+            kept.append(one)
+    stores: defaultdict[Store, list[Trashed]] = defaultdict(list)
+    for one in kept:
+        stores[one.store].append(one)
+    for some in stores.values():
+        _shrink(some, sum(one.allocated for one in some) - policy.trash_max_bytes, DropReason.OVER_BOUND, drops)
+    if policy.max_bytes is not None:
+        there = sum(one.allocated for one in kept if one.ref not in drops)
+        _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
+    for room in rooms:
+        if room.free is not None and policy.min_free_bytes is not None:
+            _shrink(stores.get(room.store, []), policy.min_free_bytes - room.free, DropReason.PRESSURE, drops)
+    return tuple(drops.values())
+
+
+def _shrink(items: Iterable[Trashed], excess: int, reason: DropReason, drops: dict[str, Drop]) -> None:
+    """Let the oldest go until so many bytes are gone; what goes already is gone already."""
+    for one in items:
+        if excess <= 0:
+            return
+        if one.ref not in drops:
+            drops[one.ref] = Drop(one, reason)
+            excess -= one.allocated

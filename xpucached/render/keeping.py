@@ -1,0 +1,95 @@
+"""Door: the trash, and what a thorough look found, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.domain import Effect, MendAction
+from xpucached.render.text import Cell, Colour, Look, age, count, plain, seconds, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpucached.domain import Defect, Trashed, TrashReport, VerifyReport
+
+
+def trash(values: Sequence[Trashed], look: Look) -> str:
+    """Write one line for each thing in the trash."""
+    if not values:
+        return "the trash is empty"
+    rows: list[list[str | Cell]] = [
+        [
+            one.ref,
+            Cell("quarantine", Colour.RED)
+            if one.quarantined
+            else "trash"
+            if one.whole
+            else Cell("torn", Colour.YELLOW),
+            one.reason,
+            size(one.allocated),
+            age(one.at, look.now),
+            one.driver or "-",
+            str(one.store.root),
+            one.detail,
+        ]
+        for one in values
+    ]
+    heads = ("REF", "WHERE", "REASON", "SIZE", "SINCE", "DRIVER", "STORE", "WHY")
+    text = table(heads, rows, look, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12})
+    return f"{text}\n{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
+
+
+def trash_report(report: TrashReport, look: Look) -> str:
+    """Write what came back, and what is gone for good."""
+    lines: list[str] = []
+    for one in report.restored:
+        back = one.key is not None
+        word = look.paint("back" if back else "left", Colour.GREEN if back else Colour.YELLOW)
+        lines.append(f"{word}  {one.ref}  {plain(one.detail or one.key or '')}")
+    if report.dropped:
+        lines.append(f"{len(report.dropped)} gone for good, freed {size(report.freed)}")
+    return "\n".join(lines) or "nothing in the trash"
+
+
+def verification(report: VerifyReport, look: Look) -> str:
+    """Write what was found and mended."""
+    rows: list[list[str | Cell]] = [
+        [
+            one.ref or "-",
+            one.flaw or one.hazard or "-",
+            Cell(one.effect, None if one.effect is Effect.HARMLESS else Colour.RED),
+            _fate(one, fix=report.fix),
+            str(one.store.root),
+            f"{one.words} ({one.detail})" if one.detail else one.words,
+        ]
+        for one in report.findings
+    ]
+    looked = (
+        f"looked at {count(report.entries, 'entry')} in {count(report.stores, 'store')} in {seconds(report.seconds)}"
+    )
+    if not rows:
+        return f"{looked}: nothing is wrong"
+    heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
+    text = table(heads, rows, look, paths="STORE", first={"STORE": 12})
+    done = sum(one.done for one in report.findings)
+    left = sum(not one.done and one.effect is not Effect.HARMLESS for one in report.findings)
+    hint = "" if report.fix or not left else "\nmend it: --fix"
+    return f"{text}\n{looked}: {len(rows)} found, {done} mended, {left} left{hint}"
+
+
+_DONE = {
+    MendAction.UNLOCK: "unlocked",
+    MendAction.CLOSE_GAP: "moved down",
+    MendAction.QUARANTINE: "quarantined",
+    MendAction.TRASH: "in the trash",
+    MendAction.CLEAR: "cleared",
+    MendAction.LEAVE: "left",
+}
+
+
+def _fate(one: Defect, *, fix: bool) -> Cell:
+    if one.done:
+        return Cell(_DONE[one.action], Colour.GREEN)
+    if one.action is MendAction.LEAVE:
+        return Cell("left")
+    return Cell("busy", Colour.YELLOW) if fix else Cell(f"would {one.action}")
