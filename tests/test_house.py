@@ -106,7 +106,16 @@ HOMES: Final = {
 }
 
 # The command line answers fast: these are loaded only by the function that needs them.
-LATE: Final = {"diffusers", "intel_extension_for_pytorch", "numpy", "rich", "safetensors", "torch", "torchao", "transformers"}
+LATE: Final = {
+    "diffusers",
+    "intel_extension_for_pytorch",
+    "numpy",
+    "rich",
+    "safetensors",
+    "torch",
+    "torchao",
+    "transformers",
+}
 
 # Put together from pieces, so that this file does not contain them.
 FORBIDDEN_WORDS: Final = (

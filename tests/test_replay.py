@@ -189,7 +189,7 @@ def recipe_from(path: Path) -> Recipe:
 
 
 @pytest.fixture
-def compiler(runtime: Callable[[str], Runtime]) -> Iterator[dispatch.Builder]:
+def compiler(runtime: Callable[[str], Runtime]) -> Iterator[building.Builder]:
     """Give a compiler of the real driver."""
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
@@ -201,7 +201,7 @@ def compiler(runtime: Callable[[str], Runtime]) -> Iterator[dispatch.Builder]:
 
 @pytest.mark.runtime
 def test_compiled_is_byte_for_byte_what_the_runtime_makes(
-    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     sources = written(runtime("rt2025.2"), workload, tmp_path / "cache")
     assert sources
@@ -213,7 +213,7 @@ def test_compiled_is_byte_for_byte_what_the_runtime_makes(
 
 @pytest.mark.runtime
 def test_what_the_compiler_refuses_costs_that_entry_alone(
-    compiler: dispatch.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     path = written(runtime("rt2025.2"), workload, tmp_path / "cache")[0]
     good = recipe_from(path)
@@ -234,7 +234,7 @@ def test_what_the_compiler_refuses_costs_that_entry_alone(
 
 @pytest.mark.runtime
 def test_a_compiler_that_dies_or_hangs_is_replaced(
-    compiler: dispatch.Builder,
+    compiler: building.Builder,
     runtime: Callable[[str], Runtime],
     workload: Path,
     tmp_path: Path,
