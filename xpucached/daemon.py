@@ -15,9 +15,11 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from xpucached import __version__, api, host, server, settings
@@ -139,6 +141,25 @@ class Daemon:
             args=(Due(),),
             seconds=self._settings.scan_interval,
             id="look",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+        window = self._settings.manners.window
+        if window is None:
+            with contextlib.suppress(JobLookupError):
+                self._scheduler.remove_job("window")
+            return
+        # The scheduler's own zone is UTC; people mean the time on the wall.
+        self._scheduler.add_job(
+            self._take,
+            "cron",
+            args=(Due(),),
+            hour=window[0] // 60,
+            minute=window[0] % 60,
+            timezone=datetime.now(UTC).astimezone().tzinfo,
+            id="window",
             replace_existing=True,
             coalesce=True,
             max_instances=1,

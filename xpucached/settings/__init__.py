@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from xpucached.domain import Policy
+from xpucached.domain import Manners, Policy
 from xpucached.errors import SettingsError
-from xpucached.settings.document import PREFIX, UNLIMITED, Document, Key, explain, keys, spell
+from xpucached.settings.document import PREFIX, UNLIMITED, Document, Key, explain, keys, spell, window
 from xpucached.settings.modelfiles import models as models
 from xpucached.settings.texts import Mistake, Toml, read, refuse
 
@@ -53,6 +53,7 @@ class Settings:
     variables: Mapping[str, str]  #: what programs that use the cache find in their environment on this host
     probe_timeout: float
     policy: Policy
+    manners: Manners
     scan_interval: float
     settle: float
     replay_automatically: bool
@@ -110,7 +111,7 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settin
 def _settle(
     document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]], places: _Places, *, user: bool
 ) -> Settings:
-    paths, policy, schedule = document.paths, document.policy, document.schedule
+    paths, policy, schedule, manners = document.paths, document.policy, document.schedule, document.manners
     settings = Settings(
         file=toml.path,
         state=paths.state or places.state,
@@ -130,6 +131,17 @@ def _settle(
             grace=policy.grace,
             attempts=policy.attempts,
             retry_after=policy.retry_after,
+        ),
+        manners=Manners(
+            window=window(manners.window),
+            only_when_idle=manners.only_when_idle,
+            cpu_pressure=manners.cpu_pressure,
+            memory_pressure=manners.memory_pressure,
+            io_pressure=manners.io_pressure,
+            gpu_busy=manners.gpu_busy,
+            patience=manners.patience,
+            isolate=manners.isolate,
+            tasks=manners.tasks,
         ),
         scan_interval=schedule.scan_interval,
         settle=schedule.settle,
