@@ -27,6 +27,7 @@ import pytest
 
 from tests.builders import SyclStore
 from tests.runtimes import Runtime, SimulatedGpu, look_up
+from tests.torches import Torch, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,6 +157,15 @@ def runtime(runtimes: Path) -> Callable[[str], Runtime]:
         return found if found is not None else _lacking(f"{name} is not (wholly) installed in {runtimes}")
 
     return by_name
+
+
+@pytest.fixture(scope="session")
+def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Torch:
+    """Give an interpreter with a real torch, and small models made with it."""
+    found = look_up(runtimes, "torch")
+    if found is None:
+        _lacking(f"torch is not (wholly) installed in {runtimes}")
+    return make(found.python, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

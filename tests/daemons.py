@@ -37,6 +37,9 @@ class Daemon:
             "PYTHONWARNINGS": "error",
             # Other programs of this user, and their caches, are none of a test's business.
             "XPUCACHED_STORES_FOUND": "false",
+            # However busy the host is on which the tests run, theirs go on.
+            **{f"XPUCACHED_MANNERS_{name}": "unlimited" for name in ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE")},
+            "XPUCACHED_MANNERS_GPU_BUSY": "unlimited",
             **self.variables,
         }
 

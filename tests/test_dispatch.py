@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from xpucached.dispatch import Dispatch, Execution
-from xpucached.domain import EntryKey, Outcome, Workload
+from xpucached.domain import EntryKey, Exercise, Outcome, Variant, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,6 +121,69 @@ def test_daemons_that_it_forks_are_ended(tmp_path: Path) -> None:
     done = shell(f"{sys.executable} fork.py & sleep 1", tmp_path)
     assert done.outcome is None
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+AWAY = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+# Nothing is left by which it could be known: no session, no group, no environment, no descriptor, no directory.
+os.closerange(0, 256)
+os.chdir("/")
+told = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+os.execve(sys.executable, [sys.executable, "-c", told, sys.argv[1]], {})
+"""
+
+
+def test_a_daemon_that_left_everything_behind_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "away.py").write_text(AWAY)
+    pid = tmp_path / "pid"
+    done = shell(f"{sys.executable} away.py {pid}; while ! test -s {pid}; do sleep 0.05; done", tmp_path)
+    assert done.outcome is None
+    assert not alive(int(pid.read_text()))
+
+
+def test_a_daemon_is_ended_when_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.dispatch._GRACE", 0.5)
+    (tmp_path / "away.py").write_text(AWAY)
+    pid = tmp_path / "pid"
+    done = shell(f"trap '' TERM; {sys.executable} away.py {pid}; while :; do sleep 1; done", tmp_path, timeout=3)
+    assert done.outcome is Outcome.TIMED_OUT
+    assert not alive(int(pid.read_text()))
+
+
+def test_a_model_that_ends_its_warden_has_failed(tmp_path: Path) -> None:
+    done = shell("echo $$ > pid; kill -KILL $PPID; sleep 60", tmp_path)
+    assert done.outcome is Outcome.FAILED
+    assert "warden was ended" in done.detail
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_who_takes_all_memory_is_ended(tmp_path: Path) -> None:
+    exercise = Exercise(memory=200 << 20)
+    devour = "import os\nblocks = []\nwhile True: blocks.append(bytearray(os.urandom(1 << 20) * 16))"
+    workload = Workload((sys.executable, "-c", devour), tmp_path, {}, 20, exercise)
+    done = asyncio.run(Dispatch(os.environ, "test").execute(workload, {}, trace, polite=True))
+    assert done.outcome is Outcome.OVER_MEMORY
+    assert done.exit_status == -9
+
+
+def test_who_writes_a_file_without_end_is_ended(tmp_path: Path) -> None:
+    workload = Workload(("/bin/sh", "-c", "exec cat /dev/zero > large"), tmp_path, {}, 20, Exercise(disk=1 << 20))
+    done = asyncio.run(Dispatch(os.environ, "test").execute(workload, {}, trace, polite=True))
+    assert done.outcome is Outcome.OVER_DISK
+    assert (tmp_path / "large").stat().st_size <= 1 << 20
+
+
+def test_a_command_is_told_its_variant(tmp_path: Path) -> None:
+    exercise = Exercise(device="xpu", precisions=("float16",), shapes=("1x2",))
+    workload = Workload(("/bin/echo", "--type={precision}", "{device} {shape} {else}"), tmp_path, {}, 20, exercise)
+    variant = Variant("xpu:1", "float16", "1x2")
+    done = asyncio.run(Dispatch(os.environ, "test").execute(workload, {}, trace, polite=True, variant=variant))
+    assert done.output == "--type=float16 xpu:1 1x2 {else}"
 
 
 def test_output_without_end_is_bounded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from xpucached import api, quantities, settings
-from xpucached.domain import KindName, Limits, Policy
+from xpucached.domain import KindName, Limits, Manners, Policy
 from xpucached.errors import SettingsError
 from xpucached.settings.document import keys, spell
 from xpucached.settings.modelfiles import ModelFile
@@ -182,6 +182,17 @@ replay = false
 prewarm = false
 evict = false
 
+[manners]
+window = "22:30-06:05"
+only_when_idle = true
+cpu_pressure = "unlimited"
+memory_pressure = "5%"
+io_pressure = 30
+gpu_busy = 1
+patience = "2h"
+isolate = false
+tasks = 100
+
 [log]
 level = "DEBUG"
 """
@@ -213,6 +224,17 @@ def test_every_key_is_read(file: Path) -> None:
             Limits(Path("/a"), None, max_unused=math.inf, max_bytes=1_000_000_000, grace=0.0),
         ),
     )
+    assert found.manners == Manners(
+        window=(22 * 60 + 30, 6 * 60 + 5),
+        only_when_idle=True,
+        cpu_pressure=None,
+        memory_pressure=5,
+        io_pressure=30,
+        gpu_busy=1,
+        patience=7200.0,
+        isolate=False,
+        tasks=100,
+    )
     assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
@@ -224,6 +246,7 @@ def test_without_a_file_everything_has_a_default() -> None:
     found = load(None)
 
     assert found.policy == Policy()
+    assert found.manners == Manners()
     assert (found.find_stores, found.store_paths, found.variables) == (True, (), {})
     assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
@@ -321,7 +344,7 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[stores]\n\npth = []\n", 3, "stores.pth: unknown key; did you mean paths?"),
         ("[log]\nzzz = 1\n", 2, "log.zzz: unknown key; expected one of level"),
         ("\n[polcy]\ngrace = 1\n", 2, "polcy: unknown key; did you mean policy?"),
-        ("grace = 1\n", 1, "grace: unknown key; expected one of paths, stores, driver, policy, schedule, log"),
+        ("grace = 1\n", 1, "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, log"),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),
         ('[paths]\nstate = "~/x"\n', 2, "paths.state: expected an absolute path"),
@@ -343,6 +366,12 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[policy]\nkeep_driver_generations = true\n", 2, "expected a whole number; found True"),
         ("[policy]\nkeep_driver_generations = 1.0\n", 2, "expected a whole number; found 1.0"),
         ("[policy]\nattempts = 0\n", 2, "policy.attempts: expected"),
+        ("[manners]\nwindow = 'nights'\n", 2, "manners.window: expected two different times of day"),
+        ("[manners]\nwindow = '22:00-22:00'\n", 2, "manners.window: expected two different times of day"),
+        ("[manners]\nwindow = '24:00-06:00'\n", 2, "manners.window: expected two different times of day"),
+        ("[manners]\ngpu_busy = 0\n", 2, "manners.gpu_busy: expected whole percent"),
+        ("[manners]\nio_pressure = 'lots'\n", 2, "manners.io_pressure: expected whole percent"),
+        ("[manners]\ntasks = 1\n", 2, "manners.tasks: expected"),
         ("[policy]\nmax_bytes = 0\n", 2, "policy.max_bytes: expected a size above 0"),
         ('[policy]\nmax_bytes = "10 apples"\n', 2, "policy.max_bytes: expected a size above 0"),
         ("[policy]\nmax_bytes = 1.5\n", 2, "policy.max_bytes: expected a size above 0"),

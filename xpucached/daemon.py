@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -153,6 +154,10 @@ class Daemon:
             max_instances=1,
         )
 
+        self._schedule_scrub()
+        self._schedule_window()
+
+    def _schedule_scrub(self) -> None:
         if self._settings.scrub is None:
             with contextlib.suppress(JobLookupError):
                 self._scheduler.remove_job("scrub")
@@ -162,6 +167,26 @@ class Daemon:
             "interval",
             seconds=max(1.0, self._settings.scrub / SCRUB_PARTS),
             id="scrub",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    def _schedule_window(self) -> None:
+        window = self._settings.manners.window
+        if window is None:
+            with contextlib.suppress(JobLookupError):
+                self._scheduler.remove_job("window")
+            return
+        # The scheduler's own zone is UTC; people mean the time on the wall.
+        self._scheduler.add_job(
+            self._take,
+            "cron",
+            args=(Due(),),
+            hour=window[0] // 60,
+            minute=window[0] % 60,
+            timezone=datetime.now(UTC).astimezone().tzinfo,
+            id="window",
             replace_existing=True,
             coalesce=True,
             max_instances=1,

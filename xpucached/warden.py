@@ -3,8 +3,9 @@
 Whatever a process does to get away (a session of its own, an empty environment, two forks), once its parent has gone
 the kernel makes it a child of its nearest ancestor that asked to be told, and that is this one.  It is started with no
 more than the standard library.  It takes one byte at a time on the descriptor ``--orders``: ``t`` asks everybody to
-end, ``k`` ends them; the end of that pipe means that the daemon has gone, and ends them too.  When nobody is left it
-writes what it saw, as one line of JSON, on the descriptor ``--report``.
+end, ``p`` stops everybody where he is, ``c`` lets all go on, ``k`` ends them; the end of that pipe means that the
+daemon has gone, and ends them too.  When nobody is left it writes what it saw, as one line of JSON, on the descriptor
+``--report``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _TICK = 0.05
 _LOOK = 0.5  # seconds between looks at what is slow to look at
+_ORDERS = {b"t": signal.SIGTERM, b"p": signal.SIGSTOP, b"c": signal.SIGCONT}
 _END = 10.0  # so long it tries to end everybody
 _FILES = 200_000  # of a temporary directory that are looked at
 _SPARE = 0.05  # of the machine's memory, and of the temporary directory's file system, that others keep
@@ -210,8 +212,8 @@ def _attend(child: int, orders: int, watch: Watch) -> tuple[int | None, tuple[st
             if descriptor == wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
-            elif os.read(orders, 1) == b"t":
-                _tell(family(), signal.SIGTERM)
+            elif (number := _ORDERS.get(os.read(orders, 1))) is not None:
+                _tell(family(), number)
             else:
                 return None, None
         exceeded = watch.exceeded(family())

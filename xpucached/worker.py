@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gc
 import importlib
 import inspect
@@ -426,7 +427,13 @@ def _called(job: Job) -> tuple[object, frozenset[str]]:
     unknown = sorted(set(job.options) - set(parameters)) if not anything else []
     if unknown:
         raise Unfit(f"{job.target} takes no {', '.join(unknown)}")
-    words = {key: value for key, value in offered.items() if anything or key in parameters}
+    words = {
+        key: value
+        for key, value in offered.items()
+        # What the variant leaves open, the function may have its own mind about.
+        if (anything and value not in ((), ""))
+        or (key in parameters and (value not in ((), "") or parameters[key].default is inspect.Parameter.empty))
+    }
     if job.precision and "precision" not in words:
         raise Unfit(f"{job.target} takes no precision: give it that parameter, or name no precisions")
     if job.shape and "shape" not in words:
@@ -701,6 +708,10 @@ def _is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.EFBIG, errno.ENOSPC, errno.EDQUOT}
+
+
 def _work(given: Mapping[str, object]) -> dict[str, object]:
     job = Job(given)
     try:
@@ -711,7 +722,7 @@ def _work(given: Mapping[str, object]) -> dict[str, object]:
         return {"outcome": "invalid", "problem": str(problem)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's code is not ours
         traceback.print_exc()
-        outcome = "over-memory" if _is_out_of_memory(error) else "failed"
+        outcome = "over-memory" if _is_out_of_memory(error) else "over-disk" if _is_full(error) else "failed"
         words = " ".join(str(error).split())[:_LONGEST]
         return {"outcome": outcome, "problem": f"{type(error).__name__}: {words}" if words else type(error).__name__}
 

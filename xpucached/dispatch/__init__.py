@@ -29,6 +29,9 @@ import psutil
 
 from xpucached.dispatch import children
 from xpucached.dispatch.building import Builder
+from xpucached.dispatch.fencing import Fence
+from xpucached.dispatch.pacing import Manner as Manner
+from xpucached.dispatch.pacing import Pacer
 from xpucached.dispatch.telling import Seen, Told, read_seen, read_told
 from xpucached.domain import EntryKey, Environment, Loader, Outcome, Pass, Variant, Workload
 
@@ -128,6 +131,7 @@ class Dispatch:
     def __init__(self, base: Mapping[str, str], instance: str) -> None:
         """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory."""
         self._instance = instance
+        self._fence = Fence(base)
         self._base = {name: value for name, value in base.items() if name not in _NOT_FOR_CHILDREN}
         self._base = {name: value for name, value in self._base.items() if not name.startswith("XPUCACHED_")}
 
@@ -151,15 +155,20 @@ class Dispatch:
         polite: bool,
         variant: Variant | None = None,
         compare: bool = False,
+        manner: Manner | None = None,
     ) -> Execution:
         """Run one variant of a workload once.  ``variables`` stand above the workload's own.
 
         With ``compare`` a low precision is compared with float32, if the workload asks for it.  When the calling task
-        is cancelled the child ends first, and `asyncio.CancelledError` goes on.
+        is cancelled the child ends first, and `asyncio.CancelledError` goes on.  With a ``manner`` it has a control
+        group of its own, where there is one to be had, and stands still when it is told to.
         """
         job = "measure" if variant is not None or workload.exercise.loader is not Loader.COMMAND else ""
         return await self._run(
-            _Job(workload, variant or Variant(workload.exercise.device), job, compare=compare), variables, trace, polite
+            _Job(workload, variant or Variant(workload.exercise.device), job, compare=compare, manner=manner),
+            variables,
+            trace,
+            polite,
         )
 
     async def devices(self, workload: Workload, variables: Mapping[str, str]) -> tuple[str, ...] | Execution:
@@ -174,7 +183,9 @@ class Dispatch:
         mark = f"{self._instance}:{uuid4().hex}"
         environment = {**self._base, **job.workload.variables, **variables, children.MARK: mark}
         cancel = threading.Event()
-        thread = asyncio.create_task(asyncio.to_thread(_execute, job, environment, trace, cancel, polite=polite))
+        fence = self._fence if job.manner is not None and job.manner.isolate else None
+        work = asyncio.to_thread(_execute, job, environment, trace, cancel, polite=polite, fence=fence)
+        thread = asyncio.create_task(work)
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
@@ -192,6 +203,7 @@ class _Job:
     variant: Variant
     what: str
     compare: bool
+    manner: Manner | None = None
 
     @property
     def by_worker(self) -> bool:
@@ -257,7 +269,13 @@ def _in_memory(name: str, content: bytes) -> int:
 
 
 def _execute(
-    job: _Job, environment: Mapping[str, str], trace: Trace, cancel: threading.Event, *, polite: bool
+    job: _Job,
+    environment: Mapping[str, str],
+    trace: Trace,
+    cancel: threading.Event,
+    *,
+    polite: bool,
+    fence: Fence | None,
 ) -> Execution:
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch())
@@ -273,12 +291,13 @@ def _execute(
         began = time.monotonic()
         warden = subprocess.Popen(  # noqa: S603 - our own module; what it starts was registered by who may run it
             [
+                *_fenced(job, fence, memory),
                 *(sys.executable, "-I", "-S", "-B", str(_PACKAGE / "warden.py")),
                 *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
                 *("--memory", str(memory), "--disk", str(exercise.disk or _DISK), "--scratch", scratch),
                 *("--directory", str(job.workload.directory), "--", *job.command(told)),
             ],
-            env={},
+            env=dict(fence.variables) if fence is not None else {},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -289,10 +308,11 @@ def _execute(
             ours.remove(descriptor)
             os.close(descriptor)
         if polite:
-            children.be_polite(warden.pid)
+            children.be_polite(warden.pid, job.manner.effort if job.manner is not None else None)
         ear = _Ear(warden, _Output(trace), {reports: bytearray(), answers: bytearray()})
         try:
-            stopped = _attend(ear, job.workload.timeout, cancel, began, orders)
+            pacer = Pacer(job.manner, warden.pid, orders)
+            stopped = _attend(ear, job.workload.timeout, cancel, began, pacer)
         finally:
             children.signal_group(warden.pid, signal.SIGKILL)
             # Whoever killed the warden is found by the mark, if he still carries it.
@@ -303,6 +323,12 @@ def _execute(
                     stream.close()
         ear.output.finish()
         known = read_seen(bytes(ear.heard[reports]))
+        if known is None and fence is not None and stopped is None and warden.returncode > 0:
+            # It may be the group that could not be had; without one it is tried again.
+            fence.give_up()
+            return _execute(job, environment, trace, cancel, polite=polite, fence=None)
+        if known is not None and pacer.paused:
+            known = dataclasses.replace(known, seconds=max(0.0, known.seconds - pacer.paused))
         said = read_told(bytes(ear.heard[answers]), token)
         return _execution(job, ear.output, known, said, stopped, time.monotonic() - began)
 
@@ -360,6 +386,14 @@ def _judged(job: _Job, seen: Seen, told: Told | None) -> tuple[Outcome | None, s
     return None, ""
 
 
+def _fenced(job: _Job, fence: Fence | None, memory: int) -> tuple[str, ...]:
+    manner = job.manner
+    if manner is None or fence is None:
+        return ()
+    seconds = job.workload.timeout + manner.patience + _GRACE + 2 * _LAST
+    return fence.command(manner.effort, memory=memory, tasks=manner.tasks, seconds=seconds)
+
+
 @dataclass(slots=True)
 class _Ear:
     """What is heard of one child: what it prints, and what is said on other descriptors."""
@@ -369,7 +403,7 @@ class _Ear:
     heard: dict[int, bytearray]
 
 
-def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, orders: int) -> Outcome | None:
+def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pacer: Pacer) -> Outcome | None:
     """Read what the child prints until its warden ends; have it ended when its time is up."""
     stopped: Outcome | None = None
     next_at: float | None = None
@@ -391,16 +425,18 @@ def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, or
             now = time.monotonic()
             if stopped is None and cancel.is_set():
                 stopped = Outcome.CANCELLED
-            elif stopped is None and now - began >= timeout:
+            elif stopped is None and now - began - pacer.paused >= timeout:
                 stopped = Outcome.TIMED_OUT
+            if stopped is None:
+                pacer.step(now)
             if stopped is not None and (next_at is None or now >= next_at):
                 order = next(steps, None)
                 next_at = now + (_GRACE if order == b"t" else _LAST)
                 if order is None:
                     ear.warden.kill()
                 else:
-                    with contextlib.suppress(OSError):
-                        os.write(orders, order)
+                    # Who stands still cannot end himself.
+                    pacer.say(b"c" + order)
 
 
 def _read_some(selector: selectors.BaseSelector, ear: _Ear, wait: float = children.TICK) -> bool:

@@ -7,9 +7,12 @@ import logging
 import os
 import signal
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
+
+if TYPE_CHECKING:
+    from xpucached.domain import Effort
 
 log = logging.getLogger(__name__)
 
@@ -19,12 +22,13 @@ MARK: Final = "XPUCACHED_RUN"
 TICK: Final = 0.1
 
 
-def be_polite(pid: int) -> None:
+def be_polite(pid: int, effort: Effort | None = None) -> None:
     """Let programs that serve somebody go first.  Threads and children that come later inherit it."""
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
-        process.nice(10)
-        process.ionice(psutil.IOPRIO_CLASS_IDLE)
+        process.nice(effort.nice if effort is not None else 10)
+        if effort is None or effort.idle_io:
+            process.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

@@ -35,6 +35,10 @@ from xpucached.domain.hosts import Presence as Presence
 from xpucached.domain.hosts import ProbeReport as ProbeReport
 from xpucached.domain.hosts import Problem as Problem
 from xpucached.domain.hosts import Process as Process
+from xpucached.domain.manners import Effort as Effort
+from xpucached.domain.manners import Manners as Manners
+from xpucached.domain.manners import Occasion as Occasion
+from xpucached.domain.manners import Strain as Strain
 from xpucached.domain.models import Attribution as Attribution
 from xpucached.domain.models import Coverage as Coverage
 from xpucached.domain.models import Figures as Figures

@@ -18,6 +18,7 @@ from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
 from xpucached.host.folders import build_tiny_program as build_tiny_program
 from xpucached.host.folders import runtime_folders as runtime_folders
+from xpucached.host.living import family as family
 from xpucached.host.living import held as held
 from xpucached.host.living import of_units as of_units
 from xpucached.host.living import processes as processes
@@ -27,6 +28,7 @@ from xpucached.host.places import Places as Places
 from xpucached.host.runtimes import assay as assay
 from xpucached.host.runtimes import runtimes as runtimes
 from xpucached.host.simulated import pretend as pretend
+from xpucached.host.strain import Meter as Meter
 from xpucached.host.sysfs import architecture as architecture
 from xpucached.host.sysfs import boot_id as boot_id
 from xpucached.host.sysfs import gpus as gpus

@@ -146,3 +146,10 @@ def writer_since(processes: Iterable[Process]) -> datetime | None:
         (one.started for one in processes if any(path.name.startswith("libsycl") for path in one.libraries)),
         default=None,
     )
+
+
+def family(pid: int) -> frozenset[int]:
+    """Give a process and all that descend from it."""
+    with contextlib.suppress(psutil.Error):
+        return frozenset({pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))})
+    return frozenset({pid})

@@ -1,7 +1,7 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
-Divided by subject: `prewarm`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `budget`, `mending`, `trash`,
-`attribution`.  Other rooms use the names below.
+Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `budget`, `mending`,
+`trash`, `attribution`.  Other rooms use the names below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from xpucached.planning.diagnosis import diagnose as diagnose
 from xpucached.planning.diagnosis import trusted as trusted
 from xpucached.planning.eviction import plan_eviction as plan_eviction
 from xpucached.planning.eviction import plan_named as plan_named
+from xpucached.planning.manners import effort as effort
+from xpucached.planning.manners import is_open as is_open
+from xpucached.planning.manners import strained as strained
 from xpucached.planning.mending import plan_mending as plan_mending
 from xpucached.planning.prewarm import plan_prewarm as plan_prewarm
 from xpucached.planning.replay import Pace as Pace

@@ -155,6 +155,7 @@ class Service:
                 if touched:
                     await self._observing.scan_stores(touched)
         self._ready = True
+        self._warming.restraint.booting = self._warming.restraint.booting or Booted in kinds
         self._evict_due = self._evict_due or whole
         self._replay_due = self._replay_due or whole
         self._again = True
@@ -173,6 +174,7 @@ class Service:
                     await self._until_over(self._jobs.start("replay", self._replaying.work(Wish())))
             if settings.prewarm_automatically and await self._warming.wanted():
                 await self._until_over(self._jobs.start("prewarm", self._warming.work()))
+            self._warming.restraint.booting = False
             self.mind_the_clock()
             if settings.evict_automatically and self._evict_due and not self._steadiness.distrusted:
                 self._evict_due = False
@@ -234,14 +236,18 @@ class Service:
         if not self._ready:
             # A service that waits for its model may ask before we have read the model files.
             await self._observing.load_models()
-        known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
+        models = await asyncio.to_thread(self._catalog.models)
+        known = frozenset(model.name for model in models)
         for name in request.models:
             if name not in known:
                 raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
         if self._observing.host is None:
             # Asked in the first second of our life: look first, rather than refuse.
             await self._observing.survey()
-        if not self._observing.present.environments:
+        elsewhere = any(
+            model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models
+        )
+        if not (self._observing.present.environments or elsewhere):
             raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
         named = None if request.stale else frozenset(request.models) or known
         return self._jobs.start("prewarm", self._warming.work(named, force=request.force))

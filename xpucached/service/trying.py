@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached.dispatch import Manner
 from xpucached.domain import EntryId, Loader, Outcome, Pass, RanOn, Trial, Variant, WarmReason
 from xpucached.kinds import KINDS
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from xpucached.dispatch import Dispatch, Execution
     from xpucached.domain import Environment, Exercise, FoundStore, Model, Workload
     from xpucached.service.observing import Observing
+    from xpucached.service.restraint import Restraint
 
 _OWN: Final[Mapping[str, str]] = {
     "TRITON_CACHE_DIR": "triton",
@@ -47,8 +49,9 @@ class Attempt:
 class Trying:
     """Runs single variants."""
 
-    def __init__(self, observing: Observing, dispatch: Dispatch) -> None:
+    def __init__(self, observing: Observing, dispatch: Dispatch, restraint: Restraint) -> None:
         self._observing = observing
+        self._restraint = restraint
         self._dispatch = dispatch
 
     def own_variables(self, model: Model) -> Mapping[str, str]:
@@ -105,7 +108,7 @@ class Trying:
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
-            done = await self._execute(model, found, variant, reason, compare=number == "first")
+            done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
             known, after = after, await self._observing.entries_now(found)
             if not done.traced:
                 # It keeps its stderr to itself: then what is new is taken for its own.
@@ -120,7 +123,7 @@ class Trying:
         outcome, detail = _judged(executions, added, len(files))
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
-            control = await self._execute(model, found, variant, reason, cache=False)
+            control = await self._execute(model, found, variant, reason, cache=False, tell=tell)
             if control.outcome is None:
                 outcome = Outcome.CRASHED
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
@@ -151,6 +154,7 @@ class Trying:
         *,
         cache: bool = True,
         compare: bool = False,
+        tell: Callable[[str], None],
     ) -> Execution:
         kind = KINDS[found.store.kind]
         root = found.store.root
@@ -165,9 +169,22 @@ class Trying:
             lambda lines: kind.named(root, lines),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
+            manner=self._manner(reason, tell),
             variant=variant,
             compare=compare,
         )
+
+    def _manner(self, reason: WarmReason, tell: Callable[[str], None]) -> Manner:
+        effort = self._restraint.effort(reason)
+        manners = self._observing.settings.manners
+        loop = asyncio.get_running_loop()
+
+        def tell_here(what: str) -> None:
+            # It is said in the thread that attends to the child.
+            loop.call_soon_threadsafe(tell, what)
+
+        watcher = self._restraint.watcher(effort, tell_here)
+        return Manner(effort, watcher, manners.patience, manners.isolate, manners.tasks)
 
     async def _place(
         self, exercise: Exercise, variant: Variant, found: FoundStore, executions: Sequence[Execution]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from xpucached import hands, planning
 from xpucached.domain import (
     Attribution,
+    Deferred,
     EntryId,
     ModelStatus,
     Outcome,
@@ -19,6 +20,7 @@ from xpucached.domain import (
     Warmth,
 )
 from xpucached.errors import NotFound
+from xpucached.service.restraint import Restraint
 from xpucached.service.trying import Trying, concluded, summed
 
 if TYPE_CHECKING:
@@ -37,13 +39,16 @@ class Warming:
         """``changing`` is held while one model runs."""
         self._observing = observing
         self._catalog = observing.catalog
-        self._trying = Trying(observing, dispatch)
+        self.restraint = Restraint(observing)
+        self._trying = Trying(observing, dispatch, self.restraint)
         self._changing = changing
         self._running: set[ModelName] = set()
 
     async def wanted(self) -> bool:
-        """Tell whether a model needs warming and nobody is at it."""
-        return any(warm.model.name not in self._running for warm in (await self.plan()).warm)
+        """Tell whether a model needs warming, nobody is at it, and this is the time for it."""
+        return not self.restraint.closed() and any(
+            warm.model.name not in self._running for warm in (await self.plan()).warm
+        )
 
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
@@ -68,11 +73,17 @@ class Warming:
                 covered = [] if force else sorted(named & warm_now)
                 wanted = [warm for warm in wanted if warm.model.name not in covered]
             runs: list[Run] = []
+            late: list[Deferred] = []
             for number, warm in enumerate(wanted):
 
                 def tell(detail: str, number: int = number) -> None:
                     handle.progress(number, len(wanted), detail)
 
+                if named is None:
+                    why = await self._untimely(warm, tell)
+                    if why:
+                        late.append(Deferred(warm.model.name, why, None))
+                        continue
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._changing:
                     # Another job may have warmed it while this one waited.
@@ -83,9 +94,15 @@ class Warming:
                     runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
-            return PrewarmReport(tuple(runs), tuple(covered), deferred)
+            return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *late))
 
         return work
+
+    async def _untimely(self, warm: Warm, tell: Callable[[str], None]) -> str:
+        """Wait until a run that nobody waits for may start; say why not, if that takes longer than our patience."""
+        return self.restraint.closed() or await self.restraint.wait(
+            self.restraint.effort(warm.reason), lambda what: tell(f"{warm.model.name}: {what}")
+        )
 
     async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
         """Give the model as it is now, if it still needs warming."""
@@ -105,8 +122,11 @@ class Warming:
         signature = observing.present.signature
         run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, observing.clock())
         self._running.add(model.name)
+        occasion = self.restraint.effort(warm.reason).occasion
         observing.events.post(
-            "run-started", f"{model.name}: {warm.detail}", {"model": model.name, "reason": warm.reason}
+            "run-started",
+            f"{model.name}: {warm.detail}",
+            {"model": model.name, "reason": warm.reason, "occasion": occasion},
         )
         executions: list[Execution] = []
         trials: list[Trial] = []

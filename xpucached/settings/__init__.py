@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from xpucached.domain import Limits, Policy
+from xpucached.domain import Limits, Manners, Policy
 from xpucached.errors import SettingsError
 from xpucached.settings.document import (
     PREFIX,
@@ -27,6 +27,7 @@ from xpucached.settings.document import (
     explain,
     keys,
     spell,
+    window,
 )
 from xpucached.settings.modelfiles import models as models
 from xpucached.settings.texts import Mistake, Toml, read, refuse
@@ -64,6 +65,7 @@ class Settings:
     probe_timeout: float
     compile_timeout: float
     policy: Policy
+    manners: Manners
     scan_interval: float
     settle: float
     scrub: float | None  #: seconds in which every entry is read again once
@@ -122,7 +124,7 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settin
 def _settle(
     document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]], places: _Places, *, user: bool
 ) -> Settings:
-    paths, policy, schedule = document.paths, document.policy, document.schedule
+    paths, policy, schedule, manners = document.paths, document.policy, document.schedule, document.manners
     settings = Settings(
         file=toml.path,
         state=paths.state or places.state,
@@ -149,6 +151,17 @@ def _settle(
             trash_keep=policy.trash_keep,
             trash_max_bytes=policy.trash_max_bytes,
             limits=_limits(policy),
+        ),
+        manners=Manners(
+            window=window(manners.window),
+            only_when_idle=manners.only_when_idle,
+            cpu_pressure=manners.cpu_pressure,
+            memory_pressure=manners.memory_pressure,
+            io_pressure=manners.io_pressure,
+            gpu_busy=manners.gpu_busy,
+            patience=manners.patience,
+            isolate=manners.isolate,
+            tasks=manners.tasks,
         ),
         scan_interval=schedule.scan_interval,
         settle=schedule.settle,

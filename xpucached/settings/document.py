@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +227,56 @@ class Schedule(Section):
     evict: bool = True
 
 
+_WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d) ?- ?([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_ALWAYS: Final = "always"
+
+
+def _window(value: object) -> str:
+    """Read a time of day as it is written, ``22:00-06:00``, or `_ALWAYS`."""
+    match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
+    if value != _ALWAYS and (match is None or match.groups()[:2] == match.groups()[2:]):
+        expected = 'expected two different times of day, such as "22:00-06:00", or "always"'
+        raise ValueError(expected)
+    return str(value)
+
+
+def window(text: str) -> tuple[int, int] | None:
+    """Turn a window into minutes after midnight."""
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        return None
+    hour, minute, last_hour, last_minute = map(int, match.groups())
+    return hour * 60 + minute, last_hour * 60 + last_minute
+
+
+def _percent(value: object) -> int | None:
+    """Read a share in percent; None is no limit."""
+    expected = f'expected whole percent, such as 40 or "40%", from 1 to 100, or "{UNLIMITED}"'
+    if value is None or value == UNLIMITED:
+        return None
+    number = _number(value, lambda text: float(text.removesuffix("%")), expected)
+    if not 1 <= number <= 100:  # noqa: PLR2004 - the sentence says it
+        raise ValueError(expected)
+    return round(number)
+
+
+Percent = Annotated[int | None, BeforeValidator(_percent)]
+
+
+class MannersSection(Section):
+    """How runs that nobody waits for behave towards others."""
+
+    window: Annotated[str, BeforeValidator(_window)] = _ALWAYS
+    only_when_idle: bool = False
+    cpu_pressure: Percent = 60
+    memory_pressure: Percent = 10
+    io_pressure: Percent = 40
+    gpu_busy: Percent = 20
+    patience: Annotated[float, BeforeValidator(_duration(0, 7 * _DAY))] = 3600.0
+    isolate: bool = True
+    tasks: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
+
+
 class Log(Section):
     """What is told."""
 
@@ -242,6 +293,7 @@ class Document(BaseSettings):
     driver: Driver = Driver()
     policy: PolicySection = PolicySection()
     schedule: Schedule = Schedule()
+    manners: MannersSection = MannersSection()
     log: Log = Log()
 
     def __init__(self, *, file: Mapping[str, object], variables: Mapping[str, object]) -> None:
@@ -307,6 +359,9 @@ class Key:
             case int():
                 if text.strip().isdecimal() and len(text) < 20:  # noqa: PLR2004 - what fits into 64 bits
                     return int(text)
+                if text.strip() == UNLIMITED:
+                    # Whether that is something here, the key itself knows.
+                    return UNLIMITED
                 expected = "expected a whole number"
             case list():
                 return [part for part in text.split(":") if part]

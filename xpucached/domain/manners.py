@@ -1,0 +1,55 @@
+"""How we behave towards others on the host: occasions, efforts, limits.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Occasion(StrEnum):
+    """What made a run necessary; each has an effort of its own."""
+
+    MANUAL = "manual"  #: somebody asked, and waits
+    DRIVER = "driver-changed"
+    BOOT = "boot"  #: found when the daemon started
+    NEW = "new-model"
+    CHANGED = "changed"  #: its workload
+    GAP = "gap"  #: entries were lost, or an earlier run failed
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a run takes from others."""
+
+    occasion: Occasion
+    nice: int
+    cpu_weight: int  #: of its control group; 100 is what everybody has
+    io_weight: int
+    idle_io: bool  #: reads and writes only when nobody else does
+    waits: bool  #: for its window, and for the host to be calm
+    pauses: bool  #: when others need the host
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """When runs that nobody waits for may start, and when they pause."""
+
+    window: tuple[int, int] | None = None  #: from and to, in minutes after local midnight; None is always
+    only_when_idle: bool = False
+    cpu_pressure: float | None = 60.0  #: percent of the time in which something waits for it; None is no limit
+    memory_pressure: float | None = 10.0
+    io_pressure: float | None = 40.0
+    gpu_busy: float | None = 20.0  #: percent of the time in which an engine works for others
+    patience: float = 3600.0  #: so long a run waits, and so long it may be paused
+    isolate: bool = True  #: a control group for each child, where systemd gives one
+    tasks: int = 4096  #: processes and threads of a child
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What others feel, in percent; None is not known."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    io: float | None = None
+    gpu: float | None = None  #: of the busiest device
