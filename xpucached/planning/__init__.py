@@ -1,7 +1,7 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
-Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `budget`, `mending`,
-`trash`, `attribution`.  Other rooms use the names below.
+Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `budget`,
+`mending`, `trash`, `attribution`.  Other rooms use the names below.
 """
 
 from __future__ import annotations
