@@ -40,7 +40,7 @@ fast.save_pretrained(place + "/model")
 torch.manual_seed(0)
 config = LlamaConfig(vocab_size=len(vocabulary), hidden_size=1024, intermediate_size=2816, num_hidden_layers=layers,
                      num_attention_heads=16, num_key_value_heads=16, max_position_embeddings=512, bos_token_id=0,
-                     eos_token_id=0, pad_token_id=0)
+                     eos_token_id=None, pad_token_id=0)  # random weights must not end a text by chance
 model = LlamaForCausalLM(config)
 model.save_pretrained(place + "/model")
 device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
