@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached.domain import EntryId, IndexedEntry, Policy, Room, Store
+    from xpucached.domain import IndexedEntry, Policy, Room, Store
 
 _T = TypeVar("_T")
 
@@ -91,23 +91,30 @@ def over_limits(
     considered: frozenset[EvictReason],
 ) -> list[Evict]:
     """Take from ``left``, which stands in the order in which it may go, until every limit is kept."""
-    held: defaultdict[Store, int] = defaultdict(int)
+    sizes: defaultdict[int, int] = defaultdict(int)
+    stores: dict[int, Store] = {}
     for one in (*left, *protected):
-        held[one.entry.id.store] += one.entry.allocated
-    taken: dict[EntryId, Evict] = {}
+        # The entries share their few stores: to hash each one's path would take longer than all the rest.
+        sizes[id(one.entry.id.store)] += one.entry.allocated
+        stores[id(one.entry.id.store)] = one.entry.id.store
+    held: defaultdict[Store, int] = defaultdict(int)
+    for number, store in stores.items():
+        held[store] += sizes[number]
+    taken: dict[int, Evict] = {}
     for pool in _pools(held, policies, policy, rooms):
         if pool.reason not in considered:
             continue
+        mine = {number for number, store in stores.items() if store in pool.stores}
         # What went for one limit counts for the next.
         excess = pool.excess - sum(
-            one.entry.entry.allocated for one in taken.values() if one.entry.entry.id.store in pool.stores
+            one.entry.entry.allocated for one in taken.values() if id(one.entry.entry.id.store) in mine
         )
         for one in left if excess > 0 else ():
             if excess <= 0:
                 break
-            if one.entry.id.store in pool.stores and one.entry.id not in taken and one.entry.allocated > 0:
+            if id(one.entry.id.store) in mine and id(one) not in taken and one.entry.allocated > 0:
                 excess -= one.entry.allocated
-                taken[one.entry.id] = Evict(one, pool.reason, pool.detail)
+                taken[id(one)] = Evict(one, pool.reason, pool.detail)
     return list(taken.values())
 
 
