@@ -89,8 +89,15 @@ def over_limits(
     policy: Policy,
     rooms: Mapping[Store, Room],
     considered: frozenset[EvictReason],
+    gone: Sequence[Evict],
 ) -> list[Evict]:
-    """Take from ``left``, which stands in the order in which it may go, until every limit is kept."""
+    """Take from ``left``, which stands in the order in which it may go, until every limit is kept.
+
+    ``gone`` is what goes already: where a store lies, that is room which the host does not see yet.
+    """
+    freed: defaultdict[Store, int] = defaultdict(int)
+    for one_gone in gone:
+        freed[one_gone.entry.entry.id.store] += one_gone.entry.entry.allocated
     sizes: defaultdict[int, int] = defaultdict(int)
     stores: dict[int, Store] = {}
     for one in (*left, *protected):
@@ -101,7 +108,7 @@ def over_limits(
     for number, store in stores.items():
         held[store] += sizes[number]
     taken: dict[int, Evict] = {}
-    for pool in _pools(held, policies, policy, rooms):
+    for pool in _pools(held, policies, policy, rooms, freed):
         if pool.reason not in considered:
             continue
         mine = {number for number, store in stores.items() if store in pool.stores}
@@ -119,19 +126,24 @@ def over_limits(
 
 
 def _pools(
-    held: Mapping[Store, int], policies: Mapping[Store, Policy], policy: Policy, rooms: Mapping[Store, Room]
+    held: Mapping[Store, int],
+    policies: Mapping[Store, Policy],
+    policy: Policy,
+    rooms: Mapping[Store, Room],
+    freed: Mapping[Store, int],
 ) -> Iterable[_Pool]:
     every = frozenset(held)
     devices: defaultdict[int, set[Store]] = defaultdict(set)
     owners: defaultdict[int, set[Store]] = defaultdict(set)
     for store, room in rooms.items():
-        if store in held and room.free is not None:
+        if room.free is not None:
             devices[room.device].add(store)
         if store in held and room.owner is not None:
             owners[room.owner].add(store)
     for stores in devices.values():
-        wanted = max((policies[store].min_free_bytes or 0 for store in stores), default=0)
-        free = max(rooms[store].free or 0 for store in stores) + sum(rooms[store].trash for store in stores)
+        wanted = max((policies.get(store, policy).min_free_bytes or 0 for store in stores), default=0)
+        free = min(rooms[store].free or 0 for store in stores)
+        free += sum(rooms[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
             detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
             yield _Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)

@@ -88,7 +88,7 @@ def plan_eviction(
     evict: list[Evict] = []
     while True:
         # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
-        found = _one_round(rest, protected, ground, considered)
+        found = _one_round(rest, protected, ground, considered, evict)
         if not found:
             break
         evict += found
@@ -213,6 +213,7 @@ def _one_round(
     protected: Sequence[IndexedEntry],
     ground: _Ground,
     considered: frozenset[EvictReason],
+    gone: Sequence[Evict],
 ) -> list[Evict]:
     superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
     found: list[Evict] = []
@@ -233,7 +234,7 @@ def _one_round(
         staying = [*protected, *(one for one in left if ground.upheld(one))]
         stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
         policies = {store: ground.policy_of(store) for store in stores.values()}
-        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered)
+        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered, [*gone, *found])
     return found
 
 
