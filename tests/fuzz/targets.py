@@ -25,7 +25,7 @@ from xpucached.errors import RequestError
 from xpucached.host import elf
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import images, layout, mangling
-from xpucached.kinds.sycl.trash import _is_place, _loads
+from xpucached.kinds.sycl.dustbin import _is_place, _loads
 from xpucached.server.connection import Connection, Limits, Places
 from xpucached.server.routes import Routes
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached.domain import EntryId, IndexedEntry, Policy, Room, Store
+    from xpucached.domain import IndexedEntry, Policy, Room, Store
 
 _T = TypeVar("_T")
 
@@ -89,42 +89,61 @@ def over_limits(
     policy: Policy,
     rooms: Mapping[Store, Room],
     considered: frozenset[EvictReason],
+    gone: Sequence[Evict],
 ) -> list[Evict]:
-    """Take from ``left``, which stands in the order in which it may go, until every limit is kept."""
-    held: defaultdict[Store, int] = defaultdict(int)
+    """Take from ``left``, which stands in the order in which it may go, until every limit is kept.
+
+    ``gone`` is what goes already: where a store lies, that is room which the host does not see yet.
+    """
+    freed: defaultdict[Store, int] = defaultdict(int)
+    for one_gone in gone:
+        freed[one_gone.entry.entry.id.store] += one_gone.entry.entry.allocated
+    sizes: defaultdict[int, int] = defaultdict(int)
+    stores: dict[int, Store] = {}
     for one in (*left, *protected):
-        held[one.entry.id.store] += one.entry.allocated
-    taken: dict[EntryId, Evict] = {}
-    for pool in _pools(held, policies, policy, rooms):
+        # The entries share their few stores: to hash each one's path would take longer than all the rest.
+        sizes[id(one.entry.id.store)] += one.entry.allocated
+        stores[id(one.entry.id.store)] = one.entry.id.store
+    held: defaultdict[Store, int] = defaultdict(int)
+    for number, store in stores.items():
+        held[store] += sizes[number]
+    taken: dict[int, Evict] = {}
+    for pool in _pools(held, policies, policy, rooms, freed):
         if pool.reason not in considered:
             continue
+        mine = {number for number, store in stores.items() if store in pool.stores}
         # What went for one limit counts for the next.
         excess = pool.excess - sum(
-            one.entry.entry.allocated for one in taken.values() if one.entry.entry.id.store in pool.stores
+            one.entry.entry.allocated for one in taken.values() if id(one.entry.entry.id.store) in mine
         )
         for one in left if excess > 0 else ():
             if excess <= 0:
                 break
-            if one.entry.id.store in pool.stores and one.entry.id not in taken and one.entry.allocated > 0:
+            if id(one.entry.id.store) in mine and id(one) not in taken and one.entry.allocated > 0:
                 excess -= one.entry.allocated
-                taken[one.entry.id] = Evict(one, pool.reason, pool.detail)
+                taken[id(one)] = Evict(one, pool.reason, pool.detail)
     return list(taken.values())
 
 
 def _pools(
-    held: Mapping[Store, int], policies: Mapping[Store, Policy], policy: Policy, rooms: Mapping[Store, Room]
+    held: Mapping[Store, int],
+    policies: Mapping[Store, Policy],
+    policy: Policy,
+    rooms: Mapping[Store, Room],
+    freed: Mapping[Store, int],
 ) -> Iterable[_Pool]:
     every = frozenset(held)
     devices: defaultdict[int, set[Store]] = defaultdict(set)
     owners: defaultdict[int, set[Store]] = defaultdict(set)
     for store, room in rooms.items():
-        if store in held and room.free is not None:
+        if room.free is not None:
             devices[room.device].add(store)
         if store in held and room.owner is not None:
             owners[room.owner].add(store)
     for stores in devices.values():
-        wanted = max((policies[store].min_free_bytes or 0 for store in stores), default=0)
-        free = max(rooms[store].free or 0 for store in stores) + sum(rooms[store].trash for store in stores)
+        wanted = max((policies.get(store, policy).min_free_bytes or 0 for store in stores), default=0)
+        free = min(rooms[store].free or 0 for store in stores)
+        free += sum(rooms[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
             detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
             yield _Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)

@@ -19,7 +19,7 @@ the other, because programs with either adapter may run side by side.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -79,19 +79,22 @@ def plan_eviction(
     every = list(entries)
     known = {one.environment: one for one in presence}
     ground = _Ground(host, known, warm, models, policy, now, asked, {room.store: room for room in rooms}, {})
-    kept = {one.entry.id for one in every if ground.protects(one) or (ground.brought_back(one) and not _flawed(one))}
-    rest = [one for one in every if one.entry.id not in kept]
-    protected = [one for one in every if one.entry.id in kept]
+    rest: list[IndexedEntry] = []
+    protected: list[IndexedEntry] = []
+    for one in every:
+        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not _flawed(one))
+        (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
     while True:
         # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
-        found = _one_round(rest, protected, ground, considered)
+        found = _one_round(rest, protected, ground, considered, evict)
         if not found:
             break
         evict += found
-        gone = {one.entry.entry.id for one in found}
-        rest = [one for one in rest if one.entry.id not in gone]
+        # By identity: an entry's own hash reads through its path, which a hundred thousand times takes a second.
+        gone = {id(one.entry) for one in found}
+        rest = [one for one in rest if id(one) not in gone]
     evict.sort(key=lambda one: _ORDER[one.reason])
     return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(every) - len(evict))
 
@@ -141,21 +144,25 @@ class _Ground:
     asked: bool
     rooms: Mapping[Store, Room]
     policies: dict[Store, Policy]
+    usables: dict[int, bool] = field(default_factory=dict)
+    lineages: dict[int, bool] = field(default_factory=dict)
 
     def policy_of(self, store: Store) -> Policy:
         """Give what holds for one store."""
+        if not self.policy.limits:
+            return self.policy
         if store not in self.policies:
             self.policies[store] = effective(self.policy, self.rooms.get(store), store)
         return self.policies[store]
 
     def held(self, one: IndexedEntry) -> bool:
         """Tell whether a process has an entry open."""
-        room = self.rooms.get(one.entry.id.store)
+        room = self.rooms.get(one.entry.id.store) if self.rooms else None
         return room is not None and one.entry.id.key in room.held
 
     def knows_use(self, one: IndexedEntry) -> bool:
         """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
-        room = self.rooms.get(one.entry.id.store)
+        room = self.rooms.get(one.entry.id.store) if self.rooms else None
         return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored"}
 
     def brought_back(self, one: IndexedEntry) -> bool:
@@ -182,7 +189,14 @@ class _Ground:
     def usable(self, one: IndexedEntry) -> bool:
         """Tell whether a driver that is here can use an entry."""
         # Intermediate code of run-time compiled sources is for no device, and so for every one.
-        return one.entry.environment is None or one.entry.environment in self.host.environments
+        environment = one.entry.environment
+        if environment is None:
+            return True
+        # The entries share their few environments.
+        known = self.usables.get(id(environment))
+        if known is None:
+            known = self.usables[id(environment)] = environment in self.host.environments
+        return known
 
     def upheld(self, one: IndexedEntry) -> bool:
         """Tell whether the daemon by itself would only make it again: evicting and warming must not go in a circle."""
@@ -199,6 +213,7 @@ def _one_round(
     protected: Sequence[IndexedEntry],
     ground: _Ground,
     considered: frozenset[EvictReason],
+    gone: Sequence[Evict],
 ) -> list[Evict]:
     superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
     found: list[Evict] = []
@@ -217,8 +232,9 @@ def _one_round(
             key=lambda one: (ground.needed(one), value(one), *_age(one)),
         )
         staying = [*protected, *(one for one in left if ground.upheld(one))]
-        policies = {one.entry.id.store: ground.policy_of(one.entry.id.store) for one in (*left, *protected)}
-        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered)
+        stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
+        policies = {store: ground.policy_of(store) for store in stores.values()}
+        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered, [*gone, *found])
     return found
 
 
@@ -277,10 +293,16 @@ def _superseded(
     for environment in ground.host.environments:
         present[environment.lineage].append(environment)
     generations: defaultdict[_Lineage, defaultdict[Environment, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
+    found_traces: dict[int, _Traces | None] = {}
     for one in (*rest, *protected):
         its = one.entry.environment
-        if its is not None and its.lineage in present and its not in present[its.lineage]:
-            traces = generations[its.lineage][its]
+        if its is None:
+            continue
+        if id(its) not in found_traces:
+            earlier = its.lineage in present and its not in present[its.lineage]
+            found_traces[id(its)] = generations[its.lineage][its] if earlier else None
+        traces = found_traces[id(its)]
+        if traces is not None:
             traces.created = max(traces.created, one.entry.created)
             traces.used = max(traces.used, one.last_used)
     found: dict[Environment, tuple[int, str]] = {}
@@ -338,7 +360,11 @@ def _gone_since(one: IndexedEntry, environment: Environment, ground: _Ground) ->
     if not ground.host.environments:
         # No device at all is more likely a broken driver than an empty machine.
         return None
-    if any(environment.lineage == other.lineage for other in ground.host.environments):
+    here = ground.lineages.get(id(environment))
+    if here is None:
+        here = any(environment.lineage == other.lineage for other in ground.host.environments)
+        ground.lineages[id(environment)] = here
+    if here:
         return None
     known = ground.presence.get(environment)
     if known is None or known.last is None:

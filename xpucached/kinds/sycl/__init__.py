@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xpucached.domain import EntryKey, KindName, Process
-from xpucached.kinds.sycl import files, recipes, removal, store
-from xpucached.kinds.sycl import hazards as perils
-from xpucached.kinds.sycl import trash as bin_
+from xpucached.kinds.sycl import dustbin, files, perils, recipes, removal, store
 from xpucached.kinds.sycl.layout import IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
 
 NAME: Final = KindName("sycl")
@@ -26,9 +24,9 @@ scan = store.scan
 remove = removal.remove
 sweep = removal.sweep
 mend = removal.mend
-trash = bin_.trash
-restore = bin_.restore
-discard = bin_.discard
+trash = dustbin.trash
+restore = dustbin.restore
+discard = dustbin.discard
 hazards = perils.hazards
 clear = perils.clear
 recipe = recipes.recipe

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from xpucached.domain import Entry, EntryId, EntryState, Flaw, MendAction, Note, Remedy, Store
-from xpucached.kinds.sycl import files, layout, locks, recipes, store, trash
+from xpucached.kinds.sycl import dustbin, files, layout, locks, recipes, store
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None
         return False
     if len(os.listdir(leaf)) != len(present):
         return False
-    if not trash.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
+    if not dustbin.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
         return False
     # A program that began to write in between finds its leaf gone, and just stores nothing.
     _pause("moved")
@@ -182,7 +182,7 @@ def sweep(entry: EntryId) -> bool:
                 return False
             # While our lock stands no program wrote here: what is left is what we had begun to take away, and what was
             # to be kept goes where the rest of it is.
-            trash.resume(descriptors[0], os.fstat(descriptors[0]).st_dev, leaf, "/".join(path), slot)
+            dustbin.resume(descriptors[0], os.fstat(descriptors[0]).st_dev, leaf, "/".join(path), slot)
             _unlink_slot(leaf, slot)
             _close_gap(leaf, slot, _Neighbours.of(leaf))
             _unlink(leaf, slot + ".lock")
@@ -283,7 +283,7 @@ def _remove_slot(
     try:
         if bin_ is not None:
             # Without room for a label it goes for good: a full disk is why it has to go at all.
-            trash.take(bin_.root, os.fstat(bin_.root).st_dev, leaf, entry, bin_.note, present.files)
+            dustbin.take(bin_.root, os.fstat(bin_.root).st_dev, leaf, entry, bin_.note, present.files)
             _pause("moved")
         _unlink_slot(leaf, slot)
         _close_gap(leaf, slot, neighbours)

@@ -33,7 +33,7 @@ from xpucached.domain import (
     Store,
     StoreState,
 )
-from xpucached.kinds.sycl import files, hazards, images, layout, locks, recipes
+from xpucached.kinds.sycl import files, images, layout, locks, perils, recipes
 
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
@@ -121,11 +121,11 @@ def _walk_root(look: _Look, root: int) -> tuple[str, ...]:
         elif name == recipes.STAGING:
             if recipes.abandoned(root, look.device):
                 look.ours.append(EntryKey(name))
-        elif name not in (layout.RTC, _MARKER, layout.TRASH, hazards.SIZE, hazards.SIZE_LOCK):
+        elif name not in (layout.RTC, _MARKER, layout.TRASH, perils.SIZE, perils.SIZE_LOCK):
             look.foreign += 1
     if layout.RTC in names:
         _walk_run_time_compiled(look, root)
-    return tuple(hazards.told(look.found, root, look.now, look.writer_since))
+    return tuple(perils.told(look.found, root, look.now, look.writer_since))
 
 
 def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:

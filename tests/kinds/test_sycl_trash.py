@@ -1,0 +1,188 @@
+"""The trash of a SYCL store at every moment: a daemon that dies, a disk that is full, a neighbour who writes labels."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kinds.test_sycl_damage import look
+from xpucached.domain import EntryId, EvictReason, Note, Store
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import dustbin as bin_
+from xpucached.kinds.sycl import layout, removal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.builders import SyclStore
+
+NOTE = Note(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing of ours catches it."""
+
+
+def live(root: Path) -> dict[str, bytes]:
+    """Give everything where a runtime looks."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("[0-9]*/**/*") if path.is_file()}
+
+
+def put_away(store: SyclStore) -> None:
+    entries = look(store.root).entries
+    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+
+
+def of(store: SyclStore) -> Store:
+    return Store(sycl.NAME, store.root)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("death", ["taking", "restoring"])
+@pytest.mark.parametrize("rename", range(6))
+def test_a_death_between_two_moves_loses_nothing(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, slots: int, death: str, rename: int
+) -> None:
+    for number in range(slots):
+        made = sycl_store.add("_ZTS1k", slot=number, size=300 + number)
+        # Each slot with a source of its own, as several programs with one hash would be.
+        made.src.write_bytes(made.src.read_bytes() + bytes(number))
+    before = live(sycl_store.root)
+    if death == "restoring":
+        put_away(sycl_store)
+    calls, dead = 0, False
+    real_rename, real_unlink = os.rename, bin_._unlink
+
+    def rename_or_die(*args: object, **more: object) -> None:
+        nonlocal calls, dead
+        if calls == rename:
+            dead = True
+            raise Killed
+        calls += 1
+        real_rename(*args, **more)  # type: ignore[arg-type]
+
+    def unlink_or_die(directory: int, name: str) -> None:
+        nonlocal dead
+        if dead:
+            # Python cleans up behind itself; a process that is killed does not.
+            return
+        if calls == rename:
+            dead = True
+            raise Killed
+        real_unlink(directory, name)
+
+    monkeypatch.setattr(os, "rename", rename_or_die)
+    monkeypatch.setattr(removal, "_unlink", unlink_or_die)
+    monkeypatch.setattr(bin_, "_unlink", unlink_or_die)
+    try:
+        if death == "taking":
+            put_away(sycl_store)
+        else:
+            sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store))))
+    except Killed:
+        pass
+    monkeypatch.undo()
+
+    # What a successor does, until nothing of ours is left.
+    scan = look(sycl_store.root)
+    for key in scan.ours:
+        sycl.sweep(EntryId(scan.found.store, key))
+    assert not list(sycl_store.root.rglob("*.lock"))
+    sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store)) if one.whole))
+
+    assert sorted(live(sycl_store.root).values()) == sorted(before.values())
+    assert not list(sycl_store.root.rglob("*.lock"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_it_goes_for_good(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    sycl_store.add()
+
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(bin_, "_write", full)
+    put_away(sycl_store)
+
+    assert live(sycl_store.root) == {}
+    assert sycl.trash(of(sycl_store)) == ()
+
+
+def test_it_lies_where_no_scan_and_no_other_count_looks(sycl_store: SyclStore) -> None:
+    sycl_store.add("_ZTS1a")
+    sycl_store.add_intermediate()
+    put_away(sycl_store)
+    scan = look(sycl_store.root)
+
+    assert (scan.entries, scan.foreign) == ((), 0)
+    assert len(sycl.trash(of(sycl_store))) == 2
+    back = sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store))))
+    assert all(one.key is not None for one in back)
+    assert len(look(sycl_store.root).entries) == 2
+    assert not (sycl_store.root / layout.TRASH).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "../../../../etc/0"},
+        {"key": "1/2/3/../0"},
+        {"key": "1/2/3/4/../../0"},
+        {"key": 7},
+        {"files": {"/../../x": [1, 2]}},
+        {"files": {".lock": [0, 0]}},
+        {"files": 3},
+        {"at": "never"},
+        {"reason": "because"},
+        {"mode": "rwx"},
+    ],
+    ids=str,
+)
+def test_a_forged_label_leads_nowhere(sycl_store: SyclStore, tmp_path: Path, change: dict[str, object]) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    (about,) = (sycl_store.root / layout.TRASH).glob("*/about.json")
+    about.write_text(json.dumps({**json.loads(about.read_text()), **change}))
+    outside = sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root))
+    (item,) = sycl.trash(of(sycl_store))
+
+    assert not item.whole
+    (told,) = sycl.restore(of(sycl_store), (item.ref,))
+    assert told.key is None
+    assert live(sycl_store.root) == {}
+    assert sycl.discard(of(sycl_store), (item.ref,)) == {item.ref}
+    assert sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root)) == outside
+
+
+def test_links_and_pipes_in_the_trash_are_not_followed(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "0.bin").write_text("mine")
+    (place,) = (sycl_store.root / layout.TRASH).iterdir()
+    for path in (place / "leaf").iterdir():
+        path.unlink()
+    (place / "leaf").rmdir()
+    (place / "leaf").symlink_to(precious)
+    os.mkfifo(place.with_name("0" * 12))
+    (item,) = sycl.trash(of(sycl_store))
+
+    sycl.restore(of(sycl_store), (item.ref,))
+    sycl.discard(of(sycl_store), (item.ref,))
+
+    assert (precious / "0.bin").read_text() == "mine"
+
+
+def test_a_program_at_work_keeps_its_slot(sycl_store: SyclStore) -> None:
+    slot = sycl_store.add()
+    entries = look(sycl_store.root).entries
+    slot.take_lock()
+
+    assert not any(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert sycl.trash(of(sycl_store)) == ()

@@ -1,0 +1,196 @@
+"""The trash, plans by their id, verify and doctor: a real daemon on a real store, as a person sees it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.daemons import Daemon, daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.builders import Slot, SyclStore
+
+DAY = 86400
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Give everything where a runtime looks."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("[0-9]*/**/*") if path.is_file()}
+
+
+def aged(slot: Slot, days: float) -> Slot:
+    moment = time.time() - days * DAY
+    for path in slot.leaf.iterdir():
+        os.utime(path, (moment, moment))
+    return slot
+
+
+@pytest.fixture
+def host(home: Path, short_dir: Path, sycl_store: SyclStore) -> Iterator[Daemon]:
+    with daemon(home, short_dir) as one:
+        one.configure(
+            f"[stores]\npaths = ['{sycl_store.root}']\n[policy]\ngrace = 0\nmax_unused = '30d'\n"
+            "[schedule]\nevict = false\nreplay = false\nscrub = 'unlimited'\n"
+        )
+        yield one
+
+
+def test_what_was_evicted_comes_back_and_stays(host: Daemon, sycl_store: SyclStore) -> None:
+    slots = [sycl_store.add(f"_ZTS1{letter}", age=40 * DAY) for letter in "abcd"]
+    before = files(sycl_store.root)
+    for slot in slots:
+        # To read it was to use it.
+        aged(slot, 40)
+    host.start()
+
+    host.ctl("evict")
+    assert files(sycl_store.root) == {}
+    rows = host.rows("trash", "list")
+    assert len(rows) == 4
+    assert {row["reason"] for row in rows} == {"unused"}
+    assert not any(row["quarantined"] for row in rows)
+
+    host.ctl("trash", "restore", "--all")
+    assert files(sycl_store.root) == before
+    assert host.rows("trash", "list") == []
+    assert not (sycl_store.root / ".xpucached.trash").exists()
+    assert {row["last_used_by"] for row in host.rows("ls")} == {"restored"}
+    # It is not evicted by itself again; only by name.
+    host.ctl("evict")
+    assert files(sycl_store.root) == before
+    ref = str(host.rows("ls")[0]["ref"])
+    host.ctl("evict", ref)
+    assert len(host.rows("trash", "list")) == 1
+
+
+def test_what_a_program_has_made_again_stays(host: Daemon, sycl_store: SyclStore) -> None:
+    aged(sycl_store.add("_ZTS1k", age=40 * DAY), 40)
+    host.start()
+    host.ctl("evict")
+    fresh = sycl_store.add("_ZTS1k", size=999)
+    content = files(sycl_store.root)
+
+    told = host.ctl("trash", "restore", str(host.rows("trash", "list")[0]["ref"]))
+
+    assert "made it again" in told.stdout
+    assert files(sycl_store.root) == content
+    assert fresh.bin.exists()
+
+
+def test_another_source_in_the_leaf_gets_the_next_slot(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1k", age=40 * DAY)
+    source = slot.src.read_bytes()
+    aged(slot, 40)
+    host.start()
+    host.ctl("evict")
+    other = sycl_store.add("_ZTS1k")
+    other.src.write_bytes(source + b"more")
+
+    host.ctl("trash", "restore", "--all")
+
+    assert (slot.leaf / "1.src").read_bytes() == source
+    assert not list(slot.leaf.glob("*.lock"))
+
+
+def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(host: Daemon, sycl_store: SyclStore) -> None:
+    old = aged(sycl_store.add("_ZTS1a", age=40 * DAY), 40)
+    host.start()
+    shown = host.ctl("evict", "--dry-run").stdout
+    plan = shown.split("--plan ")[1].split()[0]
+    newer = aged(sycl_store.add("_ZTS1b", age=40 * DAY), 40)
+
+    refused = host.ctl("evict", "--plan", plan, check=65)
+
+    assert "something changed" in refused.stderr + refused.stdout
+    assert old.bin.exists()
+    assert newer.bin.exists()
+    plan = host.ctl("evict", "--dry-run").stdout.split("--plan ")[1].split()[0]
+    host.ctl("evict", "--plan", plan)
+    assert files(sycl_store.root) == {}
+
+
+def test_verify_mends_and_quarantines(host: Daemon, sycl_store: SyclStore) -> None:
+    whole = sycl_store.add("_ZTS1a")
+    locked = sycl_store.add("_ZTS1b")
+    locked.take_lock(age=3600)
+    cut = sycl_store.add("_ZTS1c")
+    cut.cut(cut.bin, 20)
+    gap = sycl_store.add("_ZTS1d", slot=1)
+    content = locked.bin.read_bytes()
+    (sycl_store.root / "cache_size.txt").write_text("nonsense")
+    host.start()
+
+    found = host.ctl("verify", check=1)
+    assert "mend it: --fix" in found.stdout
+    assert cut.bin.exists()
+    assert locked.lock.exists()
+    host.ctl("verify", "--fix")
+
+    assert not cut.bin.exists()
+    assert not locked.lock.exists()
+    assert locked.bin.read_bytes() == content
+    assert (gap.leaf / "0.bin").exists()
+    assert not gap.bin.exists()
+    assert whole.bin.exists()
+    assert not (sycl_store.root / "cache_size.txt").exists()
+    assert "nothing is wrong" in host.ctl("verify").stdout
+    (row,) = host.rows("trash", "list")
+    assert row["quarantined"]
+    refused = host.ctl("trash", "restore", str(row["ref"]), check=65)
+    assert "quarantine" in refused.stderr + refused.stdout
+    host.ctl("trash", "empty")
+    assert host.rows("trash", "list") == []
+
+
+def test_a_program_that_changed_is_an_alarm(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1a", size=4000)
+    host.start()
+    content = slot.bin.read_bytes()
+    status = slot.bin.stat()
+    slot.bin.write_bytes(content[:-40] + b"\7" + content[-39:])
+    os.utime(slot.bin, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    host.ctl("verify", check=1)
+
+    assert "digest-changed" in host.ctl("status").stdout
+    host.ctl("verify", "--fix")
+    assert "digest-changed" not in host.ctl("status").stdout
+    assert not slot.bin.exists()
+
+
+def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    lock = sycl_store.root / "cache_size.txt.lock"
+    barrier = sycl_store.root.with_name(sycl_store.root.name + "_eviction_in_progress")
+    lock.touch()
+    os.utime(lock, (time.time() - 3600, time.time() - 3600))
+    barrier.touch()
+    host.start()
+
+    told = host.ctl("doctor", check=1).stdout
+    assert "size-lock" in told
+    assert "eviction-barrier" in told
+    assert lock.exists()
+    host.ctl("doctor", "--fix")
+
+    assert not lock.exists()
+    assert not barrier.exists()
+    assert "nothing is wrong" in host.ctl("doctor").stdout
+
+
+def test_the_trash_is_bounded(host: Daemon, sycl_store: SyclStore) -> None:
+    host.configure(host.config.read_text().replace("grace = 0\n", "grace = 0\ntrash_max_bytes = '64KiB'\n"))
+    for number in range(12):
+        aged(sycl_store.add(f"_ZTS2{number:02}", age=40 * DAY, size=8000), 40 + number)
+    host.start()
+    host.ctl("evict")
+
+    rows = host.rows("trash", "list")
+    assert 0 < sum(int(str(row["allocated"])) for row in rows) <= 64 << 10
+    assert len(rows) < 12
