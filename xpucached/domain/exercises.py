@@ -94,6 +94,11 @@ class Exercise:
         """Tell whether it says nothing: a command, run as it stands."""
         return self == Exercise()
 
+    @property
+    def elsewhere(self) -> bool:
+        """Tell whether it is meant for devices that no SYCL driver serves: then it needs none on this host."""
+        return self.device.partition(":")[0] in {"cpu", "cuda"}
+
     def variants(self, devices: tuple[str, ...]) -> tuple[Variant, ...]:
         """Give every combination, on the devices that `device` was found to mean, in the order they were written."""
         return tuple(
