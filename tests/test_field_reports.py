@@ -211,7 +211,7 @@ def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file(host: Dae
     host.ctl(
         *("model", "add", "compiled", "--loader", "python", "--python", str(torch.python), "--device", "cpu"),
         *("--target", "networks:compiled", "--directory", str(APPLICATION), "--compile", "--require-device"),
-        *("--store", "default", "--steps", "2"),
+        *("--store", "default", "--steps", "2", "--env", "PYTHONWARNINGS=default"),
     )
     last = prewarmed(host, "compiled")
     trials = last["trials"]

@@ -140,9 +140,9 @@ def _torch(job: Job) -> ModuleType:
         raise Unfit(f"torch {module.__version__} of this interpreter sees no device {job.kind}")
     count = 1 if job.kind == "cpu" else int(getattr(module, job.kind).device_count())
     number = job.device.partition(":")[2]
-    if number and int(number) >= count:
+    if number.isdigit() and int(number) >= count:
         raise Unfit(f"there is no {job.device}: torch sees {count}")
-    if job.kind != "cpu" and number:
+    if job.kind != "cpu" and number.isdigit():
         getattr(module, job.kind).set_device(int(number))
     return module
 
