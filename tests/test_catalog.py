@@ -37,23 +37,29 @@ from xpucached.domain import (
     EntryQuery,
     EntryState,
     Environment,
+    Exercise,
+    Figures,
     Flaw,
     FoundStore,
     Host,
     ImageFormat,
     Kernel,
     KindName,
+    Loader,
     Model,
     ModelName,
     Origin,
     Outcome,
     Pass,
     Problem,
+    RanOn,
     Scan,
     Seen,
     Store,
     StoreOrigin,
     StoreState,
+    Trial,
+    Variant,
     WarmReason,
     Workload,
 )
@@ -107,6 +113,37 @@ def host(*environments: Environment, at: datetime = NOW, stamp: str = "one") -> 
 def model(name: str = "net", *, source: str = "socket", command: str = "python3") -> Model:
     workload = Workload((command, "app.py"), Path("/opt/app"), {"OMP_NUM_THREADS": "4"}, 60.5)
     return Model(ModelName(name), workload, Path("/opt/cache"), 70, pinned=True, source=source)
+
+
+def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
+    exercise = Exercise(
+        loader=Loader.TRAIN,
+        python="/p",
+        target="a:b",
+        device="xpu",
+        precisions=("int8", "float32"),
+        shapes=("1x2",),
+        caches=(Path("/c"),),
+        memory=5,
+        tolerance=0.25,
+        options={"a": "b"},
+    )
+    loaded = dataclasses.replace(model("loaded"), workload=Workload((), Path("/"), {}, 1.0, exercise))
+    catalog.add_model(loaded)
+    assert catalog.model(loaded.name) == loaded
+    assert loaded.workload.digest != Workload((), Path("/"), {}, 1.0).digest
+
+    begun = catalog.begin_run(loaded, WarmReason.NEVER, "here", NOW)
+    one = Pass(1.0, 2.0, 3, -9, 4, 5)
+    trials = (
+        Trial(Variant("xpu:0", "int8", "1x2"), Outcome.INVALID, (one, one), RanOn.OTHER, "cpu", ("a", "b")),
+        Trial(Variant(), Outcome.WARMED, figures=(Figures(token_seconds=0.5, tokens=7),), detail="d", output="o"),
+    )
+    ended = catalog.finish_run(begun.id, Outcome.INVALID, (one,), Attribution(), (), "", "", NOW, trials)
+    assert ended.trials == trials
+    assert catalog.runs(loaded.name, 1)[0].trials == trials
+    catalog.remove_model(loaded.name)
+    assert catalog.runs(None, 1) == ()
 
 
 def ask(catalog: Catalog, **conditions: object) -> list[str]:

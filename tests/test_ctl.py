@@ -20,7 +20,7 @@ from tests.doors import NASTY, Running, make_entry, running
 from xpucached import __version__, api, ctl
 from xpucached.api import Right
 from xpucached.ctl import quick
-from xpucached.domain import JobState, Kernel, Outcome, Verdict
+from xpucached.domain import Exercise, JobState, Kernel, Loader, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -415,6 +415,65 @@ def test_the_managed_store_can_be_asked_for(
     (request,) = served.service.asked
     assert isinstance(request, api.AddModel)
     assert request.store is None
+
+
+def test_a_model_is_brought_to_life_by_a_loader(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(
+        *(capsys, "model", "add", "mine", "--loader", "torchscript", "--python", sys.executable, "--target", "net.pt"),
+        *("--inputs", "random", "--device", "xpu", "--precision", "float16", "--precision", "float32"),
+        *("--shape", "1x3", "--require-device", "--memory", "1GiB", "--option", "a=b=c", "--store", "default"),
+    )
+
+    assert status == 0
+    (request,) = served.service.asked
+    assert isinstance(request, api.AddModel)
+    assert request.command == ()
+    assert request.exercise == Exercise(
+        loader=Loader.TORCHSCRIPT,
+        python=sys.executable,
+        target=str(tmp_path / "net.pt"),
+        inputs="random",
+        device="xpu",
+        precisions=("float16", "float32"),
+        shapes=("1x3",),
+        require_device=True,
+        memory=1 << 30,
+        options={"a": "b=c"},
+    )
+    assert "torchscript" in out
+    assert "xpu, required" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--loader", "train", "--", "sh"), "python: expected the absolute path"),
+        (("--loader", "python", "--python", "/bin/sh", "--device", "cpu", "--target", "a:b", "--", "sh"), "no command"),
+        (("--precision", "float17", "--", "sh"), "precisions: unknown precision"),
+        (("--memory", "much", "--", "sh"), "expected a size"),
+        (("--option", "a", "--", "sh"), "expected NAME=VALUE"),
+    ],
+)
+def test_what_no_loader_could_do_is_refused(
+    served: Running, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    status, _, err = run(capsys, "model", "add", "mine", *words)
+
+    assert status == 64
+    assert told in err
+    assert served.service.asked == []
+
+
+def test_the_variants_of_a_run_are_shown(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "model", "show", "resnet")
+
+    assert "xpu:0 float16 1x32" in out
+    assert "20.0 ms" in out
+    assert "17 entries are for Arc" in out
+    assert "\x1b" not in out
 
 
 def test_a_model_is_removed(served: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,13 @@ from xpucached.dispatch.fencing import Fence
 from xpucached.domain import Effort, Manners, Occasion, Outcome, Strain, WarmReason, Workload
 from xpucached.host import Meter, Places, family
 from xpucached.host.runtimes import ASSAY
-from xpucached.service.restraint import Watcher
+from xpucached.service.restraint import Restraint, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tests.runtimes import Runtime
+    from xpucached.service.observing import Observing
 
 GAP: Final = planning.effort(WarmReason.LOST)
 
@@ -285,6 +287,39 @@ def test_a_run_that_stands_still_can_be_ended(tmp_path: Path) -> None:
     asyncio.run(cancel())
 
 
+def test_who_waits_gives_way_when_something_changed_and_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    felt = [Strain(cpu=99)]
+
+    def always(_self: Meter, _without: Collection[int] = ()) -> Strain:
+        return felt[0]
+
+    monkeypatch.setattr(Meter, "look", always)
+    monkeypatch.setattr("xpucached.service.restraint._LOOK", 0.01)
+    said: list[str] = []
+
+    async def wait(restraint: Restraint, *, news: bool) -> str:
+        def tell(what: str) -> None:
+            said.append(what)
+            if news:
+                restraint.news()
+
+        return await restraint.wait(GAP, tell)
+
+    patient, hasty = Restraint(observing(Manners())), Restraint(observing(Manners(patience=0)))
+
+    assert asyncio.run(wait(patient, news=True)).startswith("the processor is busy")
+    assert len(said) == 1
+    assert asyncio.run(wait(hasty, news=False)).startswith("the processor is busy")
+    assert asyncio.run(hasty.wait(planning.effort(WarmReason.MANUAL), said.append)) == ""
+    felt[0] = Strain(cpu=1)
+    assert asyncio.run(wait(patient, news=False)) == ""
+
+
+def observing(manners: Manners) -> Observing:
+    """Give as much of what observes as restraint asks for."""
+    return cast("Observing", SimpleNamespace(settings=SimpleNamespace(manners=manners)))
+
+
 # -- control groups ---------------------------------------------------------------------------------------------------
 
 
@@ -398,5 +433,5 @@ def test_outside_its_window_only_what_is_asked_for_is_run(
         one.process.send_signal(signal.SIGHUP)
         one.until(lambda: one.ask("model", "show", "left")["warmth"] == "warm")
         started = [row["fields"] for row in one.rows("events") if row["topic"] == "run-started"]
-        assert [row["occasion"] for row in started] == ["manual", "new-model"]  # type: ignore[index,call-overload]
+        assert [row["occasion"] for row in started] == ["manual", "new-model"]  # type: ignore[index]
         assert one.end() == 0

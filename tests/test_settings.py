@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from xpucached import api, quantities, settings
-from xpucached.domain import KindName, Limits, Manners, Policy
+from xpucached.domain import Exercise, KindName, Limits, Loader, Manners, Policy
 from xpucached.errors import SettingsError
 from xpucached.settings.document import keys, spell
 from xpucached.settings.modelfiles import ModelFile
@@ -596,11 +596,39 @@ def test_a_directory_that_is_none_is_a_problem(file: Path) -> None:
     assert problem.message == f"{file}: model files cannot be read: Not a directory"
 
 
+LOADED: Final = """loader = "transformers"
+python = "/usr/bin/python3"
+target = "/srv/model"
+inputs = "random"
+device = "xpu:*"
+precisions = ["float16"]
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "line", "expected"),
     [
         ("", 1, "command: is required"),
         ("priority = 1\n", 1, "command: is required"),
+        ('loader = "magic"\n', 1, "loader: expected one of: command, python, transformers, diffusers"),
+        (LOADED + 'command = ["/bin/true"]\n', 7, "command: the loader transformers has none"),
+        (LOADED.replace("/usr/bin/python3", "python3"), 2, "python: expected the absolute path of the interpreter"),
+        (LOADED.replace("/srv/model", "model"), 3, "target: expected the absolute path of the model's folder or file"),
+        (LOADED.replace('"random"', '""'), 4, "inputs: expected a file with real text or tensors: random ones warm"),
+        (LOADED.replace('"random"', '"texts"'), 4, "inputs: expected the absolute path of a file"),
+        (LOADED.replace('"xpu:*"', '"gpu"'), 5, "device: expected xpu, xpu:0, xpu:*, cuda"),
+        (LOADED.replace("float16", "float17"), 6, "precisions: unknown precision 'float17'; known are: float32"),
+        (LOADED + 'precision = ["float16"]\n', 7, "precision: unknown key; did you mean precisions?"),
+        (LOADED + 'shapes = ["1x2x3"]\n', 7, "shapes: expected BATCHxLENGTH of text or WIDTHxHEIGHT"),
+        (LOADED + 'shapes = ["0x1"]\n', 7, "shapes: expected sizes such as 1x3x224x224"),
+        (LOADED + 'shapes = ["1x1", "1x1"]\n', 7, "shapes: named twice"),
+        (LOADED + "steps = 0\n", 7, "steps: expected 1 to 1000"),
+        (LOADED + "min_output_tokens = 17\n", 7, "min_output_tokens: expected 0 to new_tokens"),
+        (LOADED + "tolerance = 1.5\n", 7, "tolerance: expected a number between 0 and 1"),
+        (LOADED + 'memory = "much"\n', 7, "memory: expected a size above 0 such as 512MB or 10GiB"),
+        (LOADED + 'caches = ["here"]\n', 7, "caches: expected an absolute path"),
+        ('command = ["/bin/true"]\nrequire_device = true\n', 2, "require_device: name the device too"),
+        ('command = ["/bin/true"]\ninputs = "/t"\n', 2, "inputs: the loader command has a command instead"),
         ("command = []\n", 1, "command: expected an array of strings"),
         ('command = "/bin/true"\n', 1, "command: expected an array of strings"),
         ('command = ["/bin/true", 1]\n', 1, "command: expected an array of strings"),
@@ -634,6 +662,28 @@ def test_a_bad_model_file_is_a_problem_and_hides_no_other(models_d: Path, text: 
     assert expected in problem.message
     assert problem.subject == str(models_d / "bad.toml")
     assert problem.code == "bad-settings"
+
+
+def test_a_model_file_says_how_the_model_is_brought_to_life(models_d: Path) -> None:
+    extra = 'shapes = ["1x8"]\nmemory = "2GiB"\ncaches = ["/c"]\ntolerance = 0.5\noptions = { a = "1" }\n'
+    found = declare(models_d, loaded=LOADED + extra)
+
+    exercise = found["loaded"].workload.exercise
+    assert found["loaded"].workload.command == ()
+    assert exercise == Exercise(
+        loader=Loader.TRANSFORMERS,
+        python="/usr/bin/python3",
+        target="/srv/model",
+        inputs="random",
+        device="xpu:*",
+        precisions=("float16",),
+        shapes=("1x8",),
+        memory=2 << 30,
+        caches=(Path("/c"),),
+        tolerance=0.5,
+        options={"a": "1"},
+    )
+    assert [one.label for one in exercise.variants(("xpu:0", "xpu:2"))] == ["xpu:0 float16 1x8", "xpu:2 float16 1x8"]
 
 
 def test_every_mistake_of_a_model_file_is_told(models_d: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from xpucached import api, daemon, settings
+from xpucached.ctl import arguments
 from xpucached.errors import RunningError, SettingsError
 from xpucached.kinds import KINDS, sycl
 
@@ -94,6 +95,35 @@ def test_the_service_starts_what_the_daemon_understands(where: str) -> None:
 
     assert program == "xpucached"
     assert options.user is (where == "user")
+
+
+WAITING: Final = "xpucached-prewarm@.service"
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_systemd_accepts_the_unit_that_holds_a_service_back(where: str, tmp_path: Path) -> None:
+    text = (FOLDERS[where] / WAITING).read_text(encoding="utf-8")
+    client = Path(sys.executable).with_name("xpucachectl")
+    made = tmp_path / WAITING.replace("@.", "@llama-7b.")
+    made.write_text(text.replace("ExecStart=xpucachectl", f"ExecStart={client}"), encoding="utf-8")
+    done = verify(where, [*installed(where, tmp_path), made])
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_a_service_is_held_back_for_a_bounded_time(where: str) -> None:
+    service = directives(FOLDERS[where] / WAITING)
+    program, *words = shlex.split(service["ExecStart"][0].replace("%i", "llama-7b"))
+    options = arguments.parse(words)
+
+    assert program == "xpucachectl"
+    assert (options.verb, options.models, options.wait) == ("prewarm", ["llama-7b"], True)
+    assert options.scope == where
+    # systemd's own bound is for a client that hangs: it comes after ours.
+    (limit,) = service["TimeoutStartSec"]
+    assert options.timeout == 600
+    assert limit == "11min"
 
 
 @pytest.mark.parametrize("where", FOLDERS)

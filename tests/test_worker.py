@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -346,6 +348,33 @@ def test_what_a_compiler_writes_is_written_once(torch: Torch, tmp_path: Path) ->
 
     assert first
     assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == first
+
+
+class _Card:
+    def __init__(self, name: str, driver: str) -> None:
+        self.name, self.driver_version = name, driver
+
+
+def test_one_device_of_each_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [_Card("B580", "1.6"), _Card("B580", "1.6"), _Card("A770", "1.6"), _Card("B580", "1.7")]
+    part = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: len(cards), get_device_properties=cards.__getitem__
+    )
+    # Cards are what no machine of ours has: this stands in for torch, as far as it knows of them.
+    module = ModuleType("torch")
+    module.xpu = part  # type: ignore[attr-defined] # it is made up
+    module.__version__ = "0"  # type: ignore[attr-defined] # it is made up
+    monkeypatch.setitem(sys.modules, "torch", module)
+    exercise = Exercise(loader=Loader.PYTHON, python="/p", target="a:b", device="xpu:*")
+    job = worker.Job(
+        {
+            "token": "",
+            "exercise": dataclasses.asdict(exercise),
+            "variant": {"device": "xpu:*", "precision": "", "shape": ""},
+        }
+    )
+
+    assert worker._devices(job) == ["xpu:0", "xpu:2", "xpu:3"]
 
 
 def test_the_application_is_not_in_our_package() -> None:

@@ -1,4 +1,4 @@
-"""Install real SYCL runtimes for the CPU, each into a virtual environment of its own.
+"""Install real SYCL runtimes, and torch, for the CPU, each into a virtual environment of its own.
 
 Usage: ``python3 tools/runtimes.py DIRECTORY NAME... | --all | --test | --demo``
 
@@ -79,15 +79,14 @@ RECIPES: Final = {
     "drv2025.0": _driver("2025.0.5"),
     "drv2025.3": _driver("2025.3.3"),
     "drv2026.0": _driver("2026.0.0"),
+    # From the usual index this torch brings CUDA along, some gigabytes; from one with builds for the CPU it does not.
+    "torch": Recipe(
+        ("torch==2.13.0", "transformers==5.23.0", "diffusers==0.42.1", NUMPY),
+        ((3, 11), (3, 12), (3, 13)),
+        "torch",
+        sycl=False,
+    ),
 }
-
-RECIPES["torch"] = Recipe(
-    # On the x86-64 of most people this torch brings CUDA along; an index with CPU builds saves five gigabytes.
-    ("torch==2.13.0", "transformers==5.23.0", "diffusers==0.42.1", NUMPY),
-    ((3, 11), (3, 12), (3, 13)),
-    "torch",
-    sycl=False,
-)
 
 DEMO: Final = ("rt2025.2", "drv2025.3")
 

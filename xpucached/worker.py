@@ -140,9 +140,9 @@ def _torch(job: Job) -> ModuleType:
         raise Unfit(f"torch {module.__version__} of this interpreter sees no device {job.kind}")
     count = 1 if job.kind == "cpu" else int(getattr(module, job.kind).device_count())
     number = job.device.partition(":")[2]
-    if number and int(number) >= count:
+    if number.isdigit() and int(number) >= count:
         raise Unfit(f"there is no {job.device}: torch sees {count}")
-    if job.kind != "cpu" and number:
+    if job.kind != "cpu" and number.isdigit():
         getattr(module, job.kind).set_device(int(number))
     return module
 
@@ -402,6 +402,8 @@ def _diffusers(job: Job) -> Subject:
 
 
 def _function(job: Job) -> Callable[..., object]:
+    # As `python -m` does; for the other loaders nothing there is meant, and its names may be those of libraries.
+    sys.path.insert(0, str(Path.cwd()))
     name, _, path = job.target.partition(":")
     found: object = importlib.import_module(name)
     for part in path.split("."):
@@ -553,7 +555,13 @@ def _parameters() -> dict[str, int]:
 def _finite(value: object) -> None:
     torch = sys.modules.get("torch")
     for tensor in _found_tensors(value):
-        if torch is not None and bool(tensor.is_floating_point()) and not bool(torch.isfinite(tensor).all()):
+        # A tensor on "meta" has no values.
+        if (
+            torch is not None
+            and str(tensor.device) != "meta"
+            and bool(tensor.is_floating_point())
+            and not bool(torch.isfinite(tensor).all())
+        ):
             raise Invalid("its outputs are not finite")
 
 
@@ -712,6 +720,16 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in {errno.EFBIG, errno.ENOSPC, errno.EDQUOT}
 
 
+def _in_words(error: BaseException) -> str:
+    words = " ".join(str(error).split())[:_LONGEST]
+    told = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    # What is said last is often only that something failed; what failed was said first.
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return told if first is error else f"{told} (because of {_in_words(first)})"
+
+
 def _work(given: Mapping[str, object]) -> dict[str, object]:
     job = Job(given)
     try:
@@ -723,15 +741,14 @@ def _work(given: Mapping[str, object]) -> dict[str, object]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's code is not ours
         traceback.print_exc()
         outcome = "over-memory" if _is_out_of_memory(error) else "over-disk" if _is_full(error) else "failed"
-        words = " ".join(str(error).split())[:_LONGEST]
-        return {"outcome": outcome, "problem": f"{type(error).__name__}: {words}" if words else type(error).__name__}
+        return {"outcome": outcome, "problem": _in_words(error)}
 
 
 def main() -> int:
     """Do one job, and leave without giving the driver a chance to fail at exit."""
     # Where this file lies there are modules with common names; the application's are meant.
     here = str(Path(__file__).resolve().parent)
-    sys.path[:] = [str(Path.cwd()), *(place for place in sys.path if place != here)]
+    sys.path[:] = [place for place in sys.path if place != here]
     parser = argparse.ArgumentParser(
         prog="worker", description="Bring a model to life, use it, and tell what was seen."
     )

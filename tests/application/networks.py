@@ -68,6 +68,11 @@ def forgotten() -> Mapping[str, object]:
     return training("cpu")
 
 
+def elsewhere() -> Mapping[str, object]:
+    """Give a training on a device that nobody asked for, one that every torch has."""
+    return training("meta")
+
+
 def detached() -> Mapping[str, object]:
     """Give a training whose loss does not depend on the network."""
     return {**training("cpu"), "loss": lambda _out, _target: torch.ones(1, requires_grad=True).sum()}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from xpucached import __version__, quantities
+from xpucached.ctl import exercising
 from xpucached.domain import EntryState, EvictReason, Flaw
 from xpucached.errors import RequestError
 from xpucached.render import Syntax
@@ -170,6 +171,7 @@ def _model(parser: _Parser, verb: Callable[..., _Parser]) -> None:
     one.add_argument("--pinned", action="store_true", help="never evict what it needs")
     one.add_argument("--before", action="append", default=[], metavar="UNIT", help="a unit that serves it; repeatable")
     one.add_argument("--replace", action="store_true", help="even if the name is taken")
+    exercising.add_options(one)
     verb("list", "list models", models, "model list")
     verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")
     verb("history", "show one model's figures over its last runs", models, "model history").add_argument(

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from xpucached import __version__, api, render
 from xpucached.api import codec
 from xpucached.api.client import Client, refusal
-from xpucached.ctl import capture
+from xpucached.ctl import capture, exercising
 from xpucached.ctl.waiting import ended, wait
-from xpucached.domain import Effect, Event, Job, JobState, Outcome, Verdict
+from xpucached.domain import Effect, Event, Job, JobState, Loader, Outcome, Verdict
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
 from xpucached.render import advice
 from xpucached.render.text import Look, plain, section
@@ -267,10 +267,17 @@ def _event(line: str) -> Event:
 
 def _model_add(desk: Desk) -> int:
     given = desk.options
-    taken = capture.capture(given.command, given.directory, given.env, given.store, os.environ)
+    exercise = exercising.read(given)
+    plain_command = exercise.loader is Loader.COMMAND
+    if given.command and not plain_command:
+        raise RequestError(f"the loader {exercise.loader} takes no command", hint="leave out what stands behind --")
+    # What is not started by a command is started by its interpreter.
+    command = given.command if plain_command else [exercise.python]
+    taken = capture.capture(command, given.directory, given.env, given.store, os.environ)
     request = api.AddModel(
         name=given.name,
-        command=taken.command,
+        command=taken.command if plain_command else (),
+        exercise=exercise,
         directory=taken.directory,
         variables=taken.variables,
         timeout=given.timeout,

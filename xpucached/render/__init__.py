@@ -15,6 +15,7 @@ from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreSt
 from xpucached.render import keeping
 from xpucached.render.keeping import trash as trash
 from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, safe, seconds, section, size, table
+from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -318,6 +319,7 @@ def model(value: ModelStatus, look: Look) -> str:
         ("name", registered.name),
         ("state", f"{value.warmth}: {value.why}" if value.why else value.warmth),
         ("command", shlex.join(workload.command)),
+        *exercise(workload.exercise),
         ("directory", str(workload.directory)),
         ("timeout", seconds(workload.timeout)),
         ("store", str(registered.store) if registered.store else "the managed store"),
@@ -362,6 +364,8 @@ def run(one: Run, look: Look) -> str:
         ),
     ]
     text = facts(pairs, look)
+    if len(one.trials) > 1 or any(each.figures or each.evidence for each in one.trials):
+        text += "\n" + trials(one.trials, look)
     if one.output:
         lines = "\n".join(f"  {safe(line)}" for line in one.output.splitlines())
         text += "\n" + section("Output", lines, look)

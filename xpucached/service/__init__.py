@@ -140,6 +140,8 @@ class Service:
         wakes = frozenset(wakes)
         kinds = {type(wake) for wake in wakes}
         whole = bool(kinds & {Booted, DriverTouched, Due})
+        if whole:
+            self._warming.restraint.news()
         async with self._looking:
             if whole:
                 await self._observing.survey(force=Booted in kinds)

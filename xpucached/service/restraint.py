@@ -32,6 +32,11 @@ class Restraint:
         self._observing = observing
         self.booting = False
         """The daemon has just started: what is cold now is cold for that."""
+        self._news = 0
+
+    def news(self) -> None:
+        """Say that something changed on the host: who waits gives way, for something else may come first now."""
+        self._news += 1
 
     @property
     def _manners(self) -> Manners:
@@ -54,12 +59,13 @@ class Restraint:
         if not effort.waits:
             return ""
         meter = host.Meter()
+        news = self._news
         end = time.monotonic() + self._manners.patience
         await asyncio.to_thread(meter.look)
         while True:
             strain = await asyncio.to_thread(meter.look)
             why = planning.strained(strain, self._manners, starting=True)
-            if not why or time.monotonic() >= end:
+            if not why or time.monotonic() >= end or news != self._news:
                 return why
             tell(f"waiting: {why}")
             await asyncio.sleep(_LOOK)

@@ -1,0 +1,68 @@
+"""Door: how a model is exercised and what came of each variant, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.domain import Loader, Outcome, RanOn
+from xpucached.render.text import Cell, Colour, plain, seconds, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from xpucached.domain import Exercise, Trial
+    from xpucached.render.text import Look
+
+_PLACES = {RanOn.MEANT: Colour.GREEN, RanOn.OTHER: Colour.RED, RanOn.UNKNOWN: Colour.DIM}
+
+
+def exercise(one: Exercise) -> Iterator[tuple[str, str]]:
+    """Give names and values of what is said about how a model is exercised; without a value where nothing is."""
+    if one.loader is not Loader.COMMAND:
+        yield "loader", f"{one.loader} {one.target}"
+        yield "python", one.python
+        yield "inputs", one.inputs
+        yield "used", f"{one.steps} times a pass{', through torch.compile' if one.compile else ''}"
+    yield "device", f"{one.device}{', required' if one.require_device else ''}"
+    yield "precisions", ", ".join(one.precisions)
+    yield "shapes", " ".join(one.shapes)
+    yield "caches", ", ".join(map(str, one.caches))
+    yield (
+        "may take",
+        ", ".join(
+            f"{size(bound)} of {what}"
+            for what, bound in (("memory", one.memory), ("disk", one.disk))
+            if bound is not None
+        ),
+    )
+
+
+def trials(values: Sequence[Trial], look: Look) -> str:
+    """Write one line per variant, and below it what shows where it ran."""
+    rows: list[list[str | Cell]] = []
+    for one in values:
+        first = one.figures[0] if one.figures else None
+        last = one.figures[-1] if one.figures else None
+        rows.append([
+            one.variant.label,
+            Cell(one.outcome, Colour.GREEN if one.outcome is Outcome.WARMED else Colour.RED),
+            seconds(first.first_seconds if first else one.passes[0].seconds if one.passes else None),
+            seconds(last.first_seconds if last else one.passes[-1].seconds if one.passes else None),
+            _exactly(last.steady_seconds if last else None),
+            _exactly(last.first_token_seconds if last else None),
+            _exactly(last.token_seconds if last else None),
+            Cell(one.device or str(one.ran_on), _PLACES[one.ran_on]),
+            one.detail,
+        ])  # fmt: skip
+    heads = ("VARIANT", "OUTCOME", "COLD", "WARM", "STEADY", "FIRST TOKEN", "PER TOKEN", "RAN ON", "DETAIL")
+    text = section("Variants", table(heads, rows, look, right="COLD WARM STEADY"), look)
+    for one in values:
+        for line in one.evidence:
+            text += f"\n  {plain(one.variant.label)}: {plain(line)}"
+    return text
+
+
+def _exactly(count: float | None) -> str:
+    if count is None:
+        return "-"
+    return f"{count * 1000:.1f} ms" if count < 1 else seconds(count)
