@@ -217,7 +217,7 @@ def run(number: int, *, warm: float, host: str = "h1", outcome: Outcome = Outcom
         passes = (Pass(cold, cold, 1 << 30, 0, 17, 0), *passes)
     at = NOW + timedelta(hours=number)
     one = dataclasses.replace(make_run(), id=number, started=at, finished=at, outcome=outcome, host=host)
-    return dataclasses.replace(one, passes=passes)
+    return dataclasses.replace(one, passes=passes, trials=())
 
 
 def figure(made: Sequence[Baseline], which: Figure, host: str = "h1") -> Baseline:
