@@ -63,18 +63,19 @@ def rates(connection: sa.Connection) -> Mapping[str, float]:
 
 
 def claim(connection: sa.Connection, store: int) -> None:
-    """Give the entries of a store that are still what we compiled their origin."""
+    """Give the entries of a store that are still what we compiled their origin, and what making them took."""
     b, e = BUILDS.c, ENTRIES.c
-    ours = (
-        sa.select(b.origin)
-        .join(STORES, sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root))
-        .where(STORES.c.id == store, b.key == e.key, b.digest == e.digest)
-    )
-    mine = sa.select(b.key).join(STORES, sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root))
+    here = sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root)
+
+    def ours(column: sa.ColumnElement[object]) -> sa.Select[object]:
+        same = (STORES.c.id == store, b.key == e.key, b.digest == e.digest)
+        return sa.select(column).join(STORES, here).where(*same)
+
+    mine = sa.select(b.key).join(STORES, here).where(STORES.c.id == store)
     connection.execute(
         sa.update(ENTRIES)
-        .values(origin=ours.scalar_subquery())
-        .where(e.store_id == store, e.key.in_(mine.where(STORES.c.id == store)), ours.exists())
+        .values(origin=ours(b.origin).scalar_subquery(), cost=ours(b.seconds).scalar_subquery())
+        .where(e.store_id == store, e.key.in_(mine), ours(b.key).exists())
     )
 
 

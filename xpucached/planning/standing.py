@@ -39,7 +39,7 @@ def warmth(
         good = coverage.good if coverage is not None else None
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
-        return Warmth.WARM, f"all its {count} entries are there; {proof}", None
+        return Warmth.WARM, f"all its {count} entries are there; {proof}" if count else proof, None
     failed = failure(model, coverage, host, policy, now)
     if failed is None:
         return Warmth.COLD, wanted.detail, wanted.reason

@@ -235,7 +235,9 @@ class Warming:
             warming=model.name in self._running,
         )
         runs = self._catalog.runs(model.name, 20)
-        cold = next((one for run in runs for one in run.passes[:1] if one.created and one.exit_status == 0), None)
+        # There is a second pass only where the first one found something to compile, in whatever cache.
+        started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
+        cold = next((one for one in started if one.exit_status == 0), None)
         warm = next((run.passes[-1] for run in runs if run.outcome is Outcome.WARMED and run.passes), None)
         return ModelStatus(
             model,
