@@ -24,4 +24,5 @@ from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import tail as tail
 from xpucached.planning.standing import verdict as verdict
 from xpucached.planning.standing import warmth as warmth
+from xpucached.planning.trash import SCARCE as SCARCE
 from xpucached.planning.trash import plan_trash as plan_trash

@@ -7,7 +7,7 @@ the stores and it together hold more than they may, and when the file system has
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Drop, DropReason
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.domain import Policy, Room, Store, Trashed
+
+
+SCARCE: Final = 16 << 20
+"""With less than so many bytes free nothing is kept that nobody needs: soon programs could not write at all."""
 
 
 def plan_trash(
@@ -40,8 +44,9 @@ def plan_trash(
         there = sum(one.allocated for one in kept if one.ref not in drops)
         _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
     for room in rooms:
-        if room.free is not None and policy.min_free_bytes is not None:
-            _shrink(stores.get(room.store, []), policy.min_free_bytes - room.free, DropReason.PRESSURE, drops)
+        if room.free is not None:
+            wanted = max(policy.min_free_bytes or 0, SCARCE)
+            _shrink(stores.get(room.store, []), wanted - room.free, DropReason.PRESSURE, drops)
     return tuple(drops.values())
 
 

@@ -127,7 +127,7 @@ class Evicting:
         busy: list[IndexedEntry] = []
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
         stores = {one.entry.id.store for one in victims}
-        notes = self._notes(plan)
+        notes = await asyncio.to_thread(self._notes, plan)
         for batch in _batches(victims):
             handle.progress(len(removed) + len(busy), len(victims), "removing")
             async with self._observing.storing:
@@ -162,10 +162,11 @@ class Evicting:
         if self._observing.settings.policy.trash_keep <= 0:
             return {}
         now = self._observing.clock()
+        full = {room.store for room in self._keeping.rooms() if room.free is not None and room.free < planning.SCARCE}
         return {
             one.entry.entry.id: Note(now, one.reason, one.detail)
             for one in plan.evict
-            if one.reason is not EvictReason.SPACE
+            if one.reason is not EvictReason.SPACE and one.entry.entry.id.store not in full
         }
 
     def _remove(self, batch: Sequence[IndexedEntry], notes: Mapping[EntryId, Note]) -> Mapping[EntryId, bool]:
