@@ -83,24 +83,25 @@ class _Pool:
 
 
 def over_limits(
-    left: Sequence[IndexedEntry],
-    protected: Sequence[IndexedEntry],
+    left: Callable[[], Sequence[IndexedEntry]],
+    every: Sequence[IndexedEntry],
     policies: Mapping[Store, Policy],
     policy: Policy,
     rooms: Mapping[Store, Room],
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
 ) -> list[Evict]:
-    """Take from ``left``, which stands in the order in which it may go, until every limit is kept.
+    """Take from ``left``, which gives what may go in its order, until every limit is kept.
 
-    ``gone`` is what goes already: where a store lies, that is room which the host does not see yet.
+    ``every`` is what is there, with what may not go; ``gone`` is what goes already: where a store lies, that is room
+    which the host does not see yet.
     """
     freed: defaultdict[Store, int] = defaultdict(int)
     for one_gone in gone:
         freed[one_gone.entry.entry.id.store] += one_gone.entry.entry.allocated
     sizes: defaultdict[int, int] = defaultdict(int)
     stores: dict[int, Store] = {}
-    for one in (*left, *protected):
+    for one in every:
         # The entries share their few stores: to hash each one's path would take longer than all the rest.
         sizes[id(one.entry.id.store)] += one.entry.allocated
         stores[id(one.entry.id.store)] = one.entry.id.store
@@ -108,6 +109,7 @@ def over_limits(
     for number, store in stores.items():
         held[store] += sizes[number]
     taken: dict[int, Evict] = {}
+    order: Sequence[IndexedEntry] | None = None
     for pool in _pools(held, policies, policy, rooms, freed):
         if pool.reason not in considered:
             continue
@@ -116,7 +118,9 @@ def over_limits(
         excess = pool.excess - sum(
             one.entry.entry.allocated for one in taken.values() if id(one.entry.entry.id.store) in mine
         )
-        for one in left if excess > 0 else ():
+        if excess > 0 and order is None:
+            order = left()
+        for one in order or ():
             if excess <= 0:
                 break
             if id(one.entry.id.store) in mine and id(one) not in taken and one.entry.allocated > 0:

@@ -28,6 +28,7 @@ from xpucached.planning.budget import effective, over_limits, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from xpucached.domain import (
         EntryId,
@@ -86,9 +87,17 @@ def plan_eviction(
         (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
+    before: Mapping[Environment, tuple[int, str]] | None = None
     while True:
         # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
-        found = _one_round(rest, protected, ground, considered, evict)
+        superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
+        found: list[Evict] = []
+        if superseded != before:
+            # Nothing else changes from one round to the next.
+            found = [going for one in rest if (going := _decide(one, ground, superseded, considered)) is not None]
+            found.sort(key=lambda decided: _age(decided.entry))
+        before = superseded
+        found += _over(rest, protected, ground, considered, evict, found)
         if not found:
             break
         evict += found
@@ -146,6 +155,17 @@ class _Ground:
     policies: dict[Store, Policy]
     usables: dict[int, bool] = field(default_factory=dict)
     lineages: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def limited(self) -> bool:
+        """Tell whether there is any limit of bytes."""
+        policy = self.policy
+        return (
+            policy.max_bytes is not None
+            or policy.quota is not None
+            or bool(policy.min_free_bytes)
+            or any(one.max_bytes is not None or one.min_free_bytes for one in policy.limits)
+        )
 
     def policy_of(self, store: Store) -> Policy:
         """Give what holds for one store."""
@@ -208,34 +228,31 @@ def _flawed(one: IndexedEntry) -> bool:
     return entry.state is EntryState.FLAWED and entry.flaw is not None and entry.flaw.effect not in _BEARABLE
 
 
-def _one_round(
+def _over(
     rest: Sequence[IndexedEntry],
     protected: Sequence[IndexedEntry],
     ground: _Ground,
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
+    going: Sequence[Evict],
 ) -> list[Evict]:
-    superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
-    found: list[Evict] = []
-    left: list[IndexedEntry] = []
-    for one in rest:
-        decision = _decide(one, ground, superseded, considered)
-        if decision is None:
-            left.append(one)
-        else:
-            found.append(decision)
-    found.sort(key=lambda decided: _age(decided.entry))
-    if considered & {EvictReason.BUDGET, EvictReason.SPACE} and left:
+    """Say what must go besides, so that every limit is kept; ``gone`` went in earlier rounds, ``going`` in this one."""
+    if not considered & {EvictReason.BUDGET, EvictReason.SPACE} or not ground.limited:
+        return []
+    taken = {id(one.entry) for one in going}
+    left = [one for one in rest if id(one) not in taken] if taken else rest
+    stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
+    policies = {store: ground.policy_of(store) for store in stores.values()}
+
+    def ordered() -> list[IndexedEntry]:
         value = worth((*left, *protected), ground.now, ground.usable)
-        mine = sorted(
+        return sorted(
             (one for one in left if not ground.upheld(one)),
             key=lambda one: (ground.needed(one), value(one), *_age(one)),
         )
-        staying = [*protected, *(one for one in left if ground.upheld(one))]
-        stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
-        policies = {store: ground.policy_of(store) for store in stores.values()}
-        found += over_limits(mine, staying, policies, ground.policy, ground.rooms, considered, [*gone, *found])
-    return found
+
+    every = [*left, *protected]
+    return over_limits(ordered, every, policies, ground.policy, ground.rooms, considered, [*gone, *going])
 
 
 def _decide(
@@ -261,17 +278,18 @@ def _decide(
             detail = f"for {environment.device}, which this host has not had since {since:%Y-%m-%d}"
             return Evict(one, EvictReason.GONE, detail)
     limit = ground.policy_of(one.entry.id.store).max_unused
-    if EvictReason.UNUSED in considered and limit is not None and not ground.upheld(one) and ground.knows_use(one):
+    if EvictReason.UNUSED in considered and limit is not None:
         idle = (ground.now - one.last_used).total_seconds()
-        if idle > limit:
-            detail = f"not used for {idle / 86400:.0f} days, since {one.last_used:%Y-%m-%d}"
-            return Evict(one, EvictReason.UNUSED, detail)
+        if idle > limit and not ground.upheld(one) and ground.knows_use(one):
+            used = one.last_used
+            day = f"{used.year}-{used.month:02}-{used.day:02}"  # strftime would take most of the decision's time
+            return Evict(one, EvictReason.UNUSED, f"not used for {idle / 86400:.0f} days, since {day}")
     return None
 
 
-def _age(one: IndexedEntry) -> tuple[datetime, str, str]:
+def _age(one: IndexedEntry) -> tuple[datetime, str, Path]:
     """Order entries by last use, the oldest first; those of one moment by where they are."""
-    return (one.last_used, str(one.entry.id.store.root), one.entry.id.key)
+    return (one.last_used, one.entry.id.key, one.entry.id.store.root)
 
 
 # -- older drivers ------------------------------------------------------------------------------------------------
