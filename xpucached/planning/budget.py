@@ -61,13 +61,14 @@ def worth(
     rate = rates[len(rates) // 2] if rates else _RATE
 
     def value(one: IndexedEntry) -> float:
-        cost = one.cost
+        entry, cost = one.entry, one.cost
+        size = entry.allocated or 1
         if cost is None:
             # What has no image of its own (run-time compiled) is reckoned by its files.
-            cost = rate * (one.entry.image_size or one.entry.allocated)
-        idle = max(0.0, (now - one.last_used).total_seconds())
-        likelihood = math.exp2(-idle / _HALF) * (1.0 if usable(one) else _ABSENT)
-        return cost * likelihood / max(1, one.entry.allocated)
+            cost = rate * (entry.image_size or entry.allocated)
+        idle = (now - one.last_used).total_seconds()
+        worth = cost / size if idle <= 0 else cost / size * math.exp2(-idle / _HALF)
+        return worth if usable(one) else worth * _ABSENT
 
     return value
 

@@ -244,14 +244,18 @@ def _over(
     stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
     policies = {store: ground.policy_of(store) for store in stores.values()}
 
-    def ordered() -> list[IndexedEntry]:
-        value = worth((*left, *protected), ground.now, ground.usable)
-        return sorted(
-            (one for one in left if not ground.upheld(one)),
-            key=lambda one: (ground.needed(one), value(one), *_age(one)),
-        )
-
     every = [*left, *protected]
+
+    def ordered() -> list[IndexedEntry]:
+        value = worth(every, ground.now, ground.usable)
+        rows = [
+            (bool(one.models) and ground.needed(one), value(one), *_age(one), number)
+            for number, one in enumerate(left)
+            if not ground.upheld(one)
+        ]
+        rows.sort()
+        return [left[row[-1]] for row in rows]
+
     return over_limits(ordered, every, policies, ground.policy, ground.rooms, considered, [*gone, *going])
 
 
