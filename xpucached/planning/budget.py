@@ -104,8 +104,11 @@ def over_limits(
     stores: dict[int, Store] = {}
     for one in every:
         # The entries share their few stores: to hash each one's path would take longer than all the rest.
-        sizes[id(one.entry.id.store)] += one.entry.allocated
-        stores[id(one.entry.id.store)] = one.entry.id.store
+        store = one.entry.id.store
+        number = id(store)
+        if number not in stores:
+            stores[number] = store
+        sizes[number] += one.entry.allocated
     held: defaultdict[Store, int] = defaultdict(int)
     for number, store in stores.items():
         held[store] += sizes[number]
@@ -124,8 +127,9 @@ def over_limits(
         for one in order or ():
             if excess <= 0:
                 break
-            if id(one.entry.id.store) in mine and id(one) not in taken and one.entry.allocated > 0:
-                excess -= one.entry.allocated
+            entry = one.entry
+            if entry.allocated > 0 and id(entry.id.store) in mine and id(one) not in taken:
+                excess -= entry.allocated
                 taken[id(one)] = Evict(one, pool.reason, pool.detail)
     return list(taken.values())
 

@@ -198,7 +198,7 @@ class _Ground:
         born = entry.created if entry.created <= self.now else one.first_seen
         if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
             return True
-        if not self.usable(one) or _flawed(one):
+        if not one.models or not self.usable(one) or _flawed(one):
             return False
         return any(name in self.models and self.models[name].pinned for name in one.models)
 
