@@ -123,6 +123,8 @@ def test_a_driver_that_is_not_installed_yet_is_ready_when_it_is(
     root = tmp_path / "cache"
     truth, made, _ = checksum_and_trace(first, first, workload, root)
     driven(replayer, first, tmp_path / "driver", f"[stores]\npaths = ['{root}']\n")
+    # As in a shell with oneAPI's variables: the installed driver must not be asked along with the unpacked one.
+    replayer.variables = {"OCL_ICD_FILENAMES": str(first.driver)}
     replayer.start()
     planned = replayer.ctl("replay", "--driver-root", str(second.root), "--dry-run").stdout
     assert f"would rebuild {made} entries" in planned

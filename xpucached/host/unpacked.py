@@ -125,7 +125,8 @@ def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tu
         backends.append("level-zero")
         theirs["ZE_ENABLE_ALT_DRIVERS"] = os.fspath(level_zero)
     # One loader reads the first two variables, another the third; the folder holds what is in the third.
-    theirs.pop("OCL_ICD_FILENAMES", None)
+    # Empty and not left out: our own environment may name the installed driver there, and children begin with that.
+    theirs["OCL_ICD_FILENAMES"] = ""
     theirs["OCL_ICD_VENDORS"] = theirs["OPENCL_VENDOR_PATH"] = os.fspath(vendors)
     before = [one for one in variables.get("LD_LIBRARY_PATH", "").split(":") if one]
     theirs["LD_LIBRARY_PATH"] = ":".join((*map(os.fspath, homes), *before))
