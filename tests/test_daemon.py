@@ -309,6 +309,27 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
 
 @pytest.mark.runtime
 @pytest.mark.timeout(120)
+def test_driver_that_the_daemons_own_variables_name_is_watched(
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    link = tmp_path / "driver"
+    switch(link, runtime("rt2025.2"))
+    variables = {
+        "LD_LIBRARY_PATH": str(runtime("rt2025.2").lib),
+        "OCL_ICD_FILENAMES": str(link / "libintelocl.so"),
+    }
+    with daemon(home, short_dir, **variables) as one:
+        one.configure("[schedule]\nsettle = '0.2s'\n")
+        one.start()
+        one.until(lambda: str(link / "libintelocl.so") in {file["path"] for file in one.ask("devices")["driver"]})  # type: ignore[attr-defined]
+        before = one.ask("devices")["environments"]
+        switch(link, runtime("drv2025.3"))
+        one.until(lambda: one.ask("status")["changes"] != [])
+        assert one.ask("devices")["environments"] != before
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.3", "rt2026.2"])
 def test_every_runtimes_trace_is_understood(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, name: str

@@ -239,7 +239,7 @@ class Daemon:
 
     async def _watch(self) -> None:
         stores = [status.store.root for status in await self._service.stores()]
-        drivers = await asyncio.to_thread(host.watched, self._settings.variables)
+        drivers = await asyncio.to_thread(host.watched, {**os.environ, **self._settings.variables})
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.watch, stores, drivers, models)

@@ -85,7 +85,8 @@ class Observing:
         """Look at the host; ask the driver only if its files changed since it last answered."""
         variables = self.settings.variables
         now = self.clock()
-        files = await asyncio.to_thread(host.driver_files, variables)
+        # The drivers are asked with our own variables below these, so the files are those that they name together.
+        files = await asyncio.to_thread(host.driver_files, {**self._base, **variables})
         old = self._host
         same = (
             old is not None
