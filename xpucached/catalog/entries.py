@@ -129,7 +129,7 @@ def one(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
         raise RequestError("an entry's reference is missing")
     rows = connection.execute(_SELECT.where(*_begins(ref)).order_by(_E.ref, _E.id).limit(_LISTED + 1)).all()
     if not rows:
-        raise NotFound(f"no such entry: {ref}", hint="`ls` shows the references of all entries")
+        raise NotFound(f"no entry {ref}", hint="see: xpucachectl ls")
     if len(rows) > 1:
         listed = ", ".join(row.ref for row in rows[:_LISTED]) + (" …" if len(rows) > _LISTED else "")
         raise RequestError(f"{ref} is the beginning of several references: {listed}", hint="give more digits")

@@ -31,7 +31,7 @@ def one(connection: sa.Connection, name: ModelName) -> Model:
     """Give a model."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name)).first()
     if row is None:
-        raise NotFound(f"no such model: {name}", hint="`model list` shows all models")
+        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
     return _value(row)
 
 
@@ -50,7 +50,7 @@ def whole(connection: sa.Connection, name: ModelName) -> Model | None:
 def remove(connection: sa.Connection, name: ModelName) -> None:
     """Forget a model."""
     if connection.execute(sa.delete(MODELS).where(MODELS.c.name == name)).rowcount == 0:
-        raise NotFound(f"no such model: {name}", hint="`model list` shows all models")
+        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
 
 
 def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:

@@ -49,7 +49,7 @@ _LOST_DETAIL: Final = "the daemon ended while it ran"
 def begin(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
     """Note that a run of the model begins, with the workload that it is given with."""
     if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model.name)).first() is None:
-        raise NotFound(f"no such model: {model.name}", hint="`model list` shows all models")
+        raise NotFound(f"no model {model.name}", hint="see: xpucachectl model list")
     number = connection.execute(
         sa.insert(RUNS)
         .values(
