@@ -250,7 +250,8 @@ def _events(desk: Desk) -> int:
     since = desk.options.since
     if not desk.options.follow:
         return desk.show(
-            api.ListEvents(since=since), lambda value, _look: "\n".join(render.event(one) for one in value)
+            api.ListEvents(since=since),
+            lambda value, _look: "\n".join(render.event(one) for one in value) or "no events",
         )
     for line in desk.client.follow(since):
         # One object a line, without the envelope: it is the stream as it comes.

@@ -85,7 +85,7 @@ def status(value: Status, look: Look) -> str:
         parts.append(section("Models", models(value.models, look), look))
     if value.problems:
         parts.append(section("Problems", problems(value.problems, look), look))
-    running = [one for one in value.jobs if one.state in {JobState.QUEUED, JobState.RUNNING}]
+    running = [one for one in value.jobs if one.state in _UNDER_WAY]
     if running:
         parts.append(section("Jobs", jobs(running, look), look))
     return "\n\n".join(parts)
@@ -365,10 +365,10 @@ def run(one: Run, look: Look) -> str:
     ]
     text = facts(pairs, look)
     if len(one.trials) > 1 or any(each.figures or each.evidence for each in one.trials):
-        text += "\n" + trials(one.trials, look)
+        text += "\n\n" + trials(one.trials, look)
     if one.output:
         lines = "\n".join(f"  {safe(line)}" for line in one.output.splitlines())
-        text += "\n" + section("Output", lines, look)
+        text += "\n\n" + section("Output", lines, look)
     return text
 
 
@@ -401,6 +401,7 @@ def runs(values: Sequence[Run], look: Look) -> str:
 
 # -- jobs and events ------------------------------------------------------------------------------------------------
 
+_UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
 _JOB_COLOURS: Final[Mapping[JobState, Colour]] = {
     JobState.QUEUED: Colour.DIM,
     JobState.RUNNING: Colour.YELLOW,
@@ -428,7 +429,7 @@ def jobs(values: Sequence[Job], look: Look) -> str:
             Cell(one.state, _JOB_COLOURS[one.state]),
             f"{one.progress.done}/{one.progress.total}" if one.progress.total else "-",
             age(one.created, look.now),
-            one.error.message if one.error else one.progress.detail,
+            one.error.message if one.error else one.progress.detail if one.state in _UNDER_WAY else "",
         ]
         for one in values
     ]

@@ -48,7 +48,7 @@ def trash_report(report: TrashReport, look: Look) -> str:
         lines.append(f"{word}  {one.ref}  {plain(one.detail or one.key or '')}")
     if report.dropped:
         lines.append(f"{len(report.dropped)} gone for good, freed {size(report.freed)}")
-    return "\n".join(lines) or "nothing in the trash"
+    return "\n".join(lines) or "nothing in the trash can come back or go"
 
 
 def verification(report: VerifyReport, look: Look) -> str:
@@ -64,9 +64,9 @@ def verification(report: VerifyReport, look: Look) -> str:
         ]
         for one in report.findings
     ]
-    looked = (
-        f"looked at {count(report.entries, 'entry')} in {count(report.stores, 'store')} in {seconds(report.seconds)}"
-    )
+    # The doctor reads no entries: it looks at the stores as a whole.
+    entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
+    looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
     if not rows:
         return f"{looked}: nothing is wrong"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")

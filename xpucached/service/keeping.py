@@ -98,7 +98,11 @@ class Keeping:
         back = [EntryId(stores[one.ref], one.key) for one in restored if one.key is not None]
         await asyncio.to_thread(observing.catalog.note_restored, back, observing.clock())
         if back:
-            observing.events.post("restored", f"{len(back)} entries are back", {"restored": str(len(back))})
+            observing.events.post(
+                "restored",
+                "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
+                {"restored": str(len(back))},
+            )
         return TrashReport(tuple(restored))
 
     def emptying(self, refs: Sequence[str]) -> Callable[[Handle], Awaitable[TrashReport]]:
