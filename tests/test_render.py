@@ -291,3 +291,29 @@ def test_an_event_does_not_say_things_twice() -> None:
     line = render.event(Event(1, doors.NOW, "run-finished", "net: warmed in 1.4 s", fields))
 
     assert line.endswith("run-finished: net: warmed in 1.4 s run=1")
+
+
+def test_sentences_end_between_words_where_the_terminal_does() -> None:
+    narrow = Look(doors.NOW, 30)
+    sentence = "one of three models is cold; run: xpucachectl prewarm --stale --and --more"
+    folded = text.fold(sentence, narrow, 4)
+    assert folded.splitlines()[:2] == ["one of three models is", "    cold; run:"]
+    assert folded.splitlines()[2:] == ["    xpucachectl prewarm --stale --and --more"]
+    assert " ".join(folded.split()) == sentence
+    assert text.fold(sentence, Look(doors.NOW)) == sentence
+    shown = text.facts(
+        [("state", "as cold as it can be here"), ("command", "python3 app.py --once")],
+        Look(doors.NOW, 20),
+        whole=("command",),
+    )
+    assert shown.splitlines() == [
+        "state    as cold as",
+        "         it can be",
+        "         here",
+        "command  python3 app.py --once",
+    ]
+
+
+def test_references_are_never_cut() -> None:
+    shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], Look(doors.NOW, 20))
+    assert shown.splitlines()[1] == "0123456789ab  a lon…"

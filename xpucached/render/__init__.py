@@ -14,7 +14,21 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreState, Verdict, Warmth
 from xpucached.render import keeping
 from xpucached.render.keeping import trash as trash
-from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, safe, seconds, section, size, table
+from xpucached.render.text import (
+    Cell,
+    Colour,
+    age,
+    count,
+    facts,
+    fits,
+    fold,
+    plain,
+    safe,
+    seconds,
+    section,
+    size,
+    table,
+)
 from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:
@@ -61,7 +75,7 @@ _WARMTHS: Final[Mapping[Warmth, Colour]] = {
 
 def status(value: Status, look: Look) -> str:
     """Write how the host stands: first the sentence, then what it rests on."""
-    parts = [look.paint(plain(value.sentence), _VERDICTS[value.verdict])]
+    parts = [look.paint(fold(plain(value.sentence), look), _VERDICTS[value.verdict])]
     figures = f"{count(value.entries, 'entry')}, {size(value.allocated)}"
     if value.flawed:
         figures += f", {value.flawed} flawed"
@@ -102,9 +116,9 @@ def problems(values: Iterable[Problem], look: Look) -> str:
     lines: list[str] = []
     for one in values:
         subject = f"{one.subject}: " if one.subject and one.subject not in one.message else ""
-        lines.append(f"{look.paint('!', Colour.RED)} {plain(subject + one.message)} ({one.code})")
+        lines.append(f"{look.paint('!', Colour.RED)} {fold(f'{plain(subject + one.message)} ({one.code})', look, 2)}")
         if one.hint:
-            lines.append(f"  {plain(one.hint)}")
+            lines.append(f"  {fold(plain(one.hint), look, 2)}")
     return "\n".join(lines)
 
 
@@ -330,7 +344,7 @@ def model(value: ModelStatus, look: Look) -> str:
         ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
-    parts = [facts(pairs, look)]
+    parts = [facts(pairs, look, whole=("command", "directory"))]
     if workload.variables:
         lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
         parts.append(section("Variables", "\n".join(lines), look))
@@ -464,8 +478,9 @@ def prewarming(report: PrewarmReport, look: Look) -> str:
     lines: list[str] = []
     for one in report.runs:
         outcome = _outcome(one)
-        detail = f": {plain(one.detail)}" if one.detail else ""
-        lines.append(f"{look.paint(plain(outcome.text), outcome.colour)}  {plain(one.model)}{detail}")
+        detail = f": {one.detail}" if one.detail else ""
+        said = fold(plain(one.model + detail), look, len(plain(outcome.text)) + 2)
+        lines.append(f"{look.paint(plain(outcome.text), outcome.colour)}  {said}")
     lines += [f"{look.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
     lines += [
         f"{look.paint('not now', Colour.YELLOW)}  {plain(one.model)}: {plain(one.why)}" for one in report.deferred

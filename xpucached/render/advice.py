@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Figure, Safety, Warmth
-from xpucached.render.text import Cell, Colour, age, facts, plain, seconds, section, size, table
+from xpucached.render.text import Cell, Colour, age, count, facts, fold, plain, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +34,13 @@ def why(value: Diagnosis, look: Look) -> str:
 
 
 def _finding(one: Finding, look: Look) -> str:
-    text = f"{look.paint('!', Colour.YELLOW)} {plain(one.message)} ({one.cause})"
+    text = f"{look.paint('!', Colour.YELLOW)} {fold(f'{plain(one.message)} ({one.cause})', look, 2)}"
     return f"{text}\n  {plain(one.command)}" if one.command else text
 
 
 def _assay(one: Assay, look: Look) -> str:
-    return f"{plain(str(one.library))}: {look.paint(one.safety, _SAFETIES[one.safety])}\n  {plain(one.evidence)}"
+    verdict = look.paint(one.safety, _SAFETIES[one.safety])
+    return f"{plain(str(one.library))}: {verdict}\n  {fold(plain(one.evidence), look, 2)}"
 
 
 def history(values: Sequence[Baseline], look: Look) -> str:
@@ -72,7 +73,11 @@ def usual(values: Sequence[Baseline], look: Look) -> str:
             (
                 f"{one.variant}, {one.figure}",
                 f"{_figure(one.figure, one.newest)}"
-                + (f", usually {_figure(one.figure, one.median)} ({one.samples - 1} runs)" if one.samples > 1 else "")
+                + (
+                    f", usually {_figure(one.figure, one.median)} ({count(one.samples - 1, 'run')})"
+                    if one.samples > 1
+                    else ""
+                )
                 + (": worse" if one.worse else ""),
             )
             for one in values

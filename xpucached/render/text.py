@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
 
@@ -152,6 +152,9 @@ class Cell:
 # Narrower than this a column says nothing any more.
 _NARROWEST: Final = 6
 
+# References are there to be copied: they are never cut.
+_WHOLE: Final = "REF"
+
 
 def table(
     heads: Sequence[str],
@@ -183,8 +186,12 @@ def table(
                 index = heads.index(head)
                 over = sum(widths) + 2 * (len(widths) - 1) - look.width
                 widths[index] = min(widths[index], max(narrow, widths[index] - max(over, 0)))
-        while sum(widths) + 2 * (len(widths) - 1) > look.width and max(widths) > _NARROWEST:
-            widths[widths.index(max(widths))] -= 1
+        giving = [index for index, head in enumerate(heads) if head != _WHOLE]
+        while sum(widths) + 2 * (len(widths) - 1) > look.width:
+            widest = max(giving, key=widths.__getitem__, default=None)
+            if widest is None or widths[widest] <= _NARROWEST:
+                break
+            widths[widest] -= 1
     aligned, kept = frozenset(right.split()), frozenset(paths.split())
     written: list[str] = []
     for line in lines:
@@ -210,11 +217,34 @@ def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
     return [max(map(cells, column)) for column in zip(*([one.text for one in line] for line in lines), strict=True)]
 
 
-def facts(pairs: Iterable[tuple[str, str]], look: Look) -> str:
-    """Write names and values, one pair a line; pairs without a value are left out."""
+def fold(text: str, look: Look, indent: int = 0) -> str:
+    """Break a sentence between words where the terminal ends; its first line begins after ``indent`` columns, too.
+
+    A command of ours in it stays in one line, so that it can be copied, and so does a word that is too long.
+    """
+    if look.width is None or indent + cells(text) <= look.width:
+        return text
+    before, command, after = text.partition("xpucachectl ")
+    lines = [""]
+    for word in [*before.split(), *([command + after] if command else [])]:
+        if lines[-1] and indent + cells(lines[-1]) + 1 + cells(word) > look.width:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return f"\n{' ' * indent}".join(lines)
+
+
+def facts(pairs: Iterable[tuple[str, str]], look: Look, *, whole: Container[str] = ()) -> str:
+    """Write names and values, one pair a line; pairs without a value are left out.
+
+    Those that ``whole`` names are for copying: they are not broken where the terminal ends.
+    """
     shown = [(name, plain(text)) for name, text in pairs if text]
     width = max((len(name) for name, _ in shown), default=0)
-    return "\n".join(f"{look.paint(name.ljust(width), Colour.DIM)}  {text}" for name, text in shown)
+    return "\n".join(
+        f"{look.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, look, width + 2)}"
+        for name, text in shown
+    )
 
 
 def section(title: str, body: str, look: Look) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xpucached.domain import Loader, Outcome, RanOn
-from xpucached.render.text import Cell, Colour, plain, seconds, section, size, table
+from xpucached.render.text import Cell, Colour, count, fold, plain, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def exercise(one: Exercise) -> Iterator[tuple[str, str]]:
         yield "loader", f"{one.loader} {one.target}"
         yield "python", one.python
         yield "inputs", one.inputs
-        yield "used", f"{one.steps} times a pass{', through torch.compile' if one.compile else ''}"
+        yield "used", f"{count(one.steps, 'time')} a pass{', through torch.compile' if one.compile else ''}"
     yield "device", f"{one.device}{', required' if one.require_device else ''}"
     yield "precisions", ", ".join(one.precisions)
     yield "shapes", " ".join(one.shapes)
@@ -58,7 +58,7 @@ def trials(values: Sequence[Trial], look: Look) -> str:
     text = section("Variants", table(heads, rows, look, right="COLD WARM STEADY"), look)
     for one in values:
         for line in one.evidence:
-            text += f"\n  {plain(one.variant.label)}: {plain(line)}"
+            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', look, 2)}"
     return text
 
 
