@@ -204,7 +204,7 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     )
     verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
     one = verb("restore", "bring entries back", trash, "trash restore")
-    one.add_argument("refs", nargs="*", metavar="REF", help="as trash list shows it; its beginning is enough")
+    one.add_argument("refs", nargs="*", metavar="REF", help="as evict or trash list shows it; its beginning is enough")
     one.add_argument("--all", action="store_true", help="everything that is whole")
     _waits(one)
     one = verb("empty", "let go for good", trash, "trash empty")

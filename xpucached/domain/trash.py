@@ -45,6 +45,7 @@ class Restored:
     ref: TrashRef
     key: EntryKey | None  #: where it is now; None if it could not come back
     detail: str = ""
+    entry: EntryRef | None = None  #: what it is called there
 
 
 class DropReason(StrEnum):

@@ -512,8 +512,10 @@ def eviction(report: EvictionReport, look: Look) -> str:
         exactly = f"\nexactly this: xpucachectl evict --plan {report.plan_id}" if report.plan_id else ""
         return f"{text}\n{goes}{exactly}"
     left = f", {len(busy)} busy and left" if busy else ""
-    trashed = f" ({size(report.trashed)} of it in the trash)" if report.trashed else ""
-    return f"{text}\nevicted {count(len(gone), 'entry')} and freed {size(report.freed)}{trashed}{left}, {kept}"
+    away = max(0, report.freed - report.trashed)
+    freed = f" and freed {size(away)}" if away or not report.trashed else ""
+    trashed = f", {size(report.trashed)} {'of it' if away else 'all'} still in the trash" if report.trashed else ""
+    return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}, {kept}"
 
 
 def replay(report: ReplayReport, look: Look) -> str:

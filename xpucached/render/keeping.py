@@ -45,7 +45,7 @@ def trash_report(report: TrashReport, look: Look) -> str:
     for one in report.restored:
         back = one.key is not None
         word = look.paint("back" if back else "left", Colour.GREEN if back else Colour.YELLOW)
-        lines.append(f"{word}  {one.ref}  {plain(one.detail or one.key or '')}")
+        lines.append(f"{word}  {one.entry or one.ref}  {plain(one.detail or one.key or '')}")
     if report.dropped:
         lines.append(f"{len(report.dropped)} gone for good, freed {size(report.freed)}")
     return "\n".join(lines) or "nothing in the trash can come back or go"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xpucached import hands, host, planning
@@ -57,11 +58,16 @@ class Keeping:
     # -- back, and away -------------------------------------------------------------------------------------------
 
     async def _named(self, refs: Sequence[str]) -> tuple[Trashed, ...]:
-        """Give those whose refs begin so.  Raises `NotFound` for one that is not there."""
+        """Give those whose refs begin so, or those of the entries that they were.
+
+        Raises `NotFound` for one that is not there.
+        """
         everything = await self.all()
         found: dict[TrashRef, Trashed] = {}
         for ref in refs:
             some = [one for one in everything if one.ref.startswith(ref)]
+            if not some:
+                some = [one for one in everything if EntryId(one.store, one.key).ref.startswith(ref)]
             if len(some) != 1:
                 several = "several things" if some else "nothing"
                 raise NotFound(f"{several} in the trash begins with {ref!r}", hint="see: xpucachectl trash list")
@@ -95,7 +101,8 @@ class Keeping:
         stores = {one.ref: one.store for one in wanted}
         if wanted:
             await observing.scan_stores(frozenset(store.root for store in stores.values()))
-        back = [EntryId(stores[one.ref], one.key) for one in restored if one.key is not None]
+        places = {one.ref: EntryId(stores[one.ref], one.key) for one in restored if one.key is not None}
+        back = list(places.values())
         await asyncio.to_thread(observing.catalog.note_restored, back, observing.clock())
         if back:
             observing.events.post(
@@ -103,7 +110,9 @@ class Keeping:
                 "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
                 {"restored": str(len(back))},
             )
-        return TrashReport(tuple(restored))
+        return TrashReport(
+            tuple(replace(one, entry=places[one.ref].ref) if one.ref in places else one for one in restored)
+        )
 
     def emptying(self, refs: Sequence[str]) -> Callable[[Handle], Awaitable[TrashReport]]:
         """Give the work of a job: let these go for good, or everything."""
