@@ -124,8 +124,8 @@ class Verifying:
         if fix:
             # What was only hidden by what went is whole now, and nobody has to do anything about it.
             still = {(one.entry.id, one.entry.flaw) for one in await asyncio.to_thread(self._remedies, roots)}
-            for key, one in list(findings.items()):
-                if one.ref is not None and one.action is MendAction.LEAVE and key not in still:
+            for key, finding in list(findings.items()):
+                if finding.ref is not None and finding.action is MendAction.LEAVE and key not in still:
                     del findings[key]
         if fix and (mended := sum(one.done for one in findings.values())):
             self._observing.events.post("mended", f"{mended} flaws are mended", {"mended": str(mended)})
