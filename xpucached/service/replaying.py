@@ -246,7 +246,8 @@ class Replaying:
             skipped=dict(tally.skipped),
             seconds=time.monotonic() - began,
             compile_seconds=tally.compile_seconds,
-            share=_share(there, len(tally.failures) + sum(tally.skipped.values())),
+            # What was not even tried, because the disk was full, is missing as well.
+            share=_share(there, plan.covered + len(plan.rebuild) + sum(plan.skipped.values()) - there),
             confirmed=confirmed,
             into=wish.into,
             failures=tuple(tally.failures[:_MOST_WORDS]),
@@ -347,8 +348,9 @@ class Replaying:
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
-            if isinstance(error, OSError):
-                self._observing.troubles.failed(bench.wish.into or entry.id.store.root, error)
+            if isinstance(error, OSError) and bench.wish.into is None:
+                # Of a place that is no store of ours nobody would ever find out that it is well again.
+                self._observing.troubles.failed(entry.id.store.root, error)
             with tally.lock:
                 tally.failures.append(f"{entry.id.ref}: {error}")
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -357,7 +359,8 @@ class Replaying:
             return
         finally:
             bench.waiting.release()
-        self._observing.troubles.worked(bench.wish.into or entry.id.store.root)
+        if bench.wish.into is None:
+            self._observing.troubles.worked(entry.id.store.root)
         with tally.lock:
             tally.compile_seconds += seconds
             tally.rebuilt += key is not None
