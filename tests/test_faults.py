@@ -223,6 +223,27 @@ def test_a_replay_that_cannot_write_is_named_and_goes_on_later(
     assert "Traceback" not in struck.log.read_text()
 
 
+@pytest.mark.runtime
+def test_a_place_of_its_own_that_is_full_is_told_once(
+    struck: Daemon, strike: Faults, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    root, into = tmp_path / "cache", tmp_path / "into"
+    into.mkdir()
+    command: list[str | Path] = [first.python, "-W", "ignore", workload, "small"]
+    subprocess.run(command, env=first.environment(root), check=True, capture_output=True)
+    drive = f"variables = {{ OCL_ICD_FILENAMES = '{second.driver}', LD_LIBRARY_PATH = '{second.lib}:{first.lib}' }}"
+    struck.configure(f"[stores]\npaths = ['{root}']\n[schedule]\nreplay = false\nevict = false\n[driver]\n{drive}\n")
+    struck.start()
+    strike.fail(into, errno.ENOSPC, Calls.CHANGES)
+    report = struck.ask("replay", "--into", str(into))["replay"]
+    assert strike.stop() > 0
+
+    # All that is wanted is missing, tried or not; and it is no store of ours, whose state the status would show.
+    assert report["share"] == 0  # type: ignore[index]
+    assert not {code for code in problems(struck) if code.startswith("store-")}
+
+
 MOUNTED = """
 import os, subprocess, sys, time
 from pathlib import Path

@@ -98,6 +98,83 @@ def test_another_source_in_the_leaf_gets_the_next_slot(host: Daemon, sycl_store:
     assert not list(slot.leaf.glob("*.lock"))
 
 
+def test_what_comes_back_can_be_read_where_only_an_access_time_was_left(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1k", age=40 * DAY)
+    aged(slot, 40)
+    host.start()
+    host.ctl("evict")
+    slot.leaf.mkdir(parents=True)
+    slot.access_time.write_text("1700000000000000000")
+
+    host.ctl("trash", "restore", "--all")
+
+    # In slot 1 it would be behind a gap: no program looks there.
+    assert {path.name for path in slot.leaf.iterdir()} >= {"0.bin", "0.src"}
+    assert [row["flaw"] for row in host.rows("ls")] == [None]
+
+
+def test_nothing_comes_back_behind_a_lock_without_files(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1k", age=40 * DAY)
+    aged(slot, 40)
+    host.start()
+    host.ctl("evict")
+    slot.leaf.mkdir(parents=True)
+    slot.take_lock(age=3600)
+
+    told = host.ctl("trash", "restore", "--all", check=65)
+
+    assert "has left its lock there" in told.stdout
+    assert len(host.rows("trash", "list")) == 1
+    host.ctl("verify", "--fix")
+    host.ctl("trash", "restore", str(next(r["ref"] for r in host.rows("trash", "list") if not r["quarantined"])))
+    assert slot.bin.exists()
+
+
+def test_what_was_damaged_in_the_trash_stays_there(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1k", age=40 * DAY)
+    aged(slot, 40)
+    host.start()
+    host.ctl("evict")
+    (row,) = host.rows("trash", "list")
+    os.truncate(sycl_store.root / ".xpucached.trash" / str(row["ref"]) / "leaf" / "0.bin", 20)
+
+    told = host.ctl("trash", "restore", str(row["ref"]), check=65)
+
+    assert "not the one that was put here" in told.stdout
+    assert files(sycl_store.root) == {}
+
+
+def test_a_good_one_in_the_trash_outlives_a_damaged_one_in_its_place(host: Daemon, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add("_ZTS1k", age=40 * DAY)
+    aged(slot, 40)
+    host.start()
+    host.ctl("evict")
+    ref = str(host.rows("trash", "list")[0]["ref"])
+    # A program that compiles it again on a full disk leaves it cut short.
+    again = sycl_store.add("_ZTS1k", age=40 * DAY)
+    again.cut(again.bin, 20)
+
+    told = host.ctl("trash", "restore", ref, check=65)
+
+    assert "verify --fix" in told.stdout
+    host.ctl("verify", "--fix")
+    host.ctl("trash", "restore", ref)
+    assert [row["flaw"] for row in host.rows("ls")] == [None]
+
+
+def test_an_access_time_alone_is_no_intermediate_code(host: Daemon, sycl_store: SyclStore) -> None:
+    place = sycl_store.add_intermediate(age=40 * DAY)
+    content = (place / "ir.bin").read_bytes()
+    host.start()
+    host.ctl("evict", str(host.rows("ls")[0]["ref"]))
+    place.mkdir(parents=True)
+    (place / "ir_access_time.txt").write_text("1700000000000000000")
+
+    host.ctl("trash", "restore", "--all")
+
+    assert (place / "ir.bin").read_bytes() == content
+
+
 def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(host: Daemon, sycl_store: SyclStore) -> None:
     old = aged(sycl_store.add("_ZTS1a", age=40 * DAY), 40)
     host.start()
@@ -146,6 +223,18 @@ def test_verify_mends_and_quarantines(host: Daemon, sycl_store: SyclStore) -> No
     assert "quarantine" in refused.stderr + refused.stdout
     host.ctl("trash", "empty")
     assert host.rows("trash", "list") == []
+
+
+def test_what_was_hidden_by_what_is_mended_is_not_left(host: Daemon, sycl_store: SyclStore) -> None:
+    cut = sycl_store.add("_ZTS1a")
+    cut.cut(cut.bin, 20)
+    sycl_store.add("_ZTS1a", slot=1)
+    host.start()
+
+    found = host.ctl("verify", "--fix")
+
+    assert "1 found, 1 mended" in found.stdout
+    assert "shadowed" not in found.stdout
 
 
 def test_a_program_that_changed_is_an_alarm(host: Daemon, sycl_store: SyclStore) -> None:

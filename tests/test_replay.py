@@ -21,7 +21,7 @@ from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
 from xpucached import host
 from xpucached.dispatch import Dispatch, building
-from xpucached.dispatch.building import BuildFailed, BuildHung
+from xpucached.dispatch.building import BuildFailed, BuildHung, NoCompiler
 from xpucached.domain import (
     Entry,
     EntryId,
@@ -313,7 +313,7 @@ def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[st
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     builder = Dispatch(os.environ, "test").builder(NEW, variables)
     ident = EntryId(STORE, EntryKey("0"))
-    with pytest.raises(BuildFailed, match="no OpenCL device is"):
+    with pytest.raises(NoCompiler, match="no OpenCL device is"):
         builder.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
 
 
@@ -362,6 +362,37 @@ def test_a_driver_change_is_replayed_and_proven(
     job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
     report = replayer.ask("jobs", str(job["id"]))["replay"]
     assert (report["rebuilt"], report["failed"]) == (entries, 0)  # type: ignore[index]
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(180)
+def test_a_driver_that_is_away_finds_no_entry_guilty(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link, root = tmp_path / "driver", tmp_path / "cache"
+    checksum_and_trace(first, first, workload, root)
+    driven(replayer, first, link, f"[stores]\npaths = ['{root}']\n")
+    with replayer.config.open("a") as file:
+        file.write("replay = false\n")
+    switch(link, second)
+    replayer.start()
+    entries = len(replayer.rows("ls"))
+    command = [*replayer.client, "replay"]
+    begun = subprocess.Popen(command, env=replayer.environment, stdout=subprocess.PIPE, text=True)
+    replayer.until(lambda: any("asking the SYCL" in str(one["progress"]) for one in replayer.rows("jobs")))
+    # A package manager takes the old one away before it puts the same one there again.
+    link.unlink()
+    told, _ = begun.communicate()
+    switch(link, second)
+    stamped = [event for event in replayer.rows("events") if event["topic"] == "replayed"]
+    assert stamped, told
+
+    replayer.until(lambda: "no-opencl-driver" not in str(replayer.ask("status")["problems"]))
+    report = replayer.ask("replay")["replay"]
+
+    assert report["skipped"] == {}  # type: ignore[index]
+    assert len(replayer.rows("ls", "--driver", "current")) == entries
 
 
 @pytest.mark.runtime

@@ -39,6 +39,10 @@ class BuildHung(BuildFailed):
     """A compiler took too long."""
 
 
+class NoCompiler(BuildFailed):
+    """No compiler could be started, which says nothing about a recipe: the driver was away, or there was no room."""
+
+
 class Builder:
     """A compiler in a child of its own, started again when a recipe has crashed it.  Used from one thread."""
 
@@ -57,12 +61,15 @@ class Builder:
         self._answers = -1
 
     def build(self, recipe: Recipe, cancel: threading.Event, limit: float = 300.0) -> tuple[bytes, float]:
-        """Compile within ``limit`` seconds: the binary, and the seconds it took.  Raises `BuildFailed`, `BuildHung`."""
+        """Compile within ``limit`` seconds: the binary, and the seconds it took.
+
+        Raises `BuildFailed`, and of its kinds `BuildHung` and `NoCompiler`.
+        """
         if self._child is None:
             self._start(cancel)
         child = self._child
         if child is None or child.stdin is None:
-            raise BuildFailed("the compiler could not be started")
+            raise NoCompiler("the compiler could not be started")
         head = json.dumps({"id": 1, "options": len(recipe.options), "image": len(recipe.image)}).encode()
         try:
             child.stdin.write(head + b"\n" + recipe.options + recipe.image)
@@ -98,7 +105,10 @@ class Builder:
     def _start(self, cancel: threading.Event) -> None:
         one = self._environment
         backend = "level-zero" if "level-zero" in one.platform.lower() else "opencl"
-        reading, writing = os.pipe()
+        try:
+            reading, writing = os.pipe()
+        except OSError as error:
+            raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
         command = [*self._command, "-B", "-m", "xpucached.builder", "--backend", backend, "--fd", str(writing)]
         command += ["--memory", str(_MEMORY)]
         command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
@@ -114,19 +124,19 @@ class Builder:
             )
         except OSError as error:
             os.close(reading)
-            raise BuildFailed(f"the compiler could not be started: {error.strerror}") from error
+            raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
         finally:
             os.close(writing)
         self._answers = reading
         children.be_polite(self._child.pid)
         try:
             ready = self._line(cancel, _START)
-        except BuildFailed:
+        except BuildFailed as error:
             self.close()
-            raise
+            raise NoCompiler(str(error)) from error
         if ready.get("ready") is not True:
             self.close()
-            raise BuildFailed(str(ready.get("error", "the compiler is not ready")))
+            raise NoCompiler(str(ready.get("error", "the compiler is not ready")))
 
     def _weigh(self) -> None:
         """Stop a compiler that takes too much memory, before the host runs out of it."""

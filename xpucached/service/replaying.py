@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
-from xpucached.dispatch.building import BuildFailed, BuildHung
+from xpucached.dispatch.building import BuildFailed, BuildHung, NoCompiler
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
 from xpucached.errors import NotFound, RequestError, XpucachedError
 from xpucached.kinds import KINDS
@@ -55,6 +55,8 @@ _HASTY: Final = 30
 _MOST_HUNG: Final = 5
 _MOST_LATE: Final = 3
 """… and so many take the whole limit in vain before the rest of their store is given up."""
+_MOST_ABSENT: Final = 3
+"""So often a compiler is started in vain before an environment is given up, until the next replay."""
 
 _CACHES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
 """Where the GPU driver keeps its own compiler cache: a rebuild fills the one that the model's programs use."""
@@ -94,6 +96,7 @@ class _Tally:
     late: list[Rebuild] = field(default_factory=list)  #: what took too long while others waited
     hung: Counter[Path] = field(default_factory=Counter)  #: by store: how many did
     lost: Counter[Path] = field(default_factory=Counter)  #: by store: how many took too long even at the end
+    absent: Counter[Environment] = field(default_factory=Counter)  #: how often no compiler for it could be started
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -243,7 +246,8 @@ class Replaying:
             skipped=dict(tally.skipped),
             seconds=time.monotonic() - began,
             compile_seconds=tally.compile_seconds,
-            share=_share(there, len(tally.failures) + sum(tally.skipped.values())),
+            # What was not even tried, because the disk was full, is missing as well.
+            share=_share(there, plan.covered + len(plan.rebuild) + sum(plan.skipped.values()) - there),
             confirmed=confirmed,
             into=wish.into,
             failures=tuple(tally.failures[:_MOST_WORDS]),
@@ -297,6 +301,10 @@ class Replaying:
         if last and tally.lost[root] >= _MOST_LATE:
             self._refused(one, "other programs of its store took too long to compile", bench)
             return
+        if tally.absent[one.to] >= _MOST_ABSENT:
+            with tally.lock:
+                tally.failures.append(f"{entry.id.ref}: no compiler could be started")
+            return
         kind = KINDS[entry.id.store.kind]
         recipe = kind.recipe(entry)
         if isinstance(recipe, NoRecipe):
@@ -313,6 +321,14 @@ class Replaying:
                     tally.late.append(one)
             if last:
                 self._refused(one, str(error), bench)
+            return
+        except NoCompiler as error:
+            # Not the entry's fault: the next replay tries again.
+            if not bench.cancel.is_set():
+                log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, error)
+                with tally.lock:
+                    tally.absent[one.to] += 1
+                    tally.failures.append(f"{entry.id.ref}: {error}")
             return
         except BuildFailed as error:
             if not bench.cancel.is_set():
@@ -332,8 +348,9 @@ class Replaying:
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
-            if isinstance(error, OSError):
-                self._observing.troubles.failed(bench.wish.into or entry.id.store.root, error)
+            if isinstance(error, OSError) and bench.wish.into is None:
+                # Of a place that is no store of ours nobody would ever find out that it is well again.
+                self._observing.troubles.failed(entry.id.store.root, error)
             with tally.lock:
                 tally.failures.append(f"{entry.id.ref}: {error}")
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -342,7 +359,8 @@ class Replaying:
             return
         finally:
             bench.waiting.release()
-        self._observing.troubles.worked(bench.wish.into or entry.id.store.root)
+        if bench.wish.into is None:
+            self._observing.troubles.worked(entry.id.store.root)
         with tally.lock:
             tally.compile_seconds += seconds
             tally.rebuilt += key is not None

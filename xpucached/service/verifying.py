@@ -121,6 +121,12 @@ class Verifying:
             for one in acting:
                 findings[one.entry.id, one.entry.flaw] = _finding(one, done=done.get(one.entry.id, False))
             await self._observing.scan_stores(frozenset(one.entry.id.store.root for one in acting))
+        if fix:
+            # What was only hidden by what went is whole now, and nobody has to do anything about it.
+            still = {(one.entry.id, one.entry.flaw) for one in await asyncio.to_thread(self._remedies, roots)}
+            for key, finding in list(findings.items()):
+                if finding.ref is not None and finding.action is MendAction.LEAVE and key not in still:
+                    del findings[key]
         if fix and (mended := sum(one.done for one in findings.values())):
             self._observing.events.post("mended", f"{mended} flaws are mended", {"mended": str(mended)})
 

@@ -289,10 +289,7 @@ def trash(of: Store) -> tuple[Trashed, ...]:
             for name, written, place in _items(root, status.st_dev):
                 there = _statuses(place)
                 label = written or _BLANK
-                whole = bool(label.files) and all(
-                    label.slot + suffix in there and there[label.slot + suffix].st_size == size
-                    for suffix, (size, _) in label.files.items()
-                )
+                whole = bool(label.files) and not _torn(label, there)
                 found.append(
                     Trashed(
                         TrashRef(name),
@@ -311,6 +308,17 @@ def trash(of: Store) -> tuple[Trashed, ...]:
     except OSError:
         return ()
     return tuple(found)
+
+
+def _torn(label: _Label, there: Mapping[str, os.stat_result]) -> str | None:
+    """Say which file of an entry is not what was put into the trash; None if all of them are."""
+    for suffix, (size, _) in label.files.items():
+        status = there.get(label.slot + suffix)
+        if status is None:
+            return "not all its files are there"
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return f"its {suffix} is not the one that was put here"
+    return None
 
 
 def _statuses(place: int | None) -> dict[str, os.stat_result]:
@@ -402,9 +410,10 @@ def _restore(root: int, device: int, ref: TrashRef) -> Restored:
             place = stack.enter_context(files.directory_in(item, _LEAF, device))
         except (FileNotFoundError, ValueError):
             return Restored(ref, None, "its label is damaged")
-        there = _statuses(place)
-        if any(label.slot + suffix not in there for suffix in label.files):
-            return Restored(ref, None, "not all its files are there")
+        torn = _torn(label, _statuses(place))
+        if torn is not None:
+            # With a .bin that was cut short programs would compile at every start.
+            return Restored(ref, None, torn)
         here = root
         for part in label.leaf.split("/"):
             with contextlib.suppress(FileExistsError):
@@ -425,29 +434,39 @@ def _restore(root: int, device: int, ref: TrashRef) -> Restored:
 
 
 def _free_slot(leaf: int, place: int, label: _Label) -> str | None:
-    """Take the lock of the first free slot; None if a slot holds the same already."""
+    """Take the lock of the first free slot; None if a slot holds the same already.
+
+    Free is what a program takes for free: neither a source nor a program, whatever access time was left there.  To pass
+    over such a slot would leave the entry behind a gap, where no program looks.  Raises OSError.
+    """
     source = _content(place, label.slot)
-    if not label.slot.isdigit():
-        if not locks.take(leaf, label.slot):
-            raise BlockingIOError(errno.EAGAIN, "a program is writing there now")
-        if store.slot_in(leaf, label.slot).files.keys() - {".lock"}:
-            _unlink(leaf, label.slot + ".lock")
+    names = map(str, range(_SLOTS)) if label.slot.isdigit() else iter((label.slot,))
+    for name in names:
+        present = store.slot_in(leaf, name).files
+        if not present.keys() & {".src", ".bin"} or (".lock" in present and not name.isdigit()):
+            if locks.take(leaf, name):
+                return name
+            raise BlockingIOError(errno.EAGAIN, "a program is writing there now, or has left its lock there")
+        same = ".lock" not in present and (not name.isdigit() or _same(leaf, name, source))
+        if same and _holds(leaf, name):
             return None
-        return label.slot
-    for number in range(_SLOTS):
-        present = store.slot_in(leaf, str(number)).files
-        if not present:
-            if locks.take(leaf, str(number)):
-                return str(number)
-            continue
-        if (
-            source is not None
-            and ".bin" in present
-            and ".lock" not in present
-            and _content(leaf, str(number)) == source
-        ):
-            return None
+        if same:
+            raise FileExistsError(errno.EEXIST, "a damaged one is in its place: xpucachectl verify --fix takes it away")
     raise OSError(errno.EMLINK, "the leaf is full")
+
+
+def _same(leaf: int, slot: str, source: bytes | None) -> bool:
+    return source is not None and _content(leaf, slot) == source
+
+
+def _holds(leaf: int, slot: str) -> bool:
+    """Tell whether a slot has a program that is all there."""
+    try:
+        with files.regular_file(leaf, slot + ".bin") as (descriptor, status):
+            frame = layout.frame(files.read(descriptor, 16), status.st_size, lambda at: files.read(descriptor, 8, at))
+    except OSError:
+        return False
+    return frame.length > 0
 
 
 def _content(leaf: int, slot: str) -> bytes | None:
