@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -191,6 +192,23 @@ def test_a_request_comes_out_as_it_went_in(request_: api.AnyRequest) -> None:
     placeholders = {name: unquote(text) for name, text in match.groupdict().items()}
     assert method == row.method
     assert intake.read(row, placeholders, query, body or b"") == request_
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (api.GetModel(name=ModelName("")), "name: there can be none that is called ''"),
+        (api.GetWhy(name=ModelName("..")), "name: there can be none that is called '..'"),
+        (
+            api.ReplayEntries(dry_run=True, into=Path(os.fsdecode(b"/x/\xff"))),
+            r"into: this is not UTF-8 text: '/x/\udcff'",
+        ),
+    ],
+    ids=["empty", "above", "bytes"],
+)
+def test_what_no_request_can_say_is_refused_by_its_name(request_: api.AnyRequest, said: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(said)):
+        client.compose(request_)  # type: ignore[misc] # a union has no one reply
 
 
 def test_every_request_has_a_sample_and_a_row() -> None:

@@ -211,8 +211,10 @@ def test_a_replay_that_cannot_write_is_named_and_goes_on_later(
     struck.configure(f"[stores]\npaths = ['{root}']\n[schedule]\nreplay = false\nevict = false\n[driver]\n{drive}\n")
     struck.start()
     strike.fail(root, number, Calls.CHANGES)
-    struck.ctl("replay", check=None)
+    failed = struck.ctl("replay", check=None)
     assert strike.stop() > 0
+    assert failed.returncode == 1
+    assert "not everything was rebuilt" in failed.stderr
     assert code in problems(struck)
     assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == before
 

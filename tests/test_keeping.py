@@ -67,6 +67,9 @@ def test_what_was_evicted_comes_back_and_stays(host: Daemon, sycl_store: SyclSto
     ref = str(host.rows("ls")[0]["ref"])
     host.ctl("evict", ref)
     assert len(host.rows("trash", "list")) == 1
+    # By the name that evict showed, too, and it is called so again.
+    assert host.ctl("trash", "restore", ref).stdout.split()[:2] == ["back", ref]
+    assert ref in {row["ref"] for row in host.rows("ls")}
 
 
 def test_what_a_program_has_made_again_stays(host: Daemon, sycl_store: SyclStore) -> None:
@@ -270,7 +273,7 @@ def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: Sy
 
     assert not lock.exists()
     assert not barrier.exists()
-    assert "nothing is wrong" in host.ctl("doctor").stdout
+    assert "no file in them makes programs hang" in host.ctl("doctor").stdout
 
 
 def test_the_trash_is_bounded(host: Daemon, sycl_store: SyclStore) -> None:

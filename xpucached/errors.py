@@ -98,7 +98,7 @@ class Busy(XpucachedError):
 
 
 class RunFailed(XpucachedError):
-    """A job ended, but not every model is warm."""
+    """A job ended, but not everything is well: a model is cold, an entry was not rebuilt, or damage is left."""
 
     code = "run-failed"
     exit = 1

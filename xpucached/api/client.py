@@ -140,17 +140,43 @@ class Client:
 
 
 def compose(request: Request[T]) -> tuple[str, str, bytes | None]:
-    """Give method, target and body of a request.  Fields that are unset are left out."""
+    """Give method, target and body of a request.  Fields that are unset are left out.
+
+    Raises `errors.RequestError` for what no address and no JSON can say.
+    """
     row = endpoint(request)
     values = {one.name: getattr(request, one.name) for one in fields(request)}  # type: ignore[arg-type] # all are
     target = row.path
     for name in row.placeholders:
-        target = target.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))
+        text = str(values.pop(name))
+        if text.strip("./") == "":
+            raise errors.RequestError(f"{name}: there can be none that is called {text!r}")
+        target = target.replace(f"{{{name}}}", quote(text, safe="", errors="surrogateescape"))
     if row.method == "POST":
-        return row.method, target, codec.dumps({name: codec.to_json(value) for name, value in values.items()})
+        written = {name: codec.to_json(value) for name, value in values.items()}
+        for name, value in written.items():
+            _see_text(name, value)
+        return row.method, target, codec.dumps(written)
     pairs = [(name, _text(codec.to_json(value))) for name, value in values.items() if value is not None]
     query = urlencode(pairs, errors="surrogateescape")
     return row.method, f"{target}?{query}" if query else target, None
+
+
+def _see_text(place: str, value: Json) -> None:
+    """Raise `errors.RequestError` for bytes that are no UTF-8: a shell hands them on, and JSON cannot say them."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            _see_text(f"{place}.{name}", name)
+            _see_text(f"{place}.{name}", one)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            _see_text(f"{place}.{number}", one)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            message = f"{place}: this is not UTF-8 text: {value!r}"
+            raise errors.RequestError(message) from error
 
 
 def _text(value: Json) -> str:

@@ -353,6 +353,9 @@ def _verdict(job: Job) -> int:
         return refusal(job.error.code, job.error.message, job.error.hint).exit
     if job.state is not JobState.DONE:
         return RunFailed.exit
+    if job.replay is not None and job.replay.failed:
+        print(f"xpucachectl: not everything was rebuilt: {job.replay.failed} failed", file=sys.stderr)
+        return RunFailed.exit
     if job.prewarm is not None:
         cold = sum(one.outcome is not Outcome.WARMED for one in job.prewarm.runs) + len(job.prewarm.deferred)
         if cold:

@@ -68,7 +68,7 @@ def verification(report: VerifyReport, look: Look) -> str:
     entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
     looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
     if not rows:
-        return f"{looked}: nothing is wrong"
+        return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
     text = table(heads, rows, look, paths="STORE", first={"STORE": 12})
     done = sum(one.done for one in report.findings)

@@ -43,10 +43,12 @@ def trials(values: Sequence[Trial], look: Look) -> str:
     for one in values:
         first = one.figures[0] if one.figures else None
         last = one.figures[-1] if one.figures else None
+        # What was warm already is only proven so: there was no cold pass.
+        alone = len(one.passes) == 1 and one.passes[0].created == 0
         rows.append([
             one.variant.label,
             Cell(one.outcome, Colour.GREEN if one.outcome is Outcome.WARMED else Colour.RED),
-            seconds(first.first_seconds if first else one.passes[0].seconds if one.passes else None),
+            "-" if alone else seconds(first.first_seconds if first else one.passes[0].seconds if one.passes else None),
             seconds(last.first_seconds if last else one.passes[-1].seconds if one.passes else None),
             _exactly(last.steady_seconds if last else None),
             _exactly(last.first_token_seconds if last else None),
