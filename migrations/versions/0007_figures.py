@@ -61,6 +61,8 @@ def upgrade() -> None:
             "image_size",
             "cost",
             "restored",
+            "accessed",
+            "run_used",
         ],
     )
     op.execute(f"CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN {_ADD} END")

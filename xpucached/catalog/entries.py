@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -41,8 +42,7 @@ from xpucached.domain import (
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from datetime import datetime
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint
 
@@ -71,6 +71,36 @@ class Summary(NamedTuple):
 
 
 _Row = sa.Row[tuple[object, ...]]
+
+# A row of `_SELECT`.
+_Values = tuple[
+    int,
+    int,
+    int | None,
+    int,
+    int | None,
+    int | None,
+    int | None,
+    int,
+    EntryKey,
+    str,
+    int,
+    int,
+    str,
+    str,
+    str | None,
+    int,
+    str | None,
+    str | None,
+    str,
+    str,
+    str | None,
+    str,
+    str | None,
+    float | None,
+    str,
+    str,
+]
 
 _E: Final = ENTRIES.c
 
@@ -101,7 +131,41 @@ _FEW: Final = 32
 
 _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 
-_SELECT: Final = sa.select(ENTRIES, _MODELS.label("models")).select_from(_JOINED)
+_TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
+_LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "first_seen"))
+
+# In the order in which `_value` takes them apart; times are numbers, so that each costs one conversion and no more.
+_SELECT: Final = sa.select(
+    _E.id,
+    _E.store_id,
+    _E.environment_id,
+    *_TIMES,
+    *_LATER,
+    _E.key,
+    _E.stamp,
+    _E.size,
+    _E.allocated,
+    _E.options,
+    _E.constants,
+    _E.image,
+    _E.image_size,
+    _E.binary,
+    _E.digest,
+    _E.kernels,
+    _E.state,
+    _E.flaw,
+    _E.detail,
+    _E.origin,
+    _E.cost,
+    _E.ref,
+    _MODELS.label("models"),
+).select_from(_JOINED)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.value: one for one in ImageFormat}}
+_ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
+_FLAWS: Final[Mapping[str | None, Flaw | None]] = {None: None, **{one.value: one for one in Flaw}}
+_STATES: Final[Mapping[str, EntryState]] = {one.value: one for one in EntryState}
 
 
 def page(connection: sa.Connection, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime) -> EntryPage:
@@ -148,9 +212,9 @@ def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, lim
     return sorted(found)[:limit]
 
 
-def every(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
-    """Give every entry of every store."""
-    return _indexed(connection, connection.execute(_SELECT.order_by(_E.id)))
+def every(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> tuple[IndexedEntry, ...]:
+    """Give every entry of every store, or those that these conditions select."""
+    return _indexed(connection, connection.execute(_SELECT.where(*where).order_by(_E.id)))
 
 
 def some(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
@@ -331,40 +395,80 @@ def _indexed(connection: sa.Connection, rows: Iterable[_Row]) -> tuple[IndexedEn
     known: dict[int | None, tuple[Environment | None, Architecture | None]] = {None: (None, None)}
     for row in connection.execute(sa.select(ENVIRONMENTS)):
         known[row.id] = (environments.value(row), Architecture(row.architecture) if row.architecture else None)
-    return tuple(_value(row, stores[row.store_id], *known[row.environment_id]) for row in rows)
+    return tuple(_value(row, stores, known) for row in rows)
 
 
-def _value(row: _Row, store: Store, environment: Environment | None, architecture: Architecture | None) -> IndexedEntry:
-    last_used, how = row.created, "created"
-    if row.accessed is not None and row.accessed > last_used:
-        last_used, how = row.accessed, "access-time"
-    if row.run_used is not None and row.run_used >= last_used:
-        last_used, how = row.run_used, "run"
-    if row.restored is not None and row.restored > last_used:
-        last_used, how = row.restored, "restored"
+def _value(
+    row: _Row,
+    stores: Mapping[int, Store],
+    known: Mapping[int | None, tuple[Environment | None, Architecture | None]],
+) -> IndexedEntry:
+    (
+        _,
+        store_id,
+        environment_id,
+        created,
+        accessed,
+        run_used,
+        restored,
+        first_seen,
+        key,
+        stamp,
+        size,
+        allocated,
+        options,
+        constants,
+        image,
+        image_size,
+        binary,
+        digest,
+        kernels,
+        state,
+        flaw,
+        detail,
+        origin,
+        cost,
+        _,
+        models,
+    ) = cast("_Values", row)
+    last_used, how = created, "created"
+    if accessed is not None and accessed > last_used:
+        last_used, how = accessed, "access-time"
+    if run_used is not None and run_used >= last_used:
+        last_used, how = run_used, "run"
+    if restored is not None and restored > last_used:
+        last_used, how = restored, "restored"
+    environment, architecture = known[environment_id]
+    born = _EPOCH + timedelta(microseconds=created)
     entry = Entry(
-        EntryId(store, EntryKey(row.key)),
-        row.stamp,
-        row.size,
-        row.allocated,
-        row.created,
-        row.accessed,
+        EntryId(stores[store_id], key),
+        stamp,
+        size,
+        allocated,
+        born,
+        None if accessed is None else _EPOCH + timedelta(microseconds=accessed),
         environment,
-        row.options,
-        row.constants,
-        ImageFormat(row.image) if row.image else None,
-        row.image_size,
-        ImageFormat(row.binary) if row.binary else None,
-        row.digest,
-        _kernels(row.kernels),
-        EntryState(row.state),
-        Flaw(row.flaw) if row.flaw else None,
-        row.detail,
+        options,
+        constants,
+        _IMAGES[image],
+        image_size,
+        _IMAGES[binary],
+        digest,
+        _kernels(kernels),
+        _STATES[state],
+        _FLAWS[flaw],
+        detail,
     )
-    origin = Origin(row.origin) if row.origin else None
-    models = _models(row.models)
     return IndexedEntry(
-        entry, origin, architecture, models, row.first_seen, last_used, how, cost=row.cost, restored=row.restored
+        entry,
+        _ORIGINS[origin],
+        architecture,
+        _models(models),
+        _EPOCH + timedelta(microseconds=first_seen),
+        born if last_used == created else _EPOCH + timedelta(microseconds=last_used),
+        how,
+        cost,
+        None if restored is None else _EPOCH + timedelta(microseconds=restored),
     )
 
 

@@ -143,6 +143,9 @@ sa.Index(
     ENTRIES.c.image_size,
     ENTRIES.c.cost,
     ENTRIES.c.restored,
+    # These two are in `last_used`; without them the database goes to the row all the same.
+    ENTRIES.c.accessed,
+    ENTRIES.c.run_used,
 )
 
 # Sums over the entries, kept by triggers: to count a million rows takes longer than an answer may.
