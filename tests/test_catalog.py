@@ -946,8 +946,8 @@ def test_a_large_store_is_recorded_and_recorded_again(catalog: Catalog) -> None:
     kernels = (Kernel("_ZTS4gemm", "gemm"),)
     entries = tuple(entry(f"{number}/1/2/3/0", kernels=kernels) for number in range(20_000))
     assert catalog.record_scan(scan(*entries), architecture).added == 20_000
-    stamps = catalog.stamps(STORE)
-    unchanged = tuple(Seen(key, NOW) for key in list(stamps)[:15_000])
+    assert len(catalog.stamps(STORE)) == 20_000
+    unchanged = tuple(Seen(one.id.key, NOW) for one in entries[:15_000])
     delta = catalog.record_scan(scan(unchanged=unchanged), architecture)
     assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 0, 5_000, 15_000)
     ids = [one.id for one in entries[:10_000]]

@@ -23,6 +23,7 @@ from xpucached.catalog import (
     runs,
     salvage,
     scans,
+    sifting,
 )
 from xpucached.errors import CatalogError, Conflict, RequestError
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         EntryRef,
         Environment,
         Fingerprint,
+        Holding,
         Host,
         IndexedEntry,
         Model,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         Presence,
         Run,
         Scan,
+        Sieve,
         Store,
         StoreStatus,
         Trial,
@@ -176,6 +179,22 @@ class Catalog:
         """Give every entry of every store."""
         with self._read() as connection:
             return entries.every(connection)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Give what the stores hold for each environment."""
+        with self._read() as connection:
+            return sifting.holdings(connection)
+
+    def sifted(
+        self, sieve: Sieve, rate: float, half: float, absent: float
+    ) -> tuple[tuple[IndexedEntry, ...], tuple[Holding, ...], float]:
+        """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
+
+        ``rate`` is what a byte costs where nothing was measured, ``half`` the seconds that halve an entry's worth, and
+        ``absent`` the part of it that is left where no driver is.
+        """
+        with self._read() as connection:
+            return sifting.sifted(connection, sieve, rate, half, absent)
 
     def entries_by_id(self, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
         """Give these entries; those that are not known are left out."""

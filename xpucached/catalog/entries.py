@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import environments
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, ENVIRONMENTS, HOST, INTENTS, RUNS, STORES, microseconds
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    ENTRIES,
+    ENVIRONMENTS,
+    FIGURES,
+    HOST,
+    INTENTS,
+    RUNS,
+    STORES,
+    microseconds,
+)
 from xpucached.domain import (
     Architecture,
     Entry,
@@ -31,8 +42,7 @@ from xpucached.domain import (
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from datetime import datetime
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint
 
@@ -62,14 +72,37 @@ class Summary(NamedTuple):
 
 _Row = sa.Row[tuple[object, ...]]
 
-_E: Final = ENTRIES.c
+# A row of `_SELECT`.
+_Values = tuple[
+    int,
+    int,
+    int | None,
+    int,
+    int | None,
+    int | None,
+    int | None,
+    int,
+    EntryKey,
+    str,
+    int,
+    int,
+    str,
+    str,
+    str | None,
+    int,
+    str | None,
+    str | None,
+    str,
+    str,
+    str | None,
+    str,
+    str | None,
+    float | None,
+    str,
+    str,
+]
 
-_CREATED_US: Final = sa.type_coerce(_E.created, sa.BigInteger)
-_LAST_USED: Final = sa.func.max(
-    _CREATED_US,
-    sa.func.coalesce(sa.type_coerce(_E.accessed, sa.BigInteger), _CREATED_US),
-    sa.func.coalesce(sa.type_coerce(_E.run_used, sa.BigInteger), _CREATED_US),
-)
+_E: Final = ENTRIES.c
 
 _MODELS: Final = (
     sa.select(sa.func.json_group_array(RUNS.c.model.distinct()))
@@ -82,34 +115,106 @@ _JOINED: Final = ENTRIES.join(STORES, STORES.c.id == _E.store_id).outerjoin(
     ENVIRONMENTS, ENVIRONMENTS.c.id == _E.environment_id
 )
 
-_SELECT: Final = sa.select(ENTRIES, _MODELS.label("models")).select_from(_JOINED)
+# The rows of the sums, each with what its entries have in common.
+_GROUPS: Final = (
+    sa.select(FIGURES)
+    .select_from(
+        FIGURES.join(STORES, STORES.c.id == FIGURES.c.store_id).outerjoin(
+            ENVIRONMENTS, ENVIRONMENTS.c.id == FIGURES.c.environment_id
+        )
+    )
+    .where(FIGURES.c.entries > 0)
+)
+
+# From so many groups on, walking over the rows meets the first page as soon.
+_FEW: Final = 32
+
+_USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
+
+_TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
+_LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "first_seen"))
+
+# In the order in which `_value` takes them apart; times are numbers, so that each costs one conversion and no more.
+_SELECT: Final = sa.select(
+    _E.id,
+    _E.store_id,
+    _E.environment_id,
+    *_TIMES,
+    *_LATER,
+    _E.key,
+    _E.stamp,
+    _E.size,
+    _E.allocated,
+    _E.options,
+    _E.constants,
+    _E.image,
+    _E.image_size,
+    _E.binary,
+    _E.digest,
+    _E.kernels,
+    _E.state,
+    _E.flaw,
+    _E.detail,
+    _E.origin,
+    _E.cost,
+    _E.ref,
+    _MODELS.label("models"),
+).select_from(_JOINED)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.value: one for one in ImageFormat}}
+_ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
+_FLAWS: Final[Mapping[str | None, Flaw | None]] = {None: None, **{one.value: one for one in Flaw}}
+_STATES: Final[Mapping[str, EntryState]] = {one.value: one for one in EntryState}
 
 
 def page(connection: sa.Connection, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime) -> EntryPage:
     """Give the entries that match, in the order in which they were first seen, and the sums over all that match."""
     if query.limit is not None and query.limit < 0:
         raise RequestError(f"limit is below zero: {query.limit}")
-    conditions = list(_conditions(query, present, now))
-    total, size = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_E.allocated), 0))
-        .select_from(_JOINED)
-        .where(*conditions)
-    ).one()
-    statement = _SELECT.where(*conditions).order_by(_E.id)
-    if query.after is not None:
-        statement = statement.where(_E.id > _cursor(query.after))
-    if query.limit is not None:
-        # One more than asked for tells whether there are any behind it.
-        statement = statement.limit(min(query.limit, _BIGGEST - 1) + 1)
+    shared, own = list(_shared(query, present, ENTRIES)), list(_own(query, now))
+    statement = _SELECT.where(*shared, *own).order_by(_E.id)
+    after = 0 if query.after is None else _cursor(query.after)
+    # One more than asked for tells whether there are any behind it.
+    limit = None if query.limit is None else min(query.limit, _BIGGEST - 1) + 1
+    if own:
+        total, size = connection.execute(
+            sa.select(sa.func.count(), sa.func.total(_E.allocated)).select_from(_JOINED).where(*shared, *own)
+        ).one()
+        groups = None
+    else:
+        groups = connection.execute(_GROUPS.where(*_shared(query, present, FIGURES))).all()
+        total, size = sum(one.entries for one in groups), sum(one.allocated for one in groups)
+    if groups is not None and shared and limit is not None and len(groups) <= _FEW:
+        statement = _SELECT.where(_E.id.in_(_first_of(connection, groups, after, limit))).order_by(_E.id)
+    elif limit is not None:
+        statement = statement.where(_E.id > after).limit(limit)
+    else:
+        statement = statement.where(_E.id > after)
     rows = connection.execute(statement).all()
     shown = rows if query.limit is None else rows[: query.limit]
     following = str(shown[-1].id) if shown and len(shown) < len(rows) else None
-    return EntryPage(_indexed(connection, shown), total, size, following)
+    return EntryPage(_indexed(connection, shown), total, max(0, int(size)), following)
 
 
-def every(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
-    """Give every entry of every store."""
-    return _indexed(connection, connection.execute(_SELECT.order_by(_E.id)))
+def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, limit: int) -> list[int]:
+    """Find the first rows of these groups: a walk over all rows would pass the whole catalog for what is rare."""
+    found: list[int] = []
+    for one in groups:
+        where = (
+            _E.store_id == one.store_id,
+            _E.environment_id.is_not_distinct_from(one.environment_id or None),
+            _E.state == one.state,
+            _E.flaw.is_not_distinct_from(one.flaw or None),
+            _E.id > after,
+        )
+        found += connection.scalars(sa.select(_E.id).where(*where).order_by(_E.id).limit(limit))
+    return sorted(found)[:limit]
+
+
+def every(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> tuple[IndexedEntry, ...]:
+    """Give every entry of every store, or those that these conditions select."""
+    return _indexed(connection, connection.execute(_SELECT.where(*where).order_by(_E.id)))
 
 
 def some(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
@@ -176,13 +281,17 @@ def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
 def summary(connection: sa.Connection) -> Summary:
     """Count entries and bytes.  Nothing is stale before the first survey of the host."""
     surveyed = connection.execute(sa.select(HOST.c.id)).first() is not None
-    flawed = sa.func.coalesce(sa.func.sum(sa.case((_E.state == EntryState.FLAWED.value, 1), else_=0)), 0)
-    count, broken, allocated = connection.execute(
-        sa.select(sa.func.count(), flawed, sa.func.coalesce(sa.func.sum(_E.allocated), 0)).select_from(ENTRIES)
-    ).one()
+    c = FIGURES.c
     gone = sa.select(ENVIRONMENTS.c.id).where(ENVIRONMENTS.c.present.is_(False))
-    stale = sa.select(sa.func.count()).select_from(ENTRIES).where(_E.environment_id.in_(gone))
-    return Summary(count, broken, allocated, connection.execute(stale).scalar_one() if surveyed else 0)
+    count, flawed, allocated, stale = connection.execute(
+        sa.select(
+            sa.func.sum(c.entries),
+            sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, c.entries), else_=0)),
+            sa.func.total(c.allocated),
+            sa.func.sum(sa.case((c.environment_id.in_(gone), c.entries), else_=0)),
+        )
+    ).one()
+    return Summary(count or 0, flawed or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
 
 
 # -- removals under way -------------------------------------------------------------------------------------------
@@ -224,22 +333,29 @@ def _begins(ref: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return (_E.ref >= ref.lower(), _E.ref < ref.lower() + "g")
 
 
-def _conditions(query: EntryQuery, present: Collection[Fingerprint], now: datetime) -> Iterator[sa.ColumnElement[bool]]:
-    yield from _begins(query.ref or "")
+def _shared(query: EntryQuery, present: Collection[Fingerprint], of: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
+    """Ask what all entries of a row of the sums have in common, of these or of the entries."""
     for column, exact in (
         (STORES.c.kind, query.kind),
         (STORES.c.root, None if query.store is None else str(query.store)),
         (ENVIRONMENTS.c.architecture, query.architecture),
-        (_E.state, query.state and query.state.value),
-        (_E.flaw, query.flaw and query.flaw.value),
+        (of.c.state, query.state and query.state.value),
+        (of.c.flaw, query.flaw and query.flaw.value),
     ):
         if exact is not None:
             yield column == exact
-    for column, part in ((ENVIRONMENTS.c.device, query.device), (_E.kernel_names, query.kernel)):
-        if part is not None:
-            yield _part(column, part)
+    if query.device is not None:
+        yield _part(ENVIRONMENTS.c.device, query.device)
     if query.driver is not None:
         yield _driver(query.driver, present)
+
+
+def _own(query: EntryQuery, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
+    """Ask what only the entry itself can tell."""
+    if query.ref:
+        yield from _begins(query.ref)
+    if query.kernel is not None:
+        yield _part(_E.kernel_names, query.kernel)
     if query.model is not None:
         uses = sa.select(ATTRIBUTIONS.c.entry_id).join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
         yield _E.id.in_(uses.where(RUNS.c.model == query.model))
@@ -249,7 +365,7 @@ def _conditions(query: EntryQuery, present: Collection[Fingerprint], now: dateti
         yield _E.size <= _bounded(query.max_size)
     if query.unused is not None:
         # Reckoned in numbers: a very long time ago is before the first date that there is.
-        yield microseconds(now) - _bounded(int(min(query.unused, _LONGEST) * 1_000_000)) >= _LAST_USED
+        yield microseconds(now) - _bounded(int(min(query.unused, _LONGEST) * 1_000_000)) >= _USED
 
 
 def _bounded(number: int) -> int:
@@ -279,40 +395,80 @@ def _indexed(connection: sa.Connection, rows: Iterable[_Row]) -> tuple[IndexedEn
     known: dict[int | None, tuple[Environment | None, Architecture | None]] = {None: (None, None)}
     for row in connection.execute(sa.select(ENVIRONMENTS)):
         known[row.id] = (environments.value(row), Architecture(row.architecture) if row.architecture else None)
-    return tuple(_value(row, stores[row.store_id], *known[row.environment_id]) for row in rows)
+    return tuple(_value(row, stores, known) for row in rows)
 
 
-def _value(row: _Row, store: Store, environment: Environment | None, architecture: Architecture | None) -> IndexedEntry:
-    last_used, how = row.created, "created"
-    if row.accessed is not None and row.accessed > last_used:
-        last_used, how = row.accessed, "access-time"
-    if row.run_used is not None and row.run_used >= last_used:
-        last_used, how = row.run_used, "run"
-    if row.restored is not None and row.restored > last_used:
-        last_used, how = row.restored, "restored"
+def _value(
+    row: _Row,
+    stores: Mapping[int, Store],
+    known: Mapping[int | None, tuple[Environment | None, Architecture | None]],
+) -> IndexedEntry:
+    (
+        _,
+        store_id,
+        environment_id,
+        created,
+        accessed,
+        run_used,
+        restored,
+        first_seen,
+        key,
+        stamp,
+        size,
+        allocated,
+        options,
+        constants,
+        image,
+        image_size,
+        binary,
+        digest,
+        kernels,
+        state,
+        flaw,
+        detail,
+        origin,
+        cost,
+        _,
+        models,
+    ) = cast("_Values", row)
+    last_used, how = created, "created"
+    if accessed is not None and accessed > last_used:
+        last_used, how = accessed, "access-time"
+    if run_used is not None and run_used >= last_used:
+        last_used, how = run_used, "run"
+    if restored is not None and restored > last_used:
+        last_used, how = restored, "restored"
+    environment, architecture = known[environment_id]
+    born = _EPOCH + timedelta(microseconds=created)
     entry = Entry(
-        EntryId(store, EntryKey(row.key)),
-        row.stamp,
-        row.size,
-        row.allocated,
-        row.created,
-        row.accessed,
+        EntryId(stores[store_id], key),
+        stamp,
+        size,
+        allocated,
+        born,
+        None if accessed is None else _EPOCH + timedelta(microseconds=accessed),
         environment,
-        row.options,
-        row.constants,
-        ImageFormat(row.image) if row.image else None,
-        row.image_size,
-        ImageFormat(row.binary) if row.binary else None,
-        row.digest,
-        _kernels(row.kernels),
-        EntryState(row.state),
-        Flaw(row.flaw) if row.flaw else None,
-        row.detail,
+        options,
+        constants,
+        _IMAGES[image],
+        image_size,
+        _IMAGES[binary],
+        digest,
+        _kernels(kernels),
+        _STATES[state],
+        _FLAWS[flaw],
+        detail,
     )
-    origin = Origin(row.origin) if row.origin else None
-    models = _models(row.models)
     return IndexedEntry(
-        entry, origin, architecture, models, row.first_seen, last_used, how, cost=row.cost, restored=row.restored
+        entry,
+        _ORIGINS[origin],
+        architecture,
+        _models(models),
+        _EPOCH + timedelta(microseconds=first_seen),
+        born if last_used == created else _EPOCH + timedelta(microseconds=last_used),
+        how,
+        cost,
+        None if restored is None else _EPOCH + timedelta(microseconds=restored),
     )
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import builds, environments
-from xpucached.catalog.tables import ENTRIES, STORES, Moment, microseconds
+from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, Moment, microseconds
 from xpucached.domain import (
     Delta,
     EntryKey,
@@ -228,18 +228,16 @@ def _touch(connection: sa.Connection, store: int) -> None:
 
 
 def _delta(connection: sa.Connection, store: int, *, added: int = 0, changed: int = 0, vanished: int = 0) -> Delta:
-    count, size = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(ENTRIES.c.allocated), 0)).where(
-            ENTRIES.c.store_id == store
-        )
-    ).one()
-    return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=size)
+    c = FIGURES.c
+    sums = sa.select(sa.func.coalesce(sa.func.sum(c.entries), 0), sa.func.total(c.allocated)).where(c.store_id == store)
+    count, size = connection.execute(sums).one()
+    return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=int(size))
 
 
 # `run_used` and `cost` belong to the runs, `restored` to the trash; the rest of what only the catalog knows outlives a
 # change of the files.
 _COLUMNS: Final = tuple(
-    column.name for column in ENTRIES.c if column.name not in {"id", "run_used", "cost", "restored"}
+    column.name for column in ENTRIES.c if column.name not in {"id", "run_used", "cost", "restored", "last_used"}
 )
 _FRESH: Final = tuple(name for name in _COLUMNS if name not in {"store_id", "key", "ref", "first_seen"})
 _UPSERT: Final = (
@@ -265,16 +263,15 @@ def stamps(connection: sa.Connection, store: Store) -> dict[EntryKey, str]:
 
 def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
     """Give every store that was looked at, with its figures."""
-    c = ENTRIES.c
+    c = FIGURES.c
     figures = (
         sa.select(
             c.store_id,
-            sa.func.count().label("entries"),
-            sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, 1), else_=0)).label("flawed"),
-            sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, 1), else_=0)).label("unfinished"),
-            # A forged file may claim 8 EiB; `sum` fails where two of them together leave the 64 bits.
+            sa.func.sum(c.entries).label("entries"),
+            sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, c.entries), else_=0)).label("flawed"),
+            sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, c.entries), else_=0)).label("unfinished"),
             sa.func.total(c.size).label("size"),
-            sa.func.sum(c.allocated).label("allocated"),
+            sa.func.total(c.allocated).label("allocated"),
         )
         .group_by(c.store_id)
         .subquery()
@@ -294,8 +291,8 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             row.entries or 0,
             row.flawed or 0,
             row.unfinished or 0,
-            int(row.size or 0),
-            row.allocated or 0,
+            max(0, int(row.size or 0)),
+            max(0, int(row.allocated or 0)),
             row.foreign_files,
             row.scanned,
             tuple(row.notes),

@@ -68,6 +68,7 @@ from xpucached.domain.plans import Evict as Evict
 from xpucached.domain.plans import EvictionPlan as EvictionPlan
 from xpucached.domain.plans import EvictionReport as EvictionReport
 from xpucached.domain.plans import EvictReason as EvictReason
+from xpucached.domain.plans import Holding as Holding
 from xpucached.domain.plans import IndexedEntry as IndexedEntry
 from xpucached.domain.plans import Limits as Limits
 from xpucached.domain.plans import NoRecipe as NoRecipe
@@ -81,6 +82,7 @@ from xpucached.domain.plans import ReplayReason as ReplayReason
 from xpucached.domain.plans import ReplayReport as ReplayReport
 from xpucached.domain.plans import Room as Room
 from xpucached.domain.plans import ScanReport as ScanReport
+from xpucached.domain.plans import Sieve as Sieve
 from xpucached.domain.plans import Warm as Warm
 from xpucached.domain.stores import Delta as Delta
 from xpucached.domain.stores import Entry as Entry

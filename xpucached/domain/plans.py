@@ -86,6 +86,37 @@ class PrewarmPlan:
     covered: tuple[ModelName, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Entries of one store and one environment together."""
+
+    store: Store
+    environment: Environment | None
+    entries: int
+    allocated: int
+    created: datetime | None = None  #: when the newest was, where that was asked for
+    used: datetime | None = None  #: when any was last
+
+
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """Which entries a plan has to look at one by one; it takes the others as `Holding`s."""
+
+    now: datetime
+    young: datetime  #: what is younger may be protected
+    flawed: bool = False
+    environments: frozenset[Environment] = frozenset()  #: all entries for these
+    unused: Mapping[Store, tuple[datetime, bool]] = field(default_factory=dict)
+    """Those used before this; where access times say nothing (False), only if a run or somebody else used them."""
+    worst: tuple[tuple[frozenset[Store], float], ...] = ()
+    """The least worth of these stores, until they hold so many bytes together."""
+    traced: frozenset[Environment] = frozenset()  #: of these, when the others were made and used
+    present: frozenset[Environment] = frozenset()
+    upheld: bool = False  #: what a model needs does not go
+    pinned: frozenset[ModelName] = frozenset()
+    held: frozenset[EntryId] = frozenset()
+
+
 class EvictReason(StrEnum):
     """Why an entry may go."""
 

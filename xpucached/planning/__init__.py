@@ -1,13 +1,16 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
-Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `budget`,
-`mending`, `trash`, `attribution`.  Other rooms use the names below.
+Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `sifting`,
+`budget`, `mending`, `trash`, `attribution`.  Other rooms use the names below.
 """
 
 from __future__ import annotations
 
 from xpucached.planning.attribution import attribute as attribute
 from xpucached.planning.baselines import baselines as baselines
+from xpucached.planning.budget import ABSENT as ABSENT
+from xpucached.planning.budget import HALF as HALF
+from xpucached.planning.budget import RATE as RATE
 from xpucached.planning.diagnosis import diagnose as diagnose
 from xpucached.planning.diagnosis import trusted as trusted
 from xpucached.planning.eviction import plan_eviction as plan_eviction
@@ -22,6 +25,7 @@ from xpucached.planning.replay import ReplayScope as ReplayScope
 from xpucached.planning.replay import contradicted as contradicted
 from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import tail as tail
+from xpucached.planning.sifting import sift as sift
 from xpucached.planning.standing import verdict as verdict
 from xpucached.planning.standing import warmth as warmth
 from xpucached.planning.trash import SCARCE as SCARCE

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached.domain import IndexedEntry, Policy, Room, Store
+    from xpucached.domain import Holding, IndexedEntry, Policy, Room, Store
 
 _T = TypeVar("_T")
 
-_HALF: Final = 14 * 86400.0
-_ABSENT: Final = 0.1
+HALF: Final = 14 * 86400.0
+ABSENT: Final = 0.1
 """How likely an entry is used, against another, whose driver is not here."""
 
-_RATE: Final = 2e-5
+RATE: Final = 2e-5
 """Seconds a byte where nothing was measured.  Only what is measured makes a difference between two entries."""
 
 
@@ -49,16 +49,21 @@ def _first(given: _T | None, otherwise: _T) -> _T:
     return otherwise if given is None else given
 
 
-def worth(
-    entries: Iterable[IndexedEntry], now: datetime, usable: Callable[[IndexedEntry], bool]
-) -> Callable[[IndexedEntry], float]:
-    """Give a function that tells what a byte of an entry is worth, in seconds."""
+def measured_rate(entries: Iterable[IndexedEntry]) -> float:
+    """Give the seconds that a byte takes to make: the middle one of what was measured.
+
+    The catalog reckons the same for a million entries (`Catalog.sifted`), to find those that are worth least.
+    """
     rates = sorted(
         one.cost / size
         for one in entries
-        if one.cost is not None and (size := one.entry.image_size or one.entry.size) > 0
+        if one.cost is not None and (size := one.entry.image_size or one.entry.allocated) > 0
     )
-    rate = rates[len(rates) // 2] if rates else _RATE
+    return rates[len(rates) // 2] if rates else RATE
+
+
+def worth(now: datetime, usable: Callable[[IndexedEntry], bool], rate: float) -> Callable[[IndexedEntry], float]:
+    """Give a function that tells what a byte of an entry is worth, in seconds; see `measured_rate`."""
 
     def value(one: IndexedEntry) -> float:
         entry, cost = one.entry, one.cost
@@ -67,14 +72,32 @@ def worth(
             # What has no image of its own (run-time compiled) is reckoned by its files.
             cost = rate * (entry.image_size or entry.allocated)
         idle = (now - one.last_used).total_seconds()
-        worth = cost / size if idle <= 0 else cost / size * math.exp2(-idle / _HALF)
-        return worth if usable(one) else worth * _ABSENT
+        worth = cost / size if idle <= 0 else cost / size * math.exp2(-idle / HALF)
+        return worth if usable(one) else worth * ABSENT
 
     return value
 
 
+def limited(policy: Policy) -> bool:
+    """Tell whether there is any limit of bytes."""
+    return (
+        policy.max_bytes is not None
+        or policy.quota is not None
+        or bool(policy.min_free_bytes)
+        or any(one.max_bytes is not None or one.min_free_bytes for one in policy.limits)
+    )
+
+
+def holds(holdings: Iterable[Holding]) -> defaultdict[Store, int]:
+    """Give the allocated bytes of each store."""
+    held: defaultdict[Store, int] = defaultdict(int)
+    for one in holdings:
+        held[one.store] += one.allocated
+    return held
+
+
 @dataclasses.dataclass(slots=True)
-class _Pool:
+class Pool:
     """Stores that share a limit."""
 
     stores: frozenset[Store]
@@ -91,6 +114,7 @@ def over_limits(
     rooms: Mapping[Store, Room],
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
+    others: Sequence[Holding] = (),
 ) -> list[Evict]:
     """Take from ``left``, which gives what may go in its order, until every limit is kept.
 
@@ -109,12 +133,12 @@ def over_limits(
         if number not in stores:
             stores[number] = store
         sizes[number] += one.entry.allocated
-    held: defaultdict[Store, int] = defaultdict(int)
+    held = holds(others)
     for number, store in stores.items():
         held[store] += sizes[number]
     taken: dict[int, Evict] = {}
     order: Sequence[IndexedEntry] | None = None
-    for pool in _pools(held, policies, policy, rooms, freed):
+    for pool in pools(held, policies, policy, rooms, freed):
         if pool.reason not in considered:
             continue
         mine = {number for number, store in stores.items() if store in pool.stores}
@@ -134,13 +158,14 @@ def over_limits(
     return list(taken.values())
 
 
-def _pools(
+def pools(
     held: Mapping[Store, int],
     policies: Mapping[Store, Policy],
     policy: Policy,
     rooms: Mapping[Store, Room],
     freed: Mapping[Store, int],
-) -> Iterable[_Pool]:
+) -> Iterable[Pool]:
+    """Give the stores that hold more together than they may, with how much."""
     every = frozenset(held)
     devices: defaultdict[int, set[Store]] = defaultdict(set)
     owners: defaultdict[int, set[Store]] = defaultdict(set)
@@ -155,7 +180,7 @@ def _pools(
         free += sum(rooms[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
             detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
-            yield _Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)
+            yield Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)
     for one in policy.limits:
         if one.store is not None and one.max_bytes is not None:
             stores = {store for store in held if store.root == one.store}
@@ -171,8 +196,8 @@ def _pools(
 
 def _limited(
     stores: frozenset[Store], limit: int, held: Mapping[Store, int], policy: Policy, words: str
-) -> Iterable[_Pool]:
+) -> Iterable[Pool]:
     total = sum(held[store] for store in stores)
     if total > limit:
         detail = f"least worth keeping; {words} {total} bytes, more than the {limit} allowed"
-        yield _Pool(stores, total - limit * policy.low_water, EvictReason.BUDGET, detail)
+        yield Pool(stores, total - limit * policy.low_water, EvictReason.BUDGET, detail)

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Effect, EntryState, Evict, EvictionPlan, EvictReason
-from xpucached.planning.budget import effective, over_limits, worth
+from xpucached.planning.budget import RATE, effective, limited, measured_rate, over_limits, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from xpucached.domain import (
         EntryId,
         Environment,
+        Holding,
         Host,
         IndexedEntry,
         Model,
@@ -69,6 +70,8 @@ def plan_eviction(
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
     rooms: Iterable[Room] = (),
+    others: Sequence[Holding] = (),
+    rate: float | None = None,
 ) -> EvictionPlan:
     """Decide which entries may go, in which order, and why.
 
@@ -76,10 +79,15 @@ def plan_eviction(
     registered.  With ``reasons`` only those are considered.  Without ``asked`` nobody looks the plan over: then a
     driver that this host never offered is taken for a container's while its entries were used lately.  ``rooms`` tell
     how much room there is where stores lie.  The plan for what this plan leaves is empty.
+
+    ``others`` are there too, but `sift` says that no decision falls on them; ``rate`` is what a byte of all costs.
     """
     every = list(entries)
     known = {one.environment: one for one in presence}
-    ground = _Ground(host, known, warm, models, policy, now, asked, {room.store: room for room in rooms}, {})
+    of_stores = {room.store: room for room in rooms}
+    if rate is None:
+        rate = measured_rate(every) if limited(policy) else RATE
+    ground = _Ground(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
@@ -105,7 +113,8 @@ def plan_eviction(
         gone = {id(one.entry) for one in found}
         rest = [one for one in rest if id(one) not in gone]
     evict.sort(key=lambda one: _ORDER[one.reason])
-    return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(every) - len(evict))
+    left = len(every) + sum(one.entries for one in others) - len(evict)
+    return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), left)
 
 
 def plan_named(
@@ -153,19 +162,15 @@ class _Ground:
     asked: bool
     rooms: Mapping[Store, Room]
     policies: dict[Store, Policy]
+    others: Sequence[Holding] = ()
+    rate: float = RATE
     usables: dict[int, bool] = field(default_factory=dict)
     lineages: dict[int, bool] = field(default_factory=dict)
 
     @property
     def limited(self) -> bool:
         """Tell whether there is any limit of bytes."""
-        policy = self.policy
-        return (
-            policy.max_bytes is not None
-            or policy.quota is not None
-            or bool(policy.min_free_bytes)
-            or any(one.max_bytes is not None or one.min_free_bytes for one in policy.limits)
-        )
+        return limited(self.policy)
 
     def policy_of(self, store: Store) -> Policy:
         """Give what holds for one store."""
@@ -243,11 +248,12 @@ def _over(
     left = [one for one in rest if id(one) not in taken] if taken else rest
     stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
     policies = {store: ground.policy_of(store) for store in stores.values()}
+    policies |= {one.store: ground.policy_of(one.store) for one in ground.others}
 
     every = [*left, *protected]
 
     def ordered() -> list[IndexedEntry]:
-        value = worth(every, ground.now, ground.usable)
+        value = worth(ground.now, ground.usable, ground.rate)
         rows = [
             (bool(one.models) and ground.needed(one), value(one), *_age(one), number)
             for number, one in enumerate(left)
@@ -256,7 +262,9 @@ def _over(
         rows.sort()
         return [left[row[-1]] for row in rows]
 
-    return over_limits(ordered, every, policies, ground.policy, ground.rooms, considered, [*gone, *going])
+    return over_limits(
+        ordered, every, policies, ground.policy, ground.rooms, considered, [*gone, *going], ground.others
+    )
 
 
 def _decide(
@@ -327,6 +335,13 @@ def _superseded(
         if traces is not None:
             traces.created = max(traces.created, one.entry.created)
             traces.used = max(traces.used, one.last_used)
+    for other in ground.others:
+        its = other.environment
+        if its is None or its.lineage not in present or its in present[its.lineage]:
+            continue
+        traces = generations[its.lineage][its]
+        traces.created = max(traces.created, other.created or _LONG_AGO)
+        traces.used = max(traces.used, other.used or _LONG_AGO)
     found: dict[Environment, tuple[int, str]] = {}
     for lineage, past in generations.items():
         # What others still have is nothing to go back to, so it takes no other generation's place.

@@ -49,18 +49,29 @@ class Evicting:
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
         observing = self._observing
 
+        known = {status.model.name: status.model for status in models}
+        wanted = frozenset(map(EvictReason, reasons)) or None
+
         def decide() -> EvictionPlan:
+            catalog, policy, now = observing.catalog, observing.settings.policy, observing.clock()
+            host, presence, rooms = observing.present, catalog.presence(), self._keeping.rooms()
+            sieve = planning.sift(
+                catalog.holdings(), host, presence, known, policy, now, reasons=wanted, asked=asked, rooms=rooms
+            )
+            some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
             return planning.plan_eviction(
-                observing.catalog.all_entries(),
-                observing.present,
-                observing.catalog.presence(),
+                some,
+                host,
+                presence,
                 warm,
-                {status.model.name: status.model for status in models},
-                observing.settings.policy,
-                observing.clock(),
-                reasons=frozenset(map(EvictReason, reasons)) or None,
+                known,
+                policy,
+                now,
+                reasons=wanted,
                 asked=asked,
-                rooms=self._keeping.rooms(),
+                rooms=rooms,
+                others=others,
+                rate=rate,
             )
 
         return await asyncio.to_thread(decide)

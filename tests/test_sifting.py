@@ -1,0 +1,241 @@
+"""A plan from what goes through the sieve is the plan made from everything; the sums stay what a count gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpucached import planning
+from xpucached.catalog import Catalog
+from xpucached.domain import (
+    Architecture,
+    Attribution,
+    Entry,
+    EntryId,
+    EntryKey,
+    EntryQuery,
+    EntryState,
+    Environment,
+    EvictReason,
+    Flaw,
+    FoundStore,
+    Host,
+    KindName,
+    Limits,
+    Model,
+    ModelName,
+    Outcome,
+    Pass,
+    Policy,
+    Room,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+    WarmReason,
+    Workload,
+)
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+DAY: Final = timedelta(days=1)
+STORES: Final = tuple(Store(KindName("sycl"), Path(f"/var/cache/{name}")) for name in ("one", "two"))
+ENVIRONMENTS: Final = tuple(
+    Environment(platform, device, "1", driver)
+    for platform, device in (("ze", "B580"), ("ze", "B770"), ("cl", "CPU"))
+    for driver in ("1.1", "1.2", "1.3", "1.4")
+)
+
+
+def architecture(environment: Environment) -> Architecture:
+    return Architecture(environment.device.lower())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sifting")
+
+
+def filled(path: Path, chance: random.Random) -> Catalog:
+    """Make a catalog with a history, some models, and entries of every sort."""
+    catalog = Catalog.open(path)
+    for ago in sorted(chance.sample(range(120), k=chance.randint(0, 4)), reverse=True):
+        offered = tuple(chance.sample(ENVIRONMENTS, k=2))
+        catalog.record_host(Host(NOW - ago * DAY, "", "", str(ago), environments=offered))
+    for store in STORES:
+        entries = tuple(made(store, number, chance) for number in range(chance.randint(0, 60)))
+        found = FoundStore(store, StoreOrigin.CONFIGURED, "test")
+        catalog.record_scan(Scan(found, NOW, StoreState.OK, 0, entries), architecture)
+    ids = [one.entry.id for one in catalog.all_entries()]
+    for name in ("a", "b"):
+        model = Model(ModelName(name), Workload(("x",), Path("/"), {}, 1.0), None, 50, pinned=chance.random() < 0.4)
+        catalog.add_model(model)
+        some = frozenset(chance.sample(ids, k=min(len(ids), 8)))
+        run = catalog.begin_run(model, WarmReason.NEVER, "", NOW - 50 * DAY)
+        passes = (Pass(chance.uniform(1, 50), 0.0, 0, 0, 1, 0), Pass(1.0, 0.0, 0, 0, 0, 1))
+        ended = NOW - chance.randint(0, 100) * DAY
+        catalog.finish_run(run.id, Outcome.WARMED, passes, Attribution(some, frozenset()), (), "", "", ended)
+    if ids:
+        catalog.note_restored(chance.sample(ids, k=len(ids) // 10), NOW - chance.randint(0, 20) * DAY)
+    return catalog
+
+
+def made(store: Store, number: int, chance: random.Random) -> Entry:
+    """Make an entry."""
+    created = NOW - chance.choice((-1, 0, 0.001, 5, 30, 200)) * DAY - timedelta(seconds=chance.randint(0, 5))
+    used = None if chance.random() < 0.2 else created + chance.choice((0, 1, 3, 25)) * DAY
+    flaw = chance.choice(list(Flaw)) if chance.random() < 0.1 else None
+    state = EntryState.UNFINISHED if chance.random() < 0.05 else EntryState.FLAWED if flaw else EntryState.OK
+    size = chance.choice((0, 100, 4096, 50_000))
+    return Entry(
+        EntryId(store, EntryKey(f"{chance.randint(0, 10**6)}/{number}/0")),
+        str(number),
+        size,
+        chance.choice((0, 4096, 8192, 65536)),
+        created,
+        used,
+        None if chance.random() < 0.1 else chance.choice(ENVIRONMENTS),
+        image_size=chance.choice((0, size // 2)),
+        state=state,
+        flaw=flaw,
+    )
+
+
+def wanted(chance: random.Random, allocated: int) -> Policy:
+    """Make a policy."""
+    plain = Policy(
+        keep_driver_generations=chance.randint(0, 2),
+        max_unused=chance.choice((None, 10 * 86400.0, 90 * 86400.0)),
+        max_bytes=chance.choice((None, allocated // 2, allocated - 1)),
+        min_free_bytes=chance.choice((None, 300_000)),
+        quota=chance.choice((None, allocated // 3)),
+        low_water=chance.choice((1.0, 0.8)),
+    )
+    limits = (
+        Limits(STORES[1].root, None, 0, chance.choice((None, 86400.0)), chance.choice((None, 40_000)), grace=0.0),
+    )
+    return dataclasses.replace(plain, limits=chance.choice(((), limits)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 1 << 32), asked=st.booleans())
+def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_sieve(
+    folder: Path, seed: int, *, asked: bool
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - not a secret
+    path = folder / f"{seed}-{asked}.sqlite"
+    catalog = filled(path, chance)
+    try:
+        every = catalog.all_entries()
+        models = {one.name: one for one in catalog.models()}
+        warm = frozenset(chance.sample(sorted(models), k=1))
+        on = Host(NOW, "", "", "", environments=tuple(chance.sample(ENVIRONMENTS, k=chance.randint(0, 3))))
+        presence = catalog.presence()
+        policy = wanted(chance, sum(one.entry.allocated for one in every))
+        open_now = [one.entry.id for one in every if chance.random() < 0.1]
+        rooms = tuple(
+            Room(
+                store,
+                owner=chance.choice((0, 1000)),
+                free=chance.choice((None, 100_000)),
+                held=frozenset(one.key for one in open_now if one.store == store),
+                keeps_access_times=chance.random() < 0.7,
+            )
+            for store in STORES
+        )
+        reasons = chance.choice((None, frozenset({EvictReason.BUDGET}), frozenset({EvictReason.SUPERSEDED})))
+        whole = planning.plan_eviction(
+            every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
+        )
+        sieve = planning.sift(
+            catalog.holdings(), on, presence, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
+        )
+        some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+        assert len(some) + sum(one.entries for one in others) == len(every)
+        sifted = planning.plan_eviction(
+            some,
+            on,
+            presence,
+            warm,
+            models,
+            policy,
+            NOW,
+            reasons=reasons,
+            asked=asked,
+            rooms=rooms,
+            others=others,
+            rate=rate,
+        )
+        assert sifted == whole
+    finally:
+        catalog.close()
+        path.unlink()
+
+
+def test_what_nobody_can_want_gone_is_not_looked_at(folder: Path) -> None:
+    catalog = Catalog.open(folder / "young.sqlite")
+    kept = tuple(
+        Entry(EntryId(STORES[0], EntryKey(f"{number}/0")), "s", 1, 4096, NOW - DAY, None, ENVIRONMENTS[0])
+        for number in range(50)
+    )
+    found = FoundStore(STORES[0], StoreOrigin.CONFIGURED, "test")
+    catalog.record_scan(Scan(found, NOW, StoreState.OK, 0, kept), architecture)
+    on = Host(NOW, "", "", "", environments=(ENVIRONMENTS[0],))
+    policy = Policy(max_bytes=45 * 4096)
+    sieve = planning.sift(catalog.holdings(), on, catalog.presence(), {}, policy, NOW)
+    some, others, _ = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+    # All are of one worth, so any of them could be among the five.
+    assert (len(some), others) == (50, ())
+    sieve = planning.sift(catalog.holdings(), on, catalog.presence(), {}, Policy(), NOW)
+    some, others, _ = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+    assert some == ()
+    assert [(one.entries, one.allocated) for one in others] == [(50, 50 * 4096)]
+    catalog.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_the_sums_are_what_a_count_gives(folder: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - not a secret
+    path = folder / f"sums-{seed}.sqlite"
+    catalog = filled(path, chance)
+    try:
+        for step in range(4):
+            every = catalog.all_entries()
+            assert catalog.summary().entries == len(every)
+            assert catalog.summary().flawed == sum(one.entry.state is EntryState.FLAWED for one in every)
+            assert catalog.summary().allocated == sum(one.entry.allocated for one in every)
+            for status in catalog.stores():
+                mine = [one.entry for one in every if one.entry.id.store == status.store]
+                assert (status.entries, status.size) == (len(mine), sum(one.size for one in mine))
+            for query in (EntryQuery(limit=3, driver="1.2"), EntryQuery(limit=3, state=EntryState.FLAWED)):
+                fit = [
+                    one
+                    for one in every
+                    if (one.entry.environment is not None and one.entry.environment.driver == query.driver)
+                    or one.entry.state is query.state
+                ]
+                page = catalog.entries(query, present=(), now=NOW)
+                assert (page.entries, page.total) == (tuple(fit[:3]), len(fit))
+            if step == 0:
+                catalog.forget([one.entry.id for one in every if chance.random() < 0.3])
+            elif step == 1:
+                # The same keys again, other sizes and states: what was there is changed, and the rest is gone.
+                fresh = tuple(
+                    dataclasses.replace(made(STORES[0], number, chance), id=one.entry.id)
+                    for number, one in enumerate(every)
+                    if one.entry.id.store == STORES[0] and chance.random() < 0.7
+                )
+                found = FoundStore(STORES[0], StoreOrigin.CONFIGURED, "test")
+                catalog.record_scan(Scan(found, NOW, StoreState.OK, 0, fresh), architecture)
+            elif step == 2:
+                catalog.forget_store(STORES[1])
+    finally:
+        catalog.close()
+        path.unlink()

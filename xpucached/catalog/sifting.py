@@ -1,0 +1,237 @@
+"""Record: the entries that a plan has to look at one by one, out of a million, and the sums of the others."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import sqlalchemy as sa
+
+from xpucached.catalog import entries, environments
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, ENVIRONMENTS, FIGURES, MODELS, RUNS, STORES, microseconds
+from xpucached.domain import Effect, EntryState, Flaw, Holding, KindName, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from xpucached.domain import Environment, IndexedEntry, Sieve
+
+_E: Final = ENTRIES.c
+
+# A table of the connection, for the rows that went through the sieve.
+_SIFTED: Final = sa.Table(
+    "sifted", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), prefixes=["TEMPORARY"]
+)
+
+_USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
+_CREATED: Final = sa.type_coerce(_E.created, sa.BigInteger)
+
+# A row's number, its bytes, whether they surely count, whether a model needs it, what it is worth, and its last use.
+_Ordered = tuple[int, int, bool, bool, float, int]
+
+_BATCH: Final = 1000
+_SOME: Final = 20_000
+
+
+def holdings(connection: sa.Connection) -> tuple[Holding, ...]:
+    """Give what the stores hold for each environment."""
+    stores, known = _stores(connection), _environments(connection)
+    c = FIGURES.c
+    rows = connection.execute(
+        sa.select(c.store_id, c.environment_id, sa.func.sum(c.entries).label("entries"), sa.func.total(c.allocated))
+        .where(c.entries > 0)
+        .group_by(c.store_id, c.environment_id)
+    )
+    return tuple(
+        Holding(stores[store], known[environment] if environment else None, count, max(0, int(allocated)))
+        for store, environment, count, allocated in rows
+    )
+
+
+def sifted(
+    connection: sa.Connection, sieve: Sieve, rate: float, half: float, absent: float
+) -> tuple[tuple[IndexedEntry, ...], tuple[Holding, ...], float]:
+    """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
+
+    ``rate`` is what a byte costs where nothing was measured, ``half`` the seconds that halve an entry's worth, and
+    ``absent`` the part of it that is left without a driver.
+    """
+    stores, known = _stores(connection), _environments(connection)
+    numbers = {environment: number for number, environment in known.items()}
+    _SIFTED.create(connection, checkfirst=False)
+    try:
+        if sieve.flawed:
+            _take(connection, _E.state == EntryState.FLAWED.value)
+        for environment in sieve.environments & numbers.keys():
+            _take(connection, _E.environment_id == numbers[environment])
+        _take_unused(connection, sieve, stores, known)
+        if sieve.worst:
+            rate = _rate(connection) or rate
+            _take_worst(connection, sieve, stores, numbers, (rate, half, absent))
+        through = entries.every(connection, _E.id.in_(sa.select(_SIFTED.c.id)))
+        rest = _rest(connection, sieve, numbers, through)
+    finally:
+        _SIFTED.drop(connection, checkfirst=False)
+    return through, rest, rate
+
+
+def _stores(connection: sa.Connection) -> dict[int, Store]:
+    rows = connection.execute(sa.select(STORES.c.id, STORES.c.kind, STORES.c.root))
+    return {row.id: Store(KindName(row.kind), Path(row.root)) for row in rows}
+
+
+def _environments(connection: sa.Connection) -> dict[int, Environment]:
+    return {row.id: environments.value(row) for row in connection.execute(sa.select(ENVIRONMENTS))}
+
+
+def _take(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
+    statement = sa.insert(_SIFTED).from_select(["id"], sa.select(_E.id).where(*where)).prefix_with("OR IGNORE")
+    connection.execute(statement)
+
+
+def _take_unused(
+    connection: sa.Connection, sieve: Sieve, stores: dict[int, Store], known: dict[int, Environment]
+) -> None:
+    for number, store in stores.items():
+        if store not in sieve.unused:
+            continue
+        before, kept = sieve.unused[store]
+        for environment in (None, *known):
+            where = [
+                _E.environment_id.is_not_distinct_from(environment),
+                _E.store_id == number,
+                microseconds(before) >= _USED,
+            ]
+            if not kept:
+                where.append(sa.or_(_E.run_used.is_not(None), _E.restored.is_not(None)))
+            _take(connection, *where)
+
+
+def _rate(connection: sa.Connection) -> float | None:
+    """Give the middle one of what a byte was measured to cost, as `planning` reckons it."""
+    size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
+    measured = (_E.cost.is_not(None), size > 0)
+    count = connection.execute(sa.select(sa.func.count()).select_from(ENTRIES).where(*measured)).scalar_one()
+    if not count:
+        return None
+    middle = sa.select(_E.cost / size).where(*measured).order_by(_E.cost / size).offset(count // 2).limit(1)
+    return float(connection.execute(middle).scalar_one())
+
+
+def _take_worst(
+    connection: sa.Connection,
+    sieve: Sieve,
+    stores: dict[int, Store],
+    numbers: dict[Environment, int],
+    worth: tuple[float, float, float],
+) -> None:
+    """Take the least worth of each pool, in the order in which the plan would, until they are enough."""
+    driver = connection.connection.driver_connection
+    if driver is not None:
+        # Not every SQLite was built with it.
+        driver.create_function("exp2", 1, math.exp2, deterministic=True)
+    rate, half, absent = worth
+    usable = sa.or_(
+        _E.environment_id.is_(None), _E.environment_id.in_([numbers[one] for one in sieve.present if one in numbers])
+    )
+    size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
+    cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
+    idle = sa.func.max(0, microseconds(sieve.now) - _USED) / (half * 1e6)
+    value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
+    attributed = connection.execute(sa.select(ATTRIBUTIONS.c.entry_id).limit(1)).first() is not None
+    needed = sa.and_(usable, _E.id.in_(sa.select(ATTRIBUTIONS.c.entry_id))) if attributed else sa.false()
+    harmless = [flaw.value for flaw in Flaw if flaw.effect in {Effect.HARMLESS, Effect.HIDDEN}]
+    sound = sa.or_(_E.state != EntryState.FLAWED.value, _E.flaw.is_(None), _E.flaw.in_(harmless))
+    pinned = (
+        sa.select(ATTRIBUTIONS.c.entry_id)
+        .join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
+        .join(MODELS, MODELS.c.name == RUNS.c.model)
+        .where(MODELS.c.pinned)
+    )
+    # What is only perhaps protected is let through and not counted: then there is enough whatever the plan says.
+    sure = sa.and_(microseconds(sieve.young) >= _CREATED, _E.restored.is_(None))
+    where = [_E.state != EntryState.UNFINISHED.value, _E.allocated > 0]
+    if sieve.pinned:
+        where.append(sa.not_(sa.and_(usable, sound, _E.id.in_(pinned))))
+    if sieve.upheld and attributed:
+        where.append(sa.not_(needed))
+    held = frozenset(entries.rows_of(connection, sieve.held).values())
+    for pool, excess in sieve.worst:
+        mine = [number for number, store in stores.items() if store in pool]
+        # Nothing added, so that no index of stores leads away from the one that covers the question.
+        ordered = sa.select(
+            _E.id, _E.allocated, sure.label("sure"), needed.label("needed"), value, _USED.label("used")
+        ).where((_E.store_id + 0).in_(mine), *where)
+        # To keep the first so many in order is quicker than to sort all of a million; they nearly always are enough.
+        limit = _SOME
+        while True:
+            rows = connection.execute(ordered.order_by("needed", "value", "used").limit(limit))
+            enough = _Enough(excess, held)
+            with rows:
+                while some := list(islice(enough.taken(cast("Iterable[_Ordered]", rows)), _BATCH)):
+                    connection.exec_driver_sql("INSERT OR IGNORE INTO sifted VALUES (?)", [(one,) for one in some])
+            if enough.reached or enough.seen < limit:
+                break
+            limit *= 10
+
+
+class _Enough:
+    """How much of an order is enough."""
+
+    def __init__(self, excess: float, held: frozenset[int]) -> None:
+        self.reached = False
+        self.seen = 0
+        self._excess = excess
+        self._held = held
+        self._last = (False, -1.0, 0)
+
+    def taken(self, rows: Iterable[_Ordered]) -> Iterator[int]:
+        """Give the rows that are needed."""
+        for number, allocated, sure, needed, value, used in rows:
+            # Those of one worth and one moment are told apart by where they are, which the plan knows.
+            if self._excess <= 0 and (bool(needed), value * (1 - 1e-9), used) > self._last:
+                self.reached = True
+                return
+            self.seen += 1
+            if self._excess > 0:
+                self._last = (bool(needed), value, used)
+            if sure and number not in self._held:
+                self._excess -= allocated
+            yield number
+
+
+def _rest(
+    connection: sa.Connection, sieve: Sieve, numbers: dict[Environment, int], through: Sequence[IndexedEntry]
+) -> tuple[Holding, ...]:
+    counts: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for one in through:
+        count = counts[id(one.entry.id.store), id(one.entry.environment)]
+        count[0] += 1
+        count[1] += one.entry.allocated
+    taken: defaultdict[tuple[Store, Environment | None], list[int]] = defaultdict(lambda: [0, 0])
+    for one in through:
+        found = counts.pop((id(one.entry.id.store), id(one.entry.environment)), None)
+        if found is not None:
+            taken[one.entry.id.store, one.entry.environment] = found
+    traces: dict[int, tuple[datetime, datetime]] = {}
+    for environment in sieve.traced & numbers.keys():
+        number = numbers[environment]
+        newest = sa.select(
+            sa.func.max(_E.created, type_=_E.created.type), sa.func.max(_E.last_used, type_=_E.created.type)
+        )
+        row = connection.execute(newest.where(_E.environment_id == number, _E.id.not_in(sa.select(_SIFTED.c.id)))).one()
+        if row[0] is not None:
+            traces[number] = (row[0], row[1])
+    rest: list[Holding] = []
+    for holding in holdings(connection):
+        number_taken, bytes_taken = taken[holding.store, holding.environment]
+        if holding.entries > number_taken:
+            left, allocated = holding.entries - number_taken, holding.allocated - bytes_taken
+            trace = traces.get(numbers[holding.environment]) if holding.environment else None
+            created, used = trace or (None, None)
+            rest.append(Holding(holding.store, holding.environment, left, allocated, created, used))
+    return tuple(rest)

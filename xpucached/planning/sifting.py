@@ -1,0 +1,105 @@
+"""Decide: which entries a plan of what goes must look at one by one.  Pure.
+
+A plan takes everything from the oldest flaw to the last byte over a limit, and of a million entries nearly all stay.
+So first the sums of the catalog are looked at: they tell which drivers, ages and stores can be concerned at all.  What
+the sieve lets through may still stay; what it holds back could not go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from xpucached.domain import EntryId, EvictReason, Sieve
+from xpucached.planning.budget import effective, holds, limited, pools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xpucached.domain import Environment, Holding, Host, Model, ModelName, Policy, Presence, Room, Store
+
+
+def sift(
+    holdings: Sequence[Holding],
+    host: Host,
+    presence: Iterable[Presence],
+    models: Mapping[ModelName, Model],
+    policy: Policy,
+    now: datetime,
+    *,
+    reasons: frozenset[EvictReason] | None = None,
+    asked: bool = True,
+    rooms: Iterable[Room] = (),
+) -> Sieve:
+    """Say what `plan_eviction`, which takes the same, has to look at; ``holdings`` are what there is, all together."""
+    considered = frozenset(EvictReason) if reasons is None else reasons
+    of_stores = {room.store: room for room in rooms}
+    stores = {one.store for one in holdings}
+    policies = {store: effective(policy, of_stores.get(store), store) for store in stores}
+    environments = {one.environment for one in holdings if one.environment is not None}
+    looked: frozenset[Environment] = frozenset()
+    if EvictReason.SUPERSEDED in considered:
+        kept = min((one.keep_driver_generations for one in policies.values()), default=0)
+        looked = _earlier(environments, host, presence, kept)
+    if EvictReason.GONE in considered and host.environments:
+        lineages = {one.lineage for one in host.environments}
+        once = {one.environment for one in presence if one.last is not None}
+        looked |= {one for one in environments if one.lineage not in lineages and one in once}
+    sieve = Sieve(
+        now,
+        now - timedelta(seconds=max((one.grace for one in policies.values()), default=0.0)),
+        flawed=EvictReason.FLAWED in considered,
+        environments=looked,
+        unused=_unused(policies, of_stores, now) if EvictReason.UNUSED in considered else {},
+        present=frozenset(host.environments),
+        upheld=not asked,
+        pinned=frozenset(name for name, model in models.items() if model.pinned),
+        held=frozenset(EntryId(store, key) for store, room in of_stores.items() for key in room.held),
+    )
+    here = {one.lineage for one in host.environments}
+    traced = frozenset(one for one in environments if one.lineage in here and one not in sieve.present)
+    if looked:
+        sieve = dataclasses.replace(sieve, traced=traced)
+    if considered & {EvictReason.BUDGET, EvictReason.SPACE} and limited(policy):
+        over = pools(holds(holdings), policies, policy, of_stores, {})
+        worst = tuple((pool.stores, pool.excess) for pool in over if pool.reason in considered)
+        sieve = dataclasses.replace(sieve, worst=worst)
+    return sieve
+
+
+def _earlier(
+    environments: Iterable[Environment], host: Host, presence: Iterable[Presence], kept: int
+) -> frozenset[Environment]:
+    """Give the absent generations of present devices that can be beyond those that are kept, whatever else goes."""
+    lineages: defaultdict[tuple[str, str], list[Environment]] = defaultdict(list)
+    here = {one.lineage for one in host.environments}
+    for one in environments:
+        if one.lineage in here and one not in host.environments:
+            lineages[one.lineage].append(one)
+    lasts = {one.environment: one.last for one in presence}
+    found: set[Environment] = set()
+    for some in lineages.values():
+        if len(some) <= kept:
+            continue
+        times = {one: last for one in some if (last := lasts.get(one)) is not None}
+        if len(times) < len(some) or len(set(times.values())) < len(some):
+            # Then their newest entries say which came last, and those may go.
+            found.update(some)
+        else:
+            found.update(sorted(some, key=lambda one: times[one], reverse=True)[kept:])
+    return frozenset(found)
+
+
+def _unused(
+    policies: Mapping[Store, Policy], rooms: Mapping[Store, Room], now: datetime
+) -> dict[Store, tuple[datetime, bool]]:
+    found: dict[Store, tuple[datetime, bool]] = {}
+    for store, policy in policies.items():
+        if policy.max_unused is None:
+            continue
+        room = rooms.get(store)
+        seconds = min(policy.max_unused, (now - datetime.min.replace(tzinfo=now.tzinfo)).total_seconds())
+        found[store] = (now - timedelta(seconds=seconds), room is None or room.keeps_access_times)
+    return found
