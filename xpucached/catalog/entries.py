@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from datetime import datetime
 
-    from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint
+    from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint, Use
 
 # How many of the entries that a short reference could mean are named to the one who asked.
 _LISTED: Final = 10
@@ -69,6 +69,7 @@ _LAST_USED: Final = sa.func.max(
     _CREATED_US,
     sa.func.coalesce(sa.type_coerce(_E.accessed, sa.BigInteger), _CREATED_US),
     sa.func.coalesce(sa.type_coerce(_E.run_used, sa.BigInteger), _CREATED_US),
+    sa.func.coalesce(sa.type_coerce(_E.witnessed, sa.BigInteger), _CREATED_US),
 )
 
 _MODELS: Final = (
@@ -286,6 +287,8 @@ def _value(row: _Row, store: Store, environment: Environment | None, architectur
     last_used, how = row.created, "created"
     if row.accessed is not None and row.accessed > last_used:
         last_used, how = row.accessed, "access-time"
+    if row.witnessed is not None and row.witnessed > last_used:
+        last_used, how = row.witnessed, "observed-opens"
     if row.run_used is not None and row.run_used >= last_used:
         last_used, how = row.run_used, "run"
     if row.restored is not None and row.restored > last_used:
@@ -312,7 +315,17 @@ def _value(row: _Row, store: Store, environment: Environment | None, architectur
     origin = Origin(row.origin) if row.origin else None
     models = _models(row.models)
     return IndexedEntry(
-        entry, origin, architecture, models, row.first_seen, last_used, how, cost=row.cost, restored=row.restored
+        entry,
+        origin,
+        architecture,
+        models,
+        row.first_seen,
+        last_used,
+        how,
+        cost=row.cost,
+        restored=row.restored,
+        hits=row.hits or 0,
+        program=row.program or "",
     )
 
 
@@ -334,6 +347,19 @@ def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: dateti
     if rows:
         statement = sa.update(ENTRIES).where(_E.id == sa.bindparam("row")).values(restored=now)
         connection.execute(statement, [{"row": row} for row in rows.values()])
+
+
+def note_uses(connection: sa.Connection, uses: Iterable[Use]) -> None:
+    """Add that programs were seen to load these; those that are not known are left out."""
+    connection.exec_driver_sql(
+        _NOTE_USE, [(microseconds(one.last), one.hits, one.program, str(one.store), one.key) for one in uses]
+    )
+
+
+_NOTE_USE: Final = (
+    "UPDATE entries SET witnessed = max(coalesce(witnessed, 0), ?), hits = coalesce(hits, 0) + ?, program = ?"
+    " WHERE store_id IN (SELECT id FROM stores WHERE root = ?) AND key = ?"
+)
 
 
 def note_costs(connection: sa.Connection, ids: Iterable[EntryId], seconds: float) -> None:

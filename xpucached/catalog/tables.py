@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0006"
+REVISION: Final = "0007"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -117,6 +117,9 @@ ENTRIES: Final = sa.Table(
     sa.Column("kernel_names", sa.Text, nullable=False),  # one a line, mangled and for people, for searching
     sa.Column("cost", sa.Float),  # seconds that making it took, where a run or a rebuild of ours made it
     sa.Column("restored", Moment),  # when somebody brought it back from the trash
+    sa.Column("witnessed", Moment),  # when a program was last seen to load it
+    sa.Column("hits", sa.Integer),  # how often one was; null: never
+    sa.Column("program", sa.Text),  # the last one, `Program.label`
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)
