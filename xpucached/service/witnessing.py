@@ -161,7 +161,8 @@ def mend(program: Program, models: tuple[Model, ...]) -> str:
     for model in models:
         if program.unit in model.before:
             return f"see: xpucachectl why {model.name}"
-    return f"register what it runs: xpucachectl model add NAME --before {program.unit} -- COMMAND"
+    before = f" --before {program.unit}" if program.serves else ""
+    return f"register what it runs: xpucachectl model add NAME{before} -- COMMAND"
 
 
 def compiling(one: Compiling, hint: str) -> Problem:
