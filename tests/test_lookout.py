@@ -306,7 +306,7 @@ def test_a_queue_that_is_full_is_told(root: Path, running: Callable[..., Lookout
         pytest.skip(f"{OVERFLOWS} is {most}: to fill it takes too long")
     gate = threading.Event()
     gate.set()
-    lookout = Lookout(opens=False, turn=lambda: bool(gate.wait(PATIENCE)) and None)
+    lookout = Lookout(opens=False, turn=lambda: gate.wait(PATIENCE))
     client = Client(lookout, 0)
     running(lookout)
     assert client.watch(root) == ""

@@ -95,7 +95,7 @@ class _Client:
 class Lookout:
     """Serves any number of clients, in the thread that calls `run`."""
 
-    def __init__(self, *, opens: bool, turn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *, opens: bool, turn: Callable[[], object] = lambda: None) -> None:
         """``opens``: whether clients may ask for what is only read, which costs all work on that file system.
 
         ``turn`` is called at least every few seconds.
