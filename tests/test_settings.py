@@ -193,6 +193,11 @@ patience = "2h"
 isolate = false
 tasks = 100
 
+[watch]
+mode = "Inotify"
+opens = true
+socket = "/w"
+
 [log]
 level = "DEBUG"
 """
@@ -238,6 +243,7 @@ def test_every_key_is_read(file: Path) -> None:
     assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
+    assert (found.watch_mode, found.watch_opens, found.watch_socket) == ("inotify", True, Path("/w"))
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -251,6 +257,7 @@ def test_without_a_file_everything_has_a_default() -> None:
     assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (True, True, True)
+    assert (found.watch_mode, found.watch_opens) == ("auto", False)
     assert found.log_level == "INFO"
     assert (found.socket_mode, load(None, user=False).socket_mode) == (0o600, 0o666)
 
@@ -344,7 +351,11 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[stores]\n\npth = []\n", 3, "stores.pth: unknown key; did you mean paths?"),
         ("[log]\nzzz = 1\n", 2, "log.zzz: unknown key; expected one of level"),
         ("\n[polcy]\ngrace = 1\n", 2, "polcy: unknown key; did you mean policy?"),
-        ("grace = 1\n", 1, "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, log"),
+        (
+            "grace = 1\n",
+            1,
+            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, watch,",
+        ),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),
         ('[paths]\nstate = "~/x"\n', 2, "paths.state: expected an absolute path"),

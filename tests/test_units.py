@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import api, daemon, settings
+from xpucached import api, daemon, lookout, settings
 from xpucached.ctl import arguments
 from xpucached.errors import RunningError, SettingsError
 from xpucached.kinds import KINDS, sycl
@@ -182,3 +182,34 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
         store = settings.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
 
         assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].enable(store)
+
+
+WATCH: Final = "xpucached-watch.service"
+
+
+def test_systemd_accepts_the_unit_that_watches(tmp_path: Path) -> None:
+    text = (SYSTEMD / WATCH).read_text(encoding="utf-8")
+    made = tmp_path / WATCH
+    made.write_text(text.replace("ExecStart=xpucached-watch", f"ExecStart={sys.executable} -m xpucached.lookout"))
+    done = verify("system", [made])
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_that_watches_is_fenced_in() -> None:
+    command = [tool("systemd-analyze"), "security", "--offline=true", "--threshold=12", str(SYSTEMD / WATCH)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+def test_who_watches_has_two_rights_a_user_and_the_place_where_daemons_look() -> None:
+    unit = directives(SYSTEMD / WATCH)
+    users = (SYSTEMD / "sysusers.d" / "xpucached-watch.conf").read_text(encoding="utf-8").splitlines()
+    words = [shlex.split(line) for line in users if not line.startswith("#")]
+
+    assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ["CAP_SYS_ADMIN CAP_DAC_READ_SEARCH"]
+    assert [line[:2] for line in words] == [["u", *unit["User"]]]
+    assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == lookout.SOCKET
+    assert settings.load(None, user=True, environ={}).watch_socket == Path(lookout.SOCKET)
+    assert unit["ExecStart"] == ["xpucached-watch"]

@@ -12,7 +12,7 @@ from watchdog.observers.inotify import InotifyObserver
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
 from xpucached import watch
-from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched
+from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched, WatchMode
 from xpucached.watch import Watcher
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def settle(watcher: Watcher, wakes: Wakes, mark: Path) -> list[Wake]:
     came: list[Wake] = []
     while (wake := wakes.next()) != StoreTouched(mark):
         came.append(wake)
-    assert watcher.mode == watch.INOTIFY
+    assert watcher.mode == WatchMode.INOTIFY
     return came
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_started_before_it_is_told_what_to_watch(wakes: Wakes) -> Non
     watcher = Watcher(wakes.post)
 
     assert threading.active_count() == before
-    assert watcher.mode == watch.POLLING
+    assert watcher.mode == WatchMode.POLLING
     watcher.stop()
 
 
@@ -92,7 +92,7 @@ def test_what_is_newly_watched_is_posted_at_once_and_only_then(watcher: Watcher,
     watcher.watch([store], [store.parent], [])
 
     assert set(wakes.clear()) == {StoreTouched(store), DriverTouched()}
-    assert watcher.mode == watch.INOTIFY
+    assert watcher.mode == WatchMode.INOTIFY
     assert watcher.reason == ""
 
     watcher.watch([store], [store.parent], [])
@@ -350,13 +350,13 @@ def test_at_a_limit_of_the_kernel_we_poll_and_say_why(
         patch.setattr(InotifyObserver, "start" if limit == "instances" else "schedule", refuse)
         watcher.watch([store], [], [])
 
-        assert watcher.mode == watch.POLLING
+        assert watcher.mode == WatchMode.POLLING
         assert ("can't start new thread" if limit == "threads" else limit) in watcher.reason
         assert watcher.directories == frozenset()
 
     watcher.watch([store], [], [])
 
-    assert watcher.mode == watch.INOTIFY
+    assert str(watcher.mode) == WatchMode.INOTIFY
     wakes.clear()
     (store / "another").mkdir()
     assert wakes.next() == StoreTouched(store)
@@ -368,7 +368,7 @@ def test_a_directory_that_we_may_not_read_is_polled(watcher: Watcher, store: Pat
 
     watcher.watch([store], [], [])
 
-    assert watcher.mode == watch.POLLING
+    assert watcher.mode == WatchMode.POLLING
     assert watcher.reason == f"{store / 'device'}: permission denied"
     assert watcher.directories == {store}
     (store / "device").chmod(0o700)
@@ -386,10 +386,10 @@ def test_events_that_the_kernel_lost_are_looked_for(watcher: Watcher, wakes: Wak
     observer._inotify_fd.handle_event(event)
 
     assert wakes.next() == Due()
-    assert watcher.mode == watch.POLLING
+    assert watcher.mode == WatchMode.POLLING
     assert "lost" in watcher.reason
     watcher.watch([store], [], [])
-    assert watcher.mode == watch.INOTIFY
+    assert str(watcher.mode) == WatchMode.INOTIFY
 
 
 def test_a_post_that_fails_does_not_end_the_watching(store: Path, wakes: Wakes) -> None:
@@ -423,6 +423,6 @@ def test_after_stop_nothing_is_left_and_nothing_starts_again(wakes: Wakes, store
     watcher.watch([store], [], [])
     (store / "another").mkdir()
     watcher.stop()
-    assert watcher.mode == watch.POLLING
+    assert watcher.mode == WatchMode.POLLING
     assert set(threading.enumerate()) == before
     assert wakes.clear() == []

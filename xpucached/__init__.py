@@ -7,7 +7,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service
     3   dispatch · builder · warden · worker · hands
     2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render
-    1   errors · quantities · sockets
+    1   errors · quantities · sockets · lookout
     0   domain
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

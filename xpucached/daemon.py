@@ -28,7 +28,7 @@ from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.service import SCRUB_PARTS, Service
-from xpucached.watch import Watcher
+from xpucached.watch import Means, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ _SETTLE_LIMIT: Final = 10.0
 
 _RETRY: Final = 5.0
 """Seconds after which to look again when a look has failed."""
+
+_DIGEST: Final = 3.0
+"""Seconds between two looks at what programs did in the stores."""
 
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
@@ -98,7 +101,7 @@ class Daemon:
         self._wakes: set[Wake] = set()
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._watcher = Watcher(self.post)
+        self._watcher = Watcher(self.post, _means(config), service.take_touch)
         self._scheduler = AsyncIOScheduler(timezone="UTC")
 
     def post(self, wake: Wake) -> None:
@@ -122,6 +125,7 @@ class Daemon:
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(self._ping(), name="watchdog"),
             asyncio.create_task(self._mind_the_clock(), name="clock"),
+            asyncio.create_task(self._digest(), name="digest"),
         ]
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
         notify("READY=1", "STATUS=looking at the host")
@@ -139,8 +143,8 @@ class Daemon:
             for task in (stop, *tasks):
                 task.cancel()
             await asyncio.wait([stop, *tasks])
-            await self._service.stop()
             await asyncio.to_thread(self._watcher.stop)
+            await self._service.stop()
 
     def _schedule(self) -> None:
         self._scheduler.add_job(
@@ -208,7 +212,7 @@ class Daemon:
             self._woken.clear()
             if Booted() not in wakes:
                 # What was lost is said while it is looked for.
-                self._service.take_watch(self._watcher.reason)
+                self._tell_watch()
             try:
                 again = await self._service.reconcile(wakes)
                 if again is not None:
@@ -242,8 +246,19 @@ class Daemon:
         drivers = await asyncio.to_thread(host.watched, {**os.environ, **self._settings.variables})
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
+        await asyncio.to_thread(self._watcher.use, _means(self._settings))
         await asyncio.to_thread(self._watcher.watch, stores, drivers, models)
-        self._service.take_watch(self._watcher.reason)
+        self._tell_watch()
+
+    def _tell_watch(self) -> None:
+        watcher = self._watcher
+        self._service.take_watch(watcher.mode, watcher.better, opens=watcher.opens, unwatched=watcher.reason)
+
+    async def _digest(self) -> None:
+        """See what programs did in the stores, as the watcher heard it."""
+        while True:
+            await asyncio.sleep(_DIGEST)
+            await self._service.digest()
 
     async def _mind_the_clock(self) -> None:
         """Begin anew to count when the clock was set: the scheduler would wait until the old time comes again."""
@@ -289,6 +304,11 @@ class Daemon:
         self._take(ModelsTouched())
         self._take(DriverTouched())
         notify("READY=1")
+
+
+def _means(config: settings.Settings) -> Means:
+    lookout = config.watch_socket if config.watch_mode == "auto" else None
+    return Means(lookout, opens=config.watch_opens, inotify=config.watch_mode != "polling")
 
 
 def load(options: argparse.Namespace) -> settings.Settings:

@@ -110,6 +110,8 @@ class EntryShape:
     last_used_by: str
     models: tuple[ModelName, ...]
     stamp: str
+    hits: int = 0
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,8 @@ def _entry_out(value: IndexedEntry) -> EntryShape:
         last_used_by=value.last_used_by,
         models=value.models,
         stamp=entry.stamp,
+        hits=value.hits,
+        program=value.program,
     )
 
 
@@ -250,6 +254,8 @@ def _entry_in(wire: EntryShape) -> IndexedEntry:
         first_seen=wire.first_seen,
         last_used=wire.last_used,
         last_used_by=wire.last_used_by,
+        hits=wire.hits,
+        program=wire.program,
     )
 
 

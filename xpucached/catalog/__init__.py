@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Store,
         StoreStatus,
         Trial,
+        Use,
         WarmReason,
     )
 
@@ -210,6 +211,12 @@ class Catalog:
         """Forget entries that were removed, and their attributions."""
         with self._write() as connection:
             entries.forget(connection, ids)
+
+    def note_uses(self, uses: Collection[Use]) -> None:
+        """Note that programs were seen to load entries; those that are not known are left out."""
+        if uses:
+            with self._write() as connection:
+                entries.note_uses(connection, uses)
 
     def model_sizes(self) -> dict[ModelName, tuple[int, int]]:
         """Give, for each model that has any, the number of its entries and their allocated bytes."""

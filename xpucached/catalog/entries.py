@@ -44,7 +44,7 @@ from xpucached.errors import NotFound, RequestError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint
+    from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint, Use
 
 # How many of the entries that a short reference could mean are named to the one who asked.
 _LISTED: Final = 10
@@ -81,6 +81,7 @@ _Values = tuple[
     int | None,
     int | None,
     int | None,
+    int | None,
     int,
     EntryKey,
     str,
@@ -98,6 +99,8 @@ _Values = tuple[
     str,
     str | None,
     float | None,
+    int | None,
+    str | None,
     str,
     str,
 ]
@@ -132,7 +135,7 @@ _FEW: Final = 32
 _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 
 _TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
-_LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "first_seen"))
+_LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "witnessed", "first_seen"))
 
 # In the order in which `_value` takes them apart; times are numbers, so that each costs one conversion and no more.
 _SELECT: Final = sa.select(
@@ -157,6 +160,8 @@ _SELECT: Final = sa.select(
     _E.detail,
     _E.origin,
     _E.cost,
+    _E.hits,
+    _E.program,
     _E.ref,
     _MODELS.label("models"),
 ).select_from(_JOINED)
@@ -411,6 +416,7 @@ def _value(
         accessed,
         run_used,
         restored,
+        witnessed,
         first_seen,
         key,
         stamp,
@@ -428,12 +434,16 @@ def _value(
         detail,
         origin,
         cost,
+        hits,
+        program,
         _,
         models,
     ) = cast("_Values", row)
     last_used, how = created, "created"
     if accessed is not None and accessed > last_used:
         last_used, how = accessed, "access-time"
+    if witnessed is not None and witnessed > last_used:
+        last_used, how = witnessed, "observed-opens"
     if run_used is not None and run_used >= last_used:
         last_used, how = run_used, "run"
     if restored is not None and restored > last_used:
@@ -469,6 +479,8 @@ def _value(
         how,
         cost,
         None if restored is None else _EPOCH + timedelta(microseconds=restored),
+        hits=hits or 0,
+        program=program or "",
     )
 
 
@@ -490,6 +502,19 @@ def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: dateti
     if rows:
         statement = sa.update(ENTRIES).where(_E.id == sa.bindparam("row")).values(restored=now)
         connection.execute(statement, [{"row": row} for row in rows.values()])
+
+
+def note_uses(connection: sa.Connection, uses: Iterable[Use]) -> None:
+    """Add that programs were seen to load these; those that are not known are left out."""
+    connection.exec_driver_sql(
+        _NOTE_USE, [(microseconds(one.last), one.hits, one.program, str(one.store), one.key) for one in uses]
+    )
+
+
+_NOTE_USE: Final = (
+    "UPDATE entries SET witnessed = max(coalesce(witnessed, 0), ?), hits = coalesce(hits, 0) + ?, program = ?"
+    " WHERE store_id IN (SELECT id FROM stores WHERE root = ?) AND key = ?"
+)
 
 
 def note_costs(connection: sa.Connection, ids: Iterable[EntryId], seconds: float) -> None:

@@ -234,11 +234,10 @@ def _delta(connection: sa.Connection, store: int, *, added: int = 0, changed: in
     return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=int(size))
 
 
-# `run_used` and `cost` belong to the runs, `restored` to the trash; the rest of what only the catalog knows outlives a
-# change of the files.
-_COLUMNS: Final = tuple(
-    column.name for column in ENTRIES.c if column.name not in {"id", "run_used", "cost", "restored", "last_used"}
-)
+# `run_used` and `cost` belong to the runs, `restored` to the trash, the last three to who watches; the rest of what
+# only the catalog knows outlives a change of the files.
+_OTHERS: Final = {"id", "run_used", "cost", "restored", "witnessed", "hits", "program", "last_used"}
+_COLUMNS: Final = tuple(column.name for column in ENTRIES.c if column.name not in _OTHERS)
 _FRESH: Final = tuple(name for name in _COLUMNS if name not in {"store_id", "key", "ref", "first_seen"})
 _UPSERT: Final = (
     f"INSERT INTO entries ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our names

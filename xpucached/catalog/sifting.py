@@ -107,7 +107,7 @@ def _take_unused(
                 microseconds(before) >= _USED,
             ]
             if not kept:
-                where.append(sa.or_(_E.run_used.is_not(None), _E.restored.is_not(None)))
+                where.append(sa.or_(_E.run_used.is_not(None), _E.restored.is_not(None), _E.witnessed.is_not(None)))
             _take(connection, *where)
 
 

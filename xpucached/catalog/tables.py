@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0007"
+REVISION: Final = "0008"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -117,11 +117,15 @@ ENTRIES: Final = sa.Table(
     sa.Column("kernel_names", sa.Text, nullable=False),  # one a line, mangled and for people, for searching
     sa.Column("cost", sa.Float),  # seconds that making it took, where a run or a rebuild of ours made it
     sa.Column("restored", Moment),  # when somebody brought it back from the trash
+    sa.Column("witnessed", Moment),  # when a program was last seen to load it
+    sa.Column("hits", sa.Integer),  # how often one was; null: never
+    sa.Column("program", sa.Text),  # the last one, `Program.label`
     sa.Column(
         "last_used",
         Moment,
         sa.Computed(
-            "max(created, coalesce(accessed, created), coalesce(run_used, created), coalesce(restored, created))",
+            "max(created, coalesce(accessed, created), coalesce(run_used, created), coalesce(restored, created),"
+            " coalesce(witnessed, created))",
             persisted=False,
         ),
     ),
@@ -143,9 +147,10 @@ sa.Index(
     ENTRIES.c.image_size,
     ENTRIES.c.cost,
     ENTRIES.c.restored,
-    # These two are in `last_used`; without them the database goes to the row all the same.
+    # These are in `last_used`; without them the database goes to the row all the same.
     ENTRIES.c.accessed,
     ENTRIES.c.run_used,
+    ENTRIES.c.witnessed,
 )
 
 # Sums over the entries, kept by triggers: to count a million rows takes longer than an answer may.

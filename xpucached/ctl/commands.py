@@ -414,8 +414,9 @@ def _verify(desk: Desk) -> int:
 
 def _doctor(desk: Desk) -> int:
     if not desk.json and not desk.quiet:
-        problems = desk.client.call(api.GetStatus()).value.problems
-        _print(render.problems(problems, desk.look))
+        known = desk.client.call(api.GetStatus()).value
+        _print(f"watching: {render.watching(known.watching, desk.look)}")
+        _print(render.problems(known.problems, desk.look))
     job, status = _ended(desk, api.VerifyStores(fix=desk.options.fix, hazards_only=True), _found)
     return status or _sound(job)
 

@@ -123,3 +123,10 @@ from xpucached.domain.wakes import Due as Due
 from xpucached.domain.wakes import ModelsTouched as ModelsTouched
 from xpucached.domain.wakes import StoreTouched as StoreTouched
 from xpucached.domain.wakes import Wake as Wake
+from xpucached.domain.watching import Act as Act
+from xpucached.domain.watching import Compiling as Compiling
+from xpucached.domain.watching import Program as Program
+from xpucached.domain.watching import Touch as Touch
+from xpucached.domain.watching import Use as Use
+from xpucached.domain.watching import Watching as Watching
+from xpucached.domain.watching import WatchMode as WatchMode

@@ -139,9 +139,11 @@ class IndexedEntry:
     models: tuple[ModelName, ...]
     first_seen: datetime
     last_used: datetime
-    last_used_by: str  #: how we know: ``run``, ``restored``, ``access-time`` or ``created``
+    last_used_by: str  #: ``run``, ``restored``, ``observed-opens``, ``access-time`` or ``created``
     cost: float | None = None  #: seconds that making it took, where that was measured
     restored: datetime | None = None  #: when somebody brought it back from the trash
+    hits: int = 0  #: how often programs were seen to load it
+    program: str = ""  #: the last one, by its unit or name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from xpucached.domain.names import JobId, KindName, ModelName
 from xpucached.domain.plans import EvictionReport, IndexedEntry, PrewarmReport, ReplayReport, ScanReport
 from xpucached.domain.stores import EntryState, StoreStatus
 from xpucached.domain.trash import TrashReport, VerifyReport
+from xpucached.domain.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +139,4 @@ class Status:
     models: tuple[ModelStatus, ...]
     jobs: tuple[Job, ...]
     changes: tuple[DriverChange, ...]
+    watching: Watching = field(default_factory=Watching)

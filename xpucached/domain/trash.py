@@ -10,6 +10,7 @@ from xpucached.domain.flaws import Effect, Flaw
 from xpucached.domain.names import EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.domain.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +154,4 @@ class VerifyReport:
     entries: int
     findings: tuple[Defect, ...] = ()
     seconds: float = 0.0
+    watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here

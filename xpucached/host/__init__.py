@@ -22,6 +22,8 @@ from xpucached.host.living import family as family
 from xpucached.host.living import held as held
 from xpucached.host.living import of_units as of_units
 from xpucached.host.living import processes as processes
+from xpucached.host.living import program as program
+from xpucached.host.living import started as started
 from xpucached.host.living import writer_since as writer_since
 from xpucached.host.machine import survey as survey
 from xpucached.host.places import Places as Places

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from xpucached.domain import Process
+from xpucached.domain import Process, Program
 from xpucached.host.asking import PROBE
 from xpucached.host.places import HERE
 from xpucached.host.runtimes import ASSAY
@@ -29,6 +29,8 @@ _TELLING = re.compile(
 _LIBRARIES = ("libsycl", "libze", "libOpenCL", "libur")
 _LONGEST_MAPS = 8 << 20  # bytes; browsers have the longest, about one
 _LONGEST_VALUE = 1 << 16
+_LONGEST_COMMAND = 1000
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processes(uid: int, places: Places = HERE) -> tuple[Process, ...]:
@@ -63,6 +65,59 @@ def of_units(units: Collection[str], places: Places = HERE) -> dict[str, tuple[P
             if unit is not None and one is not None:
                 found.setdefault(unit, []).append(one)
     return {unit: tuple(some) for unit, some in found.items()}
+
+
+def program(pid: int, before: float, places: Places = HERE) -> Program | None:
+    """Tell what a process is that did something ``before`` so many seconds since boot; None if that is not known.
+
+    A process that began later has only got its number.
+    """
+    with contextlib.suppress(psutil.Error, OSError, ValueError):
+        process = psutil.Process(pid)
+        began = started(pid, places)
+        if began is None or began > before:
+            return None
+        uid = process.uids().real
+        look = _look(process, uid, places, -1)
+        # Had it died in between, and another one taken its number, the two would have mixed.
+        if look is None or started(pid, places) != began:
+            return None
+        return Program(
+            pid,
+            look.started,
+            uid,
+            look.name,
+            " ".join(process.cmdline())[:_LONGEST_COMMAND],
+            _innermost(places.proc / str(pid) / "cgroup"),
+            sycl=any(path.name.startswith("libsycl") for path in look.libraries),
+            ours="XPUCACHED_RUN" in look.variables,
+        )
+    return None
+
+
+def started(pid: int, places: Places = HERE) -> float | None:
+    """Tell when a process began, in seconds since boot; None if it is gone."""
+    try:
+        with (places.proc / str(pid) / "stat").open("rb") as stream:
+            # Its name may hold anything, parentheses too; numbers follow behind the last one.
+            return int(stream.read(_LONGEST_VALUE).rpartition(b")")[2].split()[19]) / _TICKS
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _innermost(cgroup: Path) -> str:
+    """Give the service or scope that a process is in; empty if none."""
+    try:
+        with cgroup.open(encoding="utf-8", errors="replace") as stream:
+            text = stream.read(_LONGEST_VALUE)
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        parts = line.split(":", 2)[-1].split("/")
+        unit = next((part for part in reversed(parts) if part.endswith((".service", ".scope"))), "")
+        if unit:
+            return unit
+    return ""
 
 
 def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:

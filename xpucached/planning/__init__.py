@@ -1,7 +1,7 @@
 """Decide: what should be warmed, what may go, whose entries these are, and how the host stands.  Pure.
 
 Divided by subject: `prewarm`, `manners`, `standing`, `diagnosis`, `baselines`, `replay`, `eviction`, `sifting`,
-`budget`, `mending`, `trash`, `attribution`.  Other rooms use the names below.
+`budget`, `mending`, `trash`, `attribution`, `witnessing`.  Other rooms use the names below.
 """
 
 from __future__ import annotations
@@ -30,3 +30,6 @@ from xpucached.planning.standing import verdict as verdict
 from xpucached.planning.standing import warmth as warmth
 from xpucached.planning.trash import SCARCE as SCARCE
 from xpucached.planning.trash import plan_trash as plan_trash
+from xpucached.planning.witnessing import Deeds as Deeds
+from xpucached.planning.witnessing import deeds as deeds
+from xpucached.planning.witnessing import uses as uses

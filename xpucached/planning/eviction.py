@@ -188,7 +188,7 @@ class _Ground:
     def knows_use(self, one: IndexedEntry) -> bool:
         """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
         room = self.rooms.get(one.entry.id.store) if self.rooms else None
-        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored"}
+        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-opens"}
 
     def brought_back(self, one: IndexedEntry) -> bool:
         """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""

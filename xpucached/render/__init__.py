@@ -11,7 +11,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreState, Verdict, Warmth
+from xpucached.domain import EntryState, JobState, Outcome, StoreOrigin, StoreState, Verdict, Warmth, WatchMode
 from xpucached.render import keeping
 from xpucached.render.keeping import trash as trash
 from xpucached.render.text import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Run,
         Status,
         StoreStatus,
+        Watching,
     )
     from xpucached.render.text import Look
 
@@ -87,6 +88,7 @@ def status(value: Status, look: Look) -> str:
     ]
     if value.host is not None:
         pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, look.now)}"))
+    pairs.append(("watching", watching(value.watching, look)))
     if value.changes:
         last = max(value.changes, key=lambda one: one.at)
         pairs.append(("driver", f"changed {age(last.at, look.now)}{_change(last.appeared, last.vanished)}"))
@@ -103,6 +105,29 @@ def status(value: Status, look: Look) -> str:
     if running:
         parts.append(section("Jobs", jobs(running, look), look))
     return "\n\n".join(parts)
+
+
+_MODES: Final[Mapping[WatchMode, str]] = {
+    WatchMode.FANOTIFY: "by fanotify, every file",
+    WatchMode.CLASSIC: "by fanotify, every file that is written",
+    WatchMode.INOTIFY: "by inotify, new directories",
+    WatchMode.POLLING: "not everything, by looking again and again",
+}
+
+
+def watching(value: Watching, look: Look) -> str:
+    """Write how changes are noticed, why not better, and what programs compiled."""
+    text = f"{_MODES[value.mode]} ({value.mode})"
+    if value.opens:
+        text += ", and what programs load"
+    if value.reason:
+        text += f"; not better: {plain(value.reason)}"
+    if value.compiled:
+        text += f"; seen to be compiled by programs: {count(value.compiled, 'entry')}"
+    if value.compiling:
+        last = value.compiling[0]
+        text += f", last by {plain(last.program.label)} {age(last.last, look.now)}"
+    return text
 
 
 def _change(appeared: Sequence[Environment], vanished: Sequence[Environment]) -> str:
@@ -290,6 +315,7 @@ def entry(one: IndexedEntry, look: Look) -> str:
         ("size", f"{size(held.size)}, {size(held.allocated)} on disk"),
         ("created", f"{held.created:%Y-%m-%d %H:%M:%S} UTC, {age(held.created, look.now)}"),
         ("last used", f"{age(one.last_used, look.now)} ({one.last_used_by})"),
+        ("seen loaded", f"{one.hits} times, last by {one.program}" if one.hits else ""),
         ("first seen", age(one.first_seen, look.now)),
         ("models", ", ".join(one.models)),
     ]

@@ -1,9 +1,9 @@
 """Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
 
-Divided by subject: `observing` (the host, the stores, the model files), `warming`, `advising`, `evicting`, `replaying`,
-and `jobs` (what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
-``storing`` is held while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction
-plan is carried out.
+Divided by subject: `observing` (the host, the stores, the model files), `witnessing` (what programs do there),
+`warming`, `advising`, `evicting`, `replaying`, and `jobs` (what goes on and what is said about it).  Everything that
+blocks runs in threads.  Two locks order the work: ``storing`` is held while a store is scanned or entries are removed,
+``changing`` while one model runs or one eviction plan is carried out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from xpucached.domain import (
     ModelsTouched,
     Status,
     StoreTouched,
+    Watching,
     Workload,
 )
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError
@@ -39,6 +40,7 @@ from xpucached.service.replaying import Replaying, Wish
 from xpucached.service.troubles import Steadiness, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
 from xpucached.service.verifying import PARTS, Verifying
 from xpucached.service.warming import Warming
+from xpucached.service.witnessing import Witnessing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -62,8 +64,11 @@ if TYPE_CHECKING:
         Run,
         ScanReport,
         StoreStatus,
+        Touch,
         Trashed,
+        VerifyReport,
         Wake,
+        WatchMode,
     )
     from xpucached.service.jobs import Clock, Handle
     from xpucached.settings import Settings
@@ -102,6 +107,8 @@ class Service:
         self._keeping = Keeping(self._observing, changing)
         self._evicting = Evicting(self._observing, self._warming, self._keeping, changing)
         self._verifying = Verifying(self._observing, changing)
+        self._witnessing = Witnessing(self._observing)
+        self._watching = Watching()
         self._changing = changing
         self._started = clock()
         self._ready = False
@@ -196,6 +203,7 @@ class Service:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
         await self._jobs.stop()
+        await self._witnessing.digest(last=True)
 
     @property
     def ailing(self) -> bool:
@@ -214,10 +222,23 @@ class Service:
             self._observing.troubles.clear("clock-jumped")
         return self._steadiness.jumps
 
-    def take_watch(self, reason: str) -> None:
-        """Hear why not everything is watched; empty if all is."""
-        if reason:
-            self._observing.troubles.note(not_watched(reason))
+    def take_touch(self, touch: Touch) -> None:
+        """Hear what a process did in a store; from any thread."""
+        self._witnessing.take(touch)
+
+    def _watched(self) -> Watching:
+        seen = self._witnessing
+        return dataclasses.replace(self._watching, compiled=seen.compiled, compiling=seen.compiling)
+
+    async def digest(self) -> None:
+        """See what programs did in the stores since this was last asked."""
+        await self._witnessing.digest()
+
+    def take_watch(self, mode: WatchMode, reason: str, *, opens: bool, unwatched: str) -> None:
+        """Hear how changes are noticed, why not better, and why not everything is watched; empty if all is."""
+        self._watching = Watching(mode, reason, opens)
+        if unwatched:
+            self._observing.troubles.note(not_watched(unwatched))
         else:
             self._observing.troubles.clear("not-watched")
 
@@ -295,7 +316,11 @@ class Service:
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""
         roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
-        work = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
+        verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
+
+        async def work(handle: Handle) -> VerifyReport:
+            return dataclasses.replace(await verifying(handle), watching=self._watched())
+
         return self._jobs.start("verify", work)
 
     async def scrub(self) -> None:
@@ -398,6 +423,7 @@ class Service:
             models,
             self._jobs.running(),
             await asyncio.to_thread(self._catalog.changes, 5),
+            self._watched(),
         )
 
     async def devices(self) -> Host:

@@ -72,6 +72,9 @@ class Settings:
     replay_automatically: bool
     prewarm_automatically: bool
     evict_automatically: bool
+    watch_mode: str  #: ``auto``, ``inotify`` or ``polling``: the best way that may be used
+    watch_opens: bool  #: whether programs' loads shall be seen
+    watch_socket: Path  #: of the host's lookout
     log_level: str  #: as `logging` spells it
     _shown: Mapping[str, str]
 
@@ -169,6 +172,9 @@ def _settle(
         replay_automatically=schedule.replay,
         prewarm_automatically=schedule.prewarm,
         evict_automatically=schedule.evict,
+        watch_mode=document.watch.mode,
+        watch_opens=document.watch.opens,
+        watch_socket=document.watch.socket,
         log_level=document.log.level.upper(),
         _shown={},
     )

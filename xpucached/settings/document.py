@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from xpucached import quantities
+from xpucached import lookout, quantities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -277,6 +277,14 @@ class MannersSection(Section):
     tasks: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
 
 
+class WatchSection(Section):
+    """How changes are noticed."""
+
+    mode: Annotated[Literal["auto", "inotify", "polling"], BeforeValidator(lower)] = "auto"
+    opens: bool = False
+    socket: AbsolutePath = Path(lookout.SOCKET)
+
+
 class Log(Section):
     """What is told."""
 
@@ -294,6 +302,7 @@ class Document(BaseSettings):
     policy: PolicySection = PolicySection()
     schedule: Schedule = Schedule()
     manners: MannersSection = MannersSection()
+    watch: WatchSection = WatchSection()
     log: Log = Log()
 
     def __init__(self, *, file: Mapping[str, object], variables: Mapping[str, object]) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 
-_LAST_USED = "max(created, coalesce(accessed, created), coalesce(run_used, created), coalesce(restored, created))"
+_LAST_USED = (
+    "max(created, coalesce(accessed, created), coalesce(run_used, created), coalesce(restored, created),"
+    " coalesce(witnessed, created))"
+)
 _ADD = (
     "INSERT INTO figures (store_id, environment_id, state, flaw, entries, size, allocated)"
     " VALUES (NEW.store_id, coalesce(NEW.environment_id, 0), NEW.state, coalesce(NEW.flaw, ''), 1, NEW.size,"
@@ -63,6 +66,7 @@ def upgrade() -> None:
             "restored",
             "accessed",
             "run_used",
+            "witnessed",
         ],
     )
     op.execute(f"CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN {_ADD} END")

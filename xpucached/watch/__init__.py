@@ -1,9 +1,10 @@
 """Observe: "look again", from watchdog; touches directories only to listen at them.
 
-Shallow on purpose: an inotify watch per cached program would end at the kernel's limit, without a word, and lose events
-long before.  The root of a store and its device directories show every new program, for each makes a new directory
-there.  What is not shown (another slot in a leaf that is known) waits for the periodic look, as does everything else
-when the kernel gives us no watches.
+A ladder.  The best is fanotify (`fanotify`): one mark for a whole file system shows every file and who closed it, but
+it needs rights, ours or those of the host's lookout.  Below it is inotify, shallow on purpose: a watch per cached
+program would end at the kernel's limit, without a word, and lose events long before.  The root of a store and its
+device directories show every new program, for each makes a new directory there.  What is not shown (another slot in a
+leaf that is known) waits for the periodic look, as does everything else when the kernel gives us no watches.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from watchdog.events import (
 )
 from watchdog.observers.inotify import InotifyObserver
 
-from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched
+from xpucached.domain import Act, DriverTouched, Due, ModelsTouched, StoreTouched, WatchMode
+from xpucached.watch.fanotify import Covered, Fanotify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from watchdog.observers.api import ObservedWatch
 
-    from xpucached.domain import Wake
+    from xpucached.domain import Touch, Wake
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +57,6 @@ _FILES: Final[list[type[FileSystemEvent]]] = [
 _MOST_DEVICES: Final = 16
 """Device directories that are watched in one store.  Each costs a thread; a store with more holds mostly what is stale,
 and its newest directories are those in which something happens."""
-
-INOTIFY: Final = "inotify"
-POLLING: Final = "polling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +114,75 @@ class _Overflow(logging.Handler):
             self._lost()
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What may be used to notice changes."""
+
+    lookout: Path | None = None  #: the host's lookout, or rather a socket where it would be; None: no fanotify
+    opens: bool = False  #: with fanotify, also what is only read
+    inotify: bool = True
+
+
 class Watcher:
     """Posts a wake whenever something happened where it matters; each wake is a hint, and may come twice.
 
-    ``post`` is called from other threads.  `watch` and `stop` may be called from any thread.
+    ``post`` is called from other threads, and so is ``heard``, which is told every touch that fanotify shows.  `watch`
+    and `stop` may be called from any thread.
     """
 
-    def __init__(self, post: Callable[[Wake], None]) -> None:
+    def __init__(
+        self,
+        post: Callable[[Wake], None],
+        means: Means = Means(),
+        heard: Callable[[Touch], None] = lambda _: None,
+    ) -> None:
         self._post = post
+        self._means = means
+        self._heard = heard
+        self._fanotify: Fanotify | None = None
+        self._covered: dict[Path, Covered | str] = {}
+        self._stores: dict[Path, frozenset[Path]] = {}
         self._lock = threading.Lock()
         self._observer: InotifyObserver | None = None
         self._watched: dict[Path, _Watched] = {}
         self._stopped = False
         self._reason = "nothing is watched yet"
-        self._overflow = _Overflow(self._lose)
+        self._overflow = _Overflow(lambda: self._lose("the kernel's queue of events was full, and some were lost"))
         logging.getLogger("watchdog").addHandler(self._overflow)
 
     @property
-    def mode(self) -> str:
-        """``inotify``; or ``polling``, if something is not watched and only the periodic look will notice it."""
-        return POLLING if self._reason else INOTIFY
+    def mode(self) -> WatchMode:
+        """The worst of all stores; ``polling`` if something is not watched, and only the periodic look notices it."""
+        if self._reason:
+            return WatchMode.POLLING
+        if self._fanotify is None or self._fanotify.reason:
+            return WatchMode.INOTIFY
+        covered = list(self._covered.values())
+        if any(isinstance(one, str) for one in covered):
+            return WatchMode.INOTIFY
+        names = all(isinstance(one, Covered) and one.names for one in covered)
+        return WatchMode.FANOTIFY if names else WatchMode.CLASSIC
+
+    @property
+    def opens(self) -> bool:
+        """Whether what is only read is heard of as well, in every store."""
+        told = [isinstance(one, Covered) and one.opens for one in self._covered.values()]
+        return bool(told) and all(told)
+
+    @property
+    def better(self) -> str:
+        """Why the mode is no better one; empty if there is none."""
+        if self._reason:
+            return self._reason
+        if self._fanotify is None:
+            return "the configuration asks for it"
+        if self._fanotify.reason:
+            return self._fanotify.reason
+        for place, one in sorted(self._covered.items()):
+            why = one if isinstance(one, str) else one.why
+            if why:
+                return f"{place}: {why}"
+        return ""
 
     @property
     def reason(self) -> str:
@@ -152,15 +200,59 @@ class Watcher:
         To be called after each look, because directories come and go.  What is newly watched is also posted at once:
         something may have happened there after the look and before we listened.  Never raises for what it meets.
         """
-        wanted: dict[Path, set[_Interest]] = {}
-        for place, interest in _places(stores, drivers, models):
-            wanted.setdefault(place, set()).add(interest)
+        stores = list(stores)
         with self._lock:
             if self._stopped:
                 return
-            fresh = self._set({place: frozenset(some) for place, some in wanted.items()})
+            fresh = self._cover(stores)
+            whole = {place for place, one in self._covered.items() if isinstance(one, Covered) and one.names}
+            wanted: dict[Path, set[_Interest]] = {}
+            for place, interest in _places(stores, drivers, models, whole):
+                wanted.setdefault(place, set()).add(interest)
+            if self._means.inotify:
+                fresh += self._set({place: frozenset(some) for place, some in wanted.items()})
+            else:
+                if self._observer is not None:
+                    self._set({})
+                self._give_up("the configuration asks for it")
         for wake in dict.fromkeys(fresh):
             self._post(wake)
+
+    def use(self, means: Means) -> None:
+        """Use other means from the next `watch` on."""
+        with self._lock:
+            if means == self._means:
+                return
+            self._means = means
+            fanotify, self._fanotify = self._fanotify, None
+            self._covered = {}
+        if fanotify is not None:
+            fanotify.stop()
+
+    def _cover(self, stores: Iterable[Path]) -> list[Wake]:
+        """Have whole stores watched, as far as somebody can; give the wakes for what is new."""
+        if self._means.lookout is None or not self._means.inotify:
+            return []
+        if self._fanotify is None:
+            self._fanotify = Fanotify(self._touched, self._lose, place=self._means.lookout, opens=self._means.opens)
+        roots: dict[Path, set[Path]] = {}
+        for root in stores:
+            place = _resolved(root)
+            if _is_directory(place):
+                roots.setdefault(place, set()).add(root)
+        self._stores = {place: frozenset(some) for place, some in roots.items()}
+        before = {place for place, one in self._covered.items() if isinstance(one, Covered)}
+        self._covered = self._fanotify.cover(roots)
+        now = {place for place, one in self._covered.items() if isinstance(one, Covered)}
+        return [StoreTouched(root) for place in sorted(now - before) for root in sorted(roots[place])]
+
+    def _touched(self, touch: Touch) -> None:
+        if self._stopped:
+            return
+        self._heard(touch)
+        if touch.act is not Act.READ:
+            for root in self._stores.get(touch.store, ()):
+                self._post(StoreTouched(root))
 
     def stop(self) -> None:
         """Stop watching for good, and wait until no thread of ours is left."""
@@ -168,8 +260,12 @@ class Watcher:
         with self._lock:
             self._stopped = True
             observer, self._observer = self._observer, None
+            fanotify, self._fanotify = self._fanotify, None
             self._watched.clear()
+            self._covered = {}
             self._reason = "stopped"
+        if fanotify is not None:
+            fanotify.stop()
         if observer is not None:
             observer.stop()
             observer.join()
@@ -232,9 +328,10 @@ class Watcher:
             self._observer = observer
         return self._observer
 
-    def _lose(self) -> None:
+    def _lose(self, why: str) -> None:
         """Events were lost, nobody knows of what: say so until the next look, and ask for one at everything."""
-        self._reason = "the kernel's queue of events was full, and some were lost"
+        if not self._stopped:
+            self._reason = why
         self._hear(Due())
 
     def _hear(self, wake: Wake) -> None:
@@ -270,14 +367,14 @@ def _identity(place: Path) -> tuple[int, int] | None:
 
 
 def _places(
-    stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path]
+    stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path], whole: Collection[Path]
 ) -> Iterator[tuple[Path, _Interest]]:
-    """Give the directories to listen at, links resolved, and for what."""
+    """Give the directories to listen at, links resolved, and for what.  ``whole`` are the stores heard of otherwise."""
     for root in stores:
         place = _resolved(root)
         if _is_directory(place):
             yield place, _Interest(StoreTouched(root))
-            for device in _devices(place):
+            for device in _devices(place) if place not in whole else ():
                 yield device, _Interest(StoreTouched(root))
         else:
             yield _missing(place, StoreTouched(root))

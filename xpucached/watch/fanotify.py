@@ -1,0 +1,315 @@
+"""A watchdog emitter on fanotify: it asks the host's lookout (``xpucached-watch``), or one in a thread of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers.api import BaseObserver, EventEmitter
+
+from xpucached.domain import Act, Touch
+from xpucached.lookout import PACKET, Lookout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from watchdog.observers.api import EventQueue, ObservedWatch
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 10.0
+"""Seconds to wait for the lookout's answer: it has one thread, and a burst to read may come before us."""
+
+_NEEDED: Final = {2: "CAP_DAC_READ_SEARCH", 21: "CAP_SYS_ADMIN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What is told of a directory."""
+
+    names: bool  #: also what is removed and renamed
+    opens: bool  #: also what is only read
+    why: str  #: why not both, if they were asked for
+
+
+@dataclass(unsafe_hash=True)
+class _Touched(FileSystemEvent):
+    """Something in a store was touched."""
+
+    touch: Touch | None = None
+
+
+@dataclass(unsafe_hash=True)
+class _Lost(FileSystemEvent):
+    """Something was lost; with ``ended`` nothing more will come."""
+
+    why: str = ""
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Asked:
+    root: Path
+    identity: tuple[int, int]
+    answer: Covered | str | None = None
+
+
+class _Link:
+    """A connection to a lookout, and what was asked of it.  Used from two threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.asked: dict[int, _Asked] = {}
+        self.news = threading.Condition()
+        self.ended = False
+        connection.settimeout(1.0)
+
+
+class _Emitter(EventEmitter):
+    """Turns the lookout's packets into events."""
+
+    def __init__(
+        self,
+        event_queue: EventQueue,
+        watch: ObservedWatch,
+        *,
+        link: _Link,
+        timeout: float = 1.0,
+        event_filter: list[type[FileSystemEvent]] | None = None,
+    ) -> None:
+        super().__init__(event_queue, watch, timeout=timeout, event_filter=event_filter)
+        self._link = link
+
+    def queue_events(self, timeout: float) -> None:  # noqa: ARG002 - the connection has its own, the same
+        """Take the next packet."""
+        link = self._link
+        try:
+            data = link.connection.recv(PACKET)
+            message = json.loads(data) if data else None
+        except TimeoutError:
+            return
+        except (OSError, ValueError) as error:
+            log.debug("the lookout fell silent: %s", error)
+            message = None
+        if not isinstance(message, dict):
+            self._end()
+        elif "events" in message:
+            for number, path, act, pid in message["events"]:
+                asked = link.asked.get(number)
+                if asked is not None:
+                    touch = Touch(asked.root, path, Act(act), pid, message["at"])
+                    self.queue_event(_Touched(f"{asked.root}/{path}", touch=touch))
+        elif "lost" in message:
+            self.queue_event(_Lost("", why="the kernel's queue of events was full, and some were lost"))
+        else:
+            self._answer(message)
+
+    def _answer(self, message: Mapping[str, object]) -> None:
+        number = message.get("watching", message.get("refused"))
+        asked = self._link.asked.get(number) if isinstance(number, int) else None
+        if asked is None:
+            return
+        why = str(message.get("why", ""))
+        with self._link.news:
+            if "watching" in message:
+                asked.answer = Covered(bool(message.get("names")), bool(message.get("opens")), why)
+            else:
+                asked.answer = why or "refused"
+            self._link.news.notify_all()
+
+    def _end(self) -> None:
+        ours = not self.should_keep_running()
+        with self._link.news:
+            self._link.ended = True
+            self._link.news.notify_all()
+        if not ours:
+            self.queue_event(_Lost("", why="the lookout went away", ended=True))
+        self.stop()
+
+
+class _Ear(FileSystemEventHandler):
+    """Passes on what the emitter queued.  Called from watchdog's thread."""
+
+    def __init__(self, heard: Callable[[Touch], None], lost: Callable[[str], None]) -> None:
+        self._heard = heard
+        self._lost = lost
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        """Pass it on; watchdog's thread must live on, whatever becomes of it."""
+        try:
+            if isinstance(event, _Touched) and event.touch is not None:
+                self._heard(event.touch)
+            elif isinstance(event, _Lost):
+                self._lost(event.why)
+        except Exception:
+            log.exception("a touch could not be taken: %s", event)
+
+
+class Fanotify:
+    """Listens at whole stores.  `cover` and `stop` may be called from any thread, one at a time."""
+
+    def __init__(
+        self, heard: Callable[[Touch], None], lost: Callable[[str], None], *, place: Path, opens: bool
+    ) -> None:
+        """``place``: the host's lookout; ``lost`` hears why something may be missed.  Both from other threads."""
+        self._ear = _Ear(heard, lost)
+        self._place = place
+        self._opens = opens
+        self._link: _Link | None = None
+        self._observer: BaseObserver | None = None
+        self._own: tuple[Lookout, threading.Thread] | None = None
+        self._number = 0
+        self.reason = "nothing is watched yet"  #: why nothing can be covered; empty if something can
+
+    def cover(self, roots: Iterable[Path]) -> dict[Path, Covered | str]:
+        """Listen at these stores and at no others: tell for each what is heard of it, or why nothing is.
+
+        Never raises for what it meets.
+        """
+        link = self._linked()
+        if link is None:
+            return {}
+        wanted = {root: identity for root in roots if (identity := _identity(root)) is not None}
+        for number, asked in list(link.asked.items()):
+            if wanted.get(asked.root) != asked.identity or not isinstance(asked.answer, Covered):
+                # Gone, another directory by now, or refused: then it is asked again.
+                link.asked.pop(number, None)
+                self._send(link, {"forget": number})
+        known = {asked.root for asked in link.asked.values()}
+        for root in sorted(wanted.keys() - known):
+            self._ask(link, root, wanted[root])
+        with link.news:
+            link.news.wait_for(lambda: link.ended or all(one.answer for one in link.asked.values()), _PATIENCE)
+        if link.ended:
+            self.reason = "the lookout went away"
+            return {}
+        return {one.root: one.answer or "the lookout does not answer" for one in link.asked.values()}
+
+    def stop(self) -> None:
+        """Listen no longer, and wait until no thread of ours is left."""
+        link, self._link = self._link, None
+        observer, self._observer = self._observer, None
+        own, self._own = self._own, None
+        self.reason = "stopped"
+        if observer is not None:
+            for emitter in tuple(observer.emitters):
+                emitter.stop()
+            observer.stop()
+        if link is not None:
+            # This also wakes the emitter.
+            with contextlib.suppress(OSError):
+                link.connection.shutdown(socket.SHUT_RDWR)
+        if observer is not None and observer.is_alive():
+            observer.join()
+        if link is not None:
+            link.connection.close()
+        if own is not None:
+            own[0].stop()
+            own[1].join()
+
+    def _linked(self) -> _Link | None:
+        if self._link is not None and not self._link.ended:
+            return self._link
+        self.stop()
+        connection = self._connected()
+        if connection is None:
+            return None
+        link = self._link = _Link(connection)
+
+        class Emitter(_Emitter):
+            """The emitter of this connection: not every version of watchdog hands further arguments on."""
+
+            def __init__(
+                self,
+                event_queue: EventQueue,
+                watch: ObservedWatch,
+                *,
+                timeout: float = 1.0,
+                event_filter: list[type[FileSystemEvent]] | None = None,
+            ) -> None:
+                super().__init__(event_queue, watch, link=link, timeout=timeout, event_filter=event_filter)
+
+        observer = self._observer = BaseObserver(Emitter)
+        try:
+            observer.schedule(self._ear, "/", recursive=True)
+            observer.start()
+        except (OSError, RuntimeError) as error:
+            self.stop()
+            self.reason = str(error)
+            return None
+        self.reason = ""
+        return link
+
+    def _connected(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            connection.connect(os.fspath(self._place))
+        except OSError as error:
+            connection.close()
+            lacking = _lacking()
+            if not lacking:
+                return self._ourselves()
+            self.reason = f"no xpucached-watch at {self._place} ({error.strerror}), and we lack {lacking}"
+            return None
+        return connection
+
+    def _ourselves(self) -> socket.socket | None:
+        """Begin a lookout of our own: we have the rights."""
+        try:
+            lookout = Lookout(opens=self._opens)
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            lookout.take(its)
+            thread = threading.Thread(target=lookout.run, name="lookout", daemon=True)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            self.reason = str(error)
+            return None
+        self._own = (lookout, thread)
+        return ours
+
+    def _ask(self, link: _Link, root: Path, identity: tuple[int, int]) -> None:
+        self._number += 1
+        asked = link.asked[self._number] = _Asked(root, identity)
+        try:
+            directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            asked.answer = error.strerror or str(error)
+            return
+        try:
+            self._send(link, {"watch": self._number, "opens": self._opens}, directory)
+        finally:
+            os.close(directory)
+
+    def _send(self, link: _Link, message: Mapping[str, object], descriptor: int | None = None) -> None:
+        data = json.dumps(message).encode()
+        try:
+            socket.send_fds(link.connection, [data], [] if descriptor is None else [descriptor])
+        except OSError as error:
+            log.debug("the lookout does not take what we ask: %s", error)
+
+
+def _identity(root: Path) -> tuple[int, int] | None:
+    try:
+        status = root.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _lacking() -> str:
+    """Name the rights that we need for a lookout of our own and do not have."""
+    try:
+        with open("/proc/self/status", "rb") as stream:  # noqa: PTH123 - one file of the kernel's
+            (line,) = (one for one in stream if one.startswith(b"CapEff:"))
+    except (OSError, ValueError):
+        return "the means to see our rights"
+    bits = int(line.split()[1], 16)
+    return " and ".join(name for bit, name in _NEEDED.items() if not bits >> bit & 1)
