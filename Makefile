@@ -3,6 +3,8 @@
 PYTHON ?= python3
 RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
+# The Debian with the same Python as ours, which the tests of the host's service boot.
+DEBIAN = $(shell $(PYTHON) -c 'import sys; print("bookworm" if sys.version_info < (3, 13) else "trixie")')
 
 .DELETE_ON_ERROR:
 .PHONY: help test lint man dist deb demo record fuzz stress clean
@@ -22,6 +24,7 @@ help:
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
+	$(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $(DEBIAN) --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
 
 lint: .venv/tested
