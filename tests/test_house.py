@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = REPOSITORY / "xpucached"
 
-CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors", "sockets", "quantities"}
+CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors", "sockets", "quantities", "installing"}
 
 # `python -m xpucached` is the daemon: the one door that leads to a room on its own floor.
 SAME_FLOOR: Final = {("__main__", "daemon")}

@@ -15,7 +15,7 @@ from xpucached.dispatch import Dispatch
 from xpucached.domain import Workload
 
 TESTS: Final = Path(__file__).resolve().parent
-SECTIONS: Final = ("Stores", "Stores of others", "Commands", "The socket", "When something fails")
+SECTIONS: Final = ("Stores", "Stores of others", "Commands", "The socket", "Setting up", "When something fails")
 
 
 def there() -> set[str]:

@@ -6,7 +6,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     5   server
     4   service
     3   dispatch · builder · warden · worker · hands
-    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render
+    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render · installing
     1   errors · quantities · sockets
     0   domain
 

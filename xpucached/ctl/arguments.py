@@ -102,6 +102,7 @@ def _parser() -> _Parser:
             default=Syntax.SHELL,
             help=_SYNTAXES[syntax],
         )
+    _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_Parser
     )
@@ -235,6 +236,12 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     which = one.add_mutually_exclusive_group()
     which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
     which.add_argument("--cancel", metavar="ID", help="end this one")
+
+
+def _setup(one: argparse.ArgumentParser) -> None:
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
+    one.add_argument("--remove", action="store_true", help="take away what was put in place")
+    one.add_argument("--root", type=_path, metavar="DIR", help="below this directory, as for an image; runs nothing")
 
 
 def _waits(one: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from xpucached import __version__, api, render
 from xpucached.api import codec
 from xpucached.api.client import Client, refusal
-from xpucached.ctl import capture, exercising
+from xpucached.ctl import capture, exercising, setting_up
 from xpucached.ctl.waiting import ended, wait
 from xpucached.domain import Effect, Event, Job, JobState, Loader, Outcome, Verdict
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
@@ -495,4 +495,5 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "env": _env,
     "config show": _config,
     "version": _version,
+    "setup": lambda desk: setting_up.run(desk.options),
 }
