@@ -3,11 +3,9 @@
 PYTHON ?= python3
 RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
-# The Debian with the same Python as ours, which the tests of the host's service boot.
-DEBIAN = $(shell $(PYTHON) -c 'import sys; print("bookworm" if sys.version_info < (3, 13) else "trixie")')
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint man dist deb demo record fuzz stress clean
+.PHONY: help test lint man dist deb rpm demo record fuzz stress clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
@@ -16,6 +14,7 @@ help:
 	@echo 'make man     write man pages, shell completions and an example configuration'
 	@echo 'make dist    build the source archive and the wheel, with those, into dist'
 	@echo 'make deb     build a package for Debian 12 and 13 into dist'
+	@echo 'make rpm     build a package with the same content for distributions with rpm into dist'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
 	@echo 'make stress  real programs on one store for two minutes while all goes wrong, and a death at every change'
 	@echo 'make record  run the demo and make docs/demo.svg of it'
@@ -24,7 +23,8 @@ help:
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
-	$(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $(DEBIAN) --optional
+	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
+	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
 
 lint: .venv/tested
@@ -39,6 +39,14 @@ man: .venv/tested
 dist: .venv/developed man
 	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) $(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/xpucached-*.tar.gz dist/xpucached-*.whl
+
+deb: dist
+	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) \
+	    $(BIN)/python tools/make_deb.py $$(ls -t dist/xpucached-*.whl | head -1)
+
+rpm: dist
+	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) \
+	    $(BIN)/python tools/make_rpm.py $$(ls -t dist/xpucached-*.whl | head -1)
 
 demo: .venv/installed
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo

@@ -140,7 +140,10 @@ def programs() -> Path:
 
 
 def packed() -> Mapping[str, bytes]:
-    """Give every file that this installation brings for others: units by their names, man pages, completions."""
+    """Give every file that this installation brings for others: units by their names, man pages, completions.
+
+    Raises `Conflict` if it brings none.
+    """
     units = _PACKAGE / "systemd"
     # In a source tree the folder has not been moved into the package.
     units = units if units.is_dir() else _PACKAGE.parent / "systemd"
@@ -149,6 +152,11 @@ def packed() -> Mapping[str, bytes]:
         for path in sorted(top.rglob("*")):
             if path.is_file():
                 found[path.relative_to(top).as_posix()] = path.read_bytes()
+    if not any(name.endswith(_UNITS) for name in found):
+        raise Conflict(
+            "this xpucached came with a package of the distribution, which has put everything in place",
+            hint="systemctl enable --now xpucached.service; or with --user, for yourself alone",
+        )
     return found
 
 

@@ -27,9 +27,9 @@ def run(options: Namespace) -> int:
         installing.check(place, Path(), remove=True)
         plan = installing.removal(place, running=running)
     else:
-        folder = installing.programs()
+        files, folder = installing.packed(), installing.programs()
         installing.check(place, folder, remove=False)
-        plan = installing.plan(place, folder, installing.packed(), running=running)
+        plan = installing.plan(place, folder, files, running=running)
     if not options.dry_run:
         plan = installing.carry_out(plan)
     if options.json:
