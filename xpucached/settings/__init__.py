@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from xpucached.domain import Limits, Manners, Policy
 from xpucached.errors import SettingsError
+from xpucached.settings import mounts
 from xpucached.settings.document import (
     PREFIX,
     UNLIMITED,
@@ -174,6 +175,7 @@ def _settle(
     )
     if paths.socket is None and user:
         _check_runtime(places.runtime)
+    _check_state(settings.state)
     object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
     return settings
 
@@ -234,6 +236,16 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
         made("CACHE_DIRECTORY", usual.cache),
         made("RUNTIME_DIRECTORY", usual.runtime),
     )
+
+
+def _check_state(directory: Path) -> None:
+    """Refuse a place for the catalog that several hosts share: they would write to it past each other's locks."""
+    kind = mounts.network(directory)
+    if kind:
+        raise SettingsError(
+            f"paths.state: {directory} is on a network file system ({kind}), where a catalog is not safe",
+            hint="set paths.state, or XPUCACHED_PATHS_STATE, to a directory of yours on a disk of this host",
+        )
 
 
 def _check_runtime(directory: Path) -> None:
