@@ -261,6 +261,26 @@ class Machine:
             self.write(f"/usr/bin/{name}", text, 0o755)
         self.run(f"{place}/bin/python", "-m", "compileall", "-q", f"{here}/xpucached")
 
+    def install_units(self) -> None:
+        """Put the units and what goes with them where a package would."""
+        for path in sorted((REPOSITORY / "systemd").iterdir()):
+            if path.is_file():
+                self.put(path, f"/usr/lib/systemd/system/{path.name}")
+            elif path.name in _PLACES:
+                self.put(path, _PLACES[path.name])
+        self.run("systemd-sysusers")
+        self.run("systemd-tmpfiles", "--create", "xpucached.conf")
+        self.run("systemctl", "daemon-reload")
+
+
+_PLACES: Final = {
+    "user": "/usr/lib/systemd/user",
+    "sysusers.d": "/usr/lib/sysusers.d",
+    "tmpfiles.d": "/usr/lib/tmpfiles.d",
+    "polkit": "/usr/share/polkit-1/rules.d",
+    "system-preset": "/usr/lib/systemd/system-preset",
+    "udev": "/usr/lib/udev/rules.d",
+}
 
 _NEEDS: Final = "/opt/needs"
 

@@ -41,7 +41,7 @@ from xpucached.service.verifying import PARTS, Verifying
 from xpucached.service.warming import Warming
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from xpucached import api
     from xpucached.catalog import Catalog
@@ -113,6 +113,8 @@ class Service:
         self._daemon_problems: tuple[Problem, ...] = ()
         self._steadiness = Steadiness(clock)
         self._last_status: Status | None = None
+        self.on_look: Callable[[], None] = lambda: None
+        """What the daemon does when somebody says that something may have changed."""
         if catalog.rebuilt:
             self._say_rebuilt(catalog.rebuilt)
 
@@ -196,6 +198,12 @@ class Service:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
         await self._jobs.stop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something goes on, or has yet to begin."""
+        keeping_up = self._upkeep is not None and not self._upkeep.done()
+        return not self._ready or keeping_up or bool(self._jobs.running())
 
     @property
     def ailing(self) -> bool:
@@ -325,6 +333,10 @@ class Service:
             return await self._observing.scan_stores(roots, full=request.full, progress=handle.progress)
 
         return self._jobs.start("scan", work)
+
+    async def look_again(self) -> None:
+        """Look again at the host, soon; see `api.LookAgain`."""
+        self.on_look()
 
     async def add_model(self, request: api.AddModel) -> ModelStatus:
         """Register a model, or with ``replace`` change it."""
