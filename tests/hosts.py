@@ -237,13 +237,16 @@ class Machine:
         self._log.seek(0)
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-40:])
 
-    def until(self, holds: Callable[[], object], what: str = "", patience: float = PATIENCE) -> None:
+    def until(
+        self, holds: Callable[[], object], what: str | Callable[[], str] = "", patience: float = PATIENCE
+    ) -> None:
         """Wait until something holds."""
         end = time.monotonic() + patience
         while not holds():
             if time.monotonic() > end:
                 told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
-                raise MachineError(f"waited in vain{f' for {what}' if what else ''}:\n{told}")
+                wanted = what if isinstance(what, str) else what()
+                raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
             time.sleep(0.05)
 
     # -- the project --------------------------------------------------------------------------------------------------

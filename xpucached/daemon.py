@@ -24,7 +24,7 @@ from typing import Final
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from xpucached import __version__, api, host, server, settings, stewardship, systemd
+from xpucached import __version__, api, host, server, settings, steward, stewardship, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
@@ -267,7 +267,7 @@ class Daemon:
         while True:
             idle = self._settings.workers.idle
             await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
-            await asyncio.to_thread(step_aside)
+            await asyncio.to_thread(step_aside, self._settings)
             now = self._loop.time()
             if self._service.busy or self._door.busy or self._wakes:
                 self._stirred = now
@@ -316,8 +316,9 @@ def load(options: argparse.Namespace) -> settings.Settings:
     return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
 
 
-def step_aside() -> None:
-    """See that our user runs no daemon himself.  Raises `RunningError` if one answers."""
+def step_aside(config: settings.Settings) -> None:
+    """See that our user runs no daemon himself.  Raises `RunningError` if one answers, and leaves word of it."""
+    word = config.socket.with_name(steward.ASIDE)
     path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as other:
@@ -325,8 +326,12 @@ def step_aside() -> None:
             other.connect(str(path))
             _, uid, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
+        with contextlib.suppress(OSError):
+            word.unlink(missing_ok=True)
         return
     if uid == os.getuid():
+        with contextlib.suppress(OSError):
+            word.touch(0o644)
         raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
 
 
@@ -432,7 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return SettingsError.exit if problems else 0
         _log_to(config.log_level)
         if options.worker:
-            step_aside()
+            step_aside(config)
         if options.user:
             asyncio.run(serve(options, config))
         else:

@@ -74,16 +74,24 @@ class Client:
     """One connection to the daemon.  Raises what the daemon refused with, or `errors.Unavailable`."""
 
     def __init__(
-        self, path: Path, *, hint: str = "", of: str = "", owner: int | None = None, largest: int = _LARGEST
+        self,
+        path: Path,
+        *,
+        hint: str = "",
+        of: str = "",
+        owner: int | None = None,
+        largest: int = _LARGEST,
+        patience: float = _PATIENCE,
     ) -> None:
         """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
 
-        ``largest`` bounds an answer, in bytes.
+        ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds.
         """
         self._path = path
         self._hint = hint
         self._of = of
         self._largest = largest
+        self._patience = patience
         self._connection = _Connection(path, owner)
 
     def __enter__(self) -> Self:
@@ -98,7 +106,7 @@ class Client:
 
     def call(self, request: Request[T]) -> Answer[T]:
         """Ask, and wait for the answer."""
-        patience = _PATIENCE + (request.timeout if isinstance(request, WaitJob) else 0.0)
+        patience = self._patience + (request.timeout if isinstance(request, WaitJob) else 0.0)
         response = self._send(request, patience)
         try:
             text = response.read(self._largest + 1)
@@ -111,7 +119,7 @@ class Client:
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
-        response = self._send(ListEvents(since=since, follow=True), _PATIENCE)
+        response = self._send(ListEvents(since=since, follow=True), self._patience)
         if response.status != http.client.OK:
             _unwrap(response.read())
         try:

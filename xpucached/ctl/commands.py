@@ -16,7 +16,7 @@ from xpucached.api.client import Client, refusal
 from xpucached.ctl import capture, exercising, reaching
 from xpucached.ctl.waiting import ended, wait
 from xpucached.domain import Effect, Event, Job, JobState, Loader, Outcome, Verdict
-from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable, XpucachedError
+from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
 from xpucached.render import advice, people
 from xpucached.render.text import Look, plain, section
 
@@ -464,14 +464,7 @@ def _host(desk: Desk) -> int:
 
 
 def _driver_changed(desk: Desk) -> int:
-    try:
-        return desk.show(api.LookAgain(), lambda _value, _look: "" if desk.options.no_wait else "told")
-    except XpucachedError as error:
-        if not desk.options.no_wait:
-            raise
-        # A package manager must not stop because we are not there.
-        print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
-        return 0
+    return desk.show(api.LookAgain(), lambda _value, _look: "" if desk.options.no_wait else "told")
 
 
 _HOST_COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {

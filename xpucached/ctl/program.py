@@ -34,6 +34,10 @@ def main(argv: Sequence[str]) -> int:
         status = commands.run(options)
         sys.stdout.flush()
     except XpucachedError as error:
+        if options is not None and getattr(options, "no_wait", False):
+            # A package manager must not stop because we are not there.
+            print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
+            return 0
         check = options is not None and options.verb == "status" and options.check
         return _refused(error, check=check, as_json="--json" in argv)
     except BrokenPipeError:

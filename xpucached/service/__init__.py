@@ -244,8 +244,12 @@ class Service:
     async def prewarm(self, request: api.PrewarmModels) -> Job:
         """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
         if not self._ready:
-            # A service that waits for its model may ask before we have read the model files.
-            await self._observing.load_models()
+            # A service that waits for its model may ask before we have looked at anything; what the catalog says of
+            # the stores is from before the host was off.
+            async with self._looking:
+                await self._observing.survey()
+                await self._observing.load_models()
+                await self._observing.scan_stores()
         models = await asyncio.to_thread(self._catalog.models)
         known = frozenset(model.name for model in models)
         for name in request.models:
@@ -336,6 +340,8 @@ class Service:
 
     async def look_again(self) -> None:
         """Look again at the host, soon; see `api.LookAgain`."""
+        # Files that are no driver's decide, too, whether one can be loaded: so the driver is asked, changed or not.
+        self._observing.ask_driver()
         self.on_look()
 
     async def add_model(self, request: api.AddModel) -> ModelStatus:

@@ -113,6 +113,10 @@ class Observing:
             went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
             self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
 
+    def ask_driver(self) -> None:
+        """Ask the driver at the next survey even if nothing seems to have changed."""
+        self._ask_again = True
+
     def _in_transit(self, old: Host, found: Host) -> bool:
         """Tell whether a device is still there but its driver does not answer, for the moment."""
         lineages = {one.lineage for one in found.environments}

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,8 +49,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ASIDE: Final = "aside"
+"""The file beside its socket by which a worker says that its user runs a daemon himself."""
+
 _AT_ONCE: Final = 2
 """So many workers that nobody waits for do their first work at the same time."""
+
+_PER_USER: Final = 4
+_THREADS: Final = 64
+"""So many questions to one worker, and to all, may wait for an answer at the same time."""
 
 _BUSY: Final = 900.0
 """Seconds after which the next one may begin although this one has not finished."""
@@ -56,7 +66,7 @@ _ANSWER: Final = 30.0
 """Seconds that a worker has to answer once it was started."""
 
 _BEAT: Final = 1.0
-_SLOW_BEAT: Final = 20.0
+_SLOW_BEAT: Final = 10.0
 
 
 class Hands(Protocol):
@@ -99,6 +109,8 @@ class Steward:
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
         self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._places: dict[int, asyncio.Semaphore] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
         self._look = asyncio.Event()
         self._pokes = 0
 
@@ -114,6 +126,8 @@ class Steward:
             self._owe(lambda one: one.state in {WorkerState.AWAKE, WorkerState.STARTING})
         await self._compare()
         while True:
+            # Whoever is new here has yet to be asked.
+            self._owe(lambda one: one.seen is None)
             self._wake_owed()
             self._remember()
             with contextlib.suppress(TimeoutError):
@@ -133,6 +147,7 @@ class Steward:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._remember()
 
     def take_settings(self, config: Settings) -> None:
@@ -293,15 +308,16 @@ class Steward:
         try:
             fate = await self._hands.fate(uid)
         except Unavailable:
-            fate = units.Fate(active=False, failed=True, aside=False)
-        if fate.aside:
+            fate = units.Fate(active=False, failed=True)
+        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(ASIDE))
+        if aside:
             self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
         elif fate.failed or not began:
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
         else:
             self._say(uid, state=WorkerState.ASLEEP)
-        if began or fate.aside:
+        if began or aside:
             self._owed.pop(uid, None)
 
     def _say(self, uid: int, *, state: WorkerState, sentence: str | None = None) -> None:
@@ -310,7 +326,11 @@ class Steward:
             self._said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
 
     async def _ask(self, uid: int, request: api.Request[T]) -> Answer[T]:
-        return await asyncio.to_thread(envoy.ask, uid, request, self._place)
+        # A worker that lets us wait keeps its own user's places, and none of others'.
+        places = self._places.setdefault(uid, asyncio.Semaphore(_PER_USER))
+        async with places:
+            call = functools.partial(envoy.ask, uid, request, self._place)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     # -- what is asked of us ------------------------------------------------------------------------------------------
 
@@ -360,14 +380,17 @@ class Steward:
                 raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
         return Awake(self._people.get(uid, str(uid)), uid, self._place(uid))
 
-    def whose(self, models: tuple[ModelName, ...]) -> int:
+    async def whose(self, models: tuple[ModelName, ...]) -> int:
         """Give the one user whose models these are.  Raises `NotFound` and `Conflict`."""
         found: set[int] = set()
         for name in models:
             if name in self._owners and _is_user(self._owners[name]):
                 found.add(user(self._owners[name]).pw_uid)
                 continue
-            theirs = {one.uid for one in self._said.values() if name in one.models}
+            theirs = self._with(name)
+            if not theirs:
+                await self._hear()
+                theirs = self._with(name)
             if not theirs:
                 raise NotFound(f"no user's model is called {name}", hint="see: xpucachectl --system status")
             if len(theirs) > 1:
@@ -376,6 +399,16 @@ class Steward:
         if len(found) != 1:
             raise Conflict("these models are of several users", hint="ask for those of one at a time, with --of USER")
         return found.pop()
+
+    def _with(self, name: ModelName) -> set[int]:
+        return {one.uid for one in self._said.values() if name in one.models}
+
+    async def _hear(self) -> None:
+        """Ask all whose workers are awake how they stand now."""
+        awake = [uid for uid, one in self._said.items() if one.state is WorkerState.AWAKE]
+        for result in await asyncio.gather(*map(self._quiet, awake), return_exceptions=True):
+            if isinstance(result, Exception):
+                log.debug("a worker does not say how it stands: %s", result)
 
     async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
         """Let a user's worker warm models of his."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = 8 << 20
+_PATIENCE: Final = 15.0
 _LONGEST: Final = 300  # characters of a sentence
 _MOST: Final = 1000  # models, and problems, of one user that are remembered
 
@@ -31,7 +32,9 @@ def socket_of(uid: int) -> Path:
 
 def ask(uid: int, request: api.Request[T], place: Callable[[int], Path] = socket_of) -> Answer[T]:
     """Ask a worker; blocks.  Raises `Unavailable` if nobody answers there, or somebody who is not this user."""
-    with Client(place(uid), owner=uid, largest=LARGEST, hint="the worker may have ended; ask again") as client:
+    with Client(
+        place(uid), owner=uid, largest=LARGEST, patience=_PATIENCE, hint="the worker may have ended; ask again"
+    ) as client:
         return client.call(request)
 
 

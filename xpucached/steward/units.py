@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from xpucached.errors import RunningError, Unavailable
+from xpucached.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ class Fate:
 
     active: bool
     failed: bool
-    aside: bool  #: it went because its user runs a daemon himself
 
 
 def unit(uid: int) -> str:
@@ -48,13 +47,12 @@ async def stop(uid: int) -> None:
 
 async def fate(uid: int) -> Fate:
     """Tell what became of a worker."""
-    text = await _systemctl("show", "--property=ActiveState,Result,ExecMainStatus", unit(uid))
+    text = await _systemctl("show", "--property=ActiveState", unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")
     return Fate(
         active=state in {"active", "activating", "reloading", "deactivating"},
         failed=state == "failed",
-        aside=state == "inactive" and said.get("ExecMainStatus") == str(RunningError.exit),
     )
 
 
