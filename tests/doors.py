@@ -293,6 +293,10 @@ class Standin:
             raise self.breaks
         return make_status(self.verdict, tuple(self.begun.values()))
 
+    async def look_again(self) -> None:
+        """Remember that somebody said so."""
+        self.asked.append("look")
+
     async def devices(self) -> Host:
         """Give the host."""
         return make_host()

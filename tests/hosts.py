@@ -237,13 +237,16 @@ class Machine:
         self._log.seek(0)
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-40:])
 
-    def until(self, holds: Callable[[], object], what: str = "", patience: float = PATIENCE) -> None:
+    def until(
+        self, holds: Callable[[], object], what: str | Callable[[], str] = "", patience: float = PATIENCE
+    ) -> None:
         """Wait until something holds."""
         end = time.monotonic() + patience
         while not holds():
             if time.monotonic() > end:
                 told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
-                raise MachineError(f"waited in vain{f' for {what}' if what else ''}:\n{told}")
+                wanted = what if isinstance(what, str) else what()
+                raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
             time.sleep(0.05)
 
     # -- the project --------------------------------------------------------------------------------------------------
@@ -261,6 +264,26 @@ class Machine:
             self.write(f"/usr/bin/{name}", text, 0o755)
         self.run(f"{place}/bin/python", "-m", "compileall", "-q", f"{here}/xpucached")
 
+    def install_units(self) -> None:
+        """Put the units and what goes with them where a package would."""
+        for path in sorted((REPOSITORY / "systemd").iterdir()):
+            if path.is_file():
+                self.put(path, f"/usr/lib/systemd/system/{path.name}")
+            elif path.name in _PLACES:
+                self.put(path, _PLACES[path.name])
+        self.run("systemd-sysusers")
+        self.run("systemd-tmpfiles", "--create", "xpucached.conf")
+        self.run("systemctl", "daemon-reload")
+
+
+_PLACES: Final = {
+    "user": "/usr/lib/systemd/user",
+    "sysusers.d": "/usr/lib/sysusers.d",
+    "tmpfiles.d": "/usr/lib/tmpfiles.d",
+    "polkit": "/usr/share/polkit-1/rules.d",
+    "system-preset": "/usr/lib/systemd/system-preset",
+    "udev": "/usr/lib/udev/rules.d",
+}
 
 _NEEDS: Final = "/opt/needs"
 

@@ -75,7 +75,7 @@ def test_every_file_that_is_packed_has_a_place_or_is_an_example(tmp_path: Path) 
     names = {name for name in files if (REPOSITORY / "systemd" / name).is_file()}
     left = {name.partition("/")[0] for name in names if place.target(name) is None}
 
-    assert left <= {"environment.d", "examples", "preset", "system-preset", "user-preset", "xpucached.service.d"}
+    assert left <= {"environment.d", "examples", "system-preset"}
 
 
 def test_man_pages_and_completions_go_where_they_are_looked_for(
@@ -245,7 +245,7 @@ def machine(debian: Path) -> Iterator[hosts.Machine]:
         for name in ("xpucached", "xpucachectl"):
             one.run("mv", f"/usr/bin/{name}", f"/opt/xpucached/bin/{name}")
         here = one.out("sh", "-c", "echo /opt/xpucached/lib/python3*/site-packages/xpucached")
-        one.put(REPOSITORY / "systemd", f"{here}/systemd")
+        one.put(REPOSITORY / "systemd", f"{here}/units")
         yield one
 
 

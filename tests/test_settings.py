@@ -344,7 +344,11 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[stores]\n\npth = []\n", 3, "stores.pth: unknown key; did you mean paths?"),
         ("[log]\nzzz = 1\n", 2, "log.zzz: unknown key; expected one of level"),
         ("\n[polcy]\ngrace = 1\n", 2, "polcy: unknown key; did you mean policy?"),
-        ("grace = 1\n", 1, "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, log"),
+        (
+            "grace = 1\n",
+            1,
+            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, workers, log",
+        ),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),
         ('[paths]\nstate = "~/x"\n', 2, "paths.state: expected an absolute path"),

@@ -49,7 +49,8 @@ _PLACES: Final[Mapping[str, str]] = {
     "user": "usr/lib/systemd/user",
     "sysusers.d": "usr/lib/sysusers.d",
     "tmpfiles.d": "usr/lib/tmpfiles.d",
-    "polkit-1/rules.d": "usr/share/polkit-1/rules.d",
+    "polkit": "usr/share/polkit-1/rules.d",
+    "udev": "usr/lib/udev/rules.d",
     "system-preset": "usr/lib/systemd/system-preset",
     "user-preset": "usr/lib/systemd/user-preset",
     "completions/bash": "usr/share/bash-completion/completions",
@@ -191,7 +192,7 @@ def _furnish(tree: Path, package: Path, zsh: str) -> None:
     if not manual.is_dir():
         raise Failure("the wheel has no man pages; make dist builds one that has")
     docs = tree / "usr/share/doc/xpucached"
-    for top in (package / "systemd", manual):
+    for top in (package / "units", manual):
         for path in sorted(top.rglob("*")):
             if path.is_file():
                 _settle_one(tree, docs, path.relative_to(top).as_posix(), path.read_bytes(), zsh)
@@ -243,15 +244,11 @@ def walk(tree: Path) -> Iterator[Path]:
     return iter(sorted(tree.rglob("*")))
 
 
-def enabled(tree: Path) -> tuple[str, ...]:
-    """Give the host's units that are to be enabled: what a preset says, or all that can be."""
-    units = tree / _PLACES[""]
-    presets = [path.read_text("utf-8") for path in sorted((tree / _PLACES["system-preset"]).glob("*.preset"))]
-    if presets:
-        return tuple(re.findall(r"^enable (\S+)$", "\n".join(presets), re.MULTILINE))
+def startable(tree: Path) -> tuple[str, ...]:
+    """Give the host's units that an administrator can enable; none is enabled by a package (see the preset)."""
     return tuple(
         path.name
-        for path in sorted(units.iterdir())
+        for path in sorted((tree / _PLACES[""]).iterdir())
         if "@." not in path.name and "\n[Install]\n" in path.read_text(encoding="utf-8")
     )
 

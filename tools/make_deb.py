@@ -86,22 +86,27 @@ configure|abort-upgrade|abort-deconfigure|abort-remove)
         "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \\
             /{home}/common "/{home}/$version/lib" || true
     done
+    # Installed is not wanted: who wants it says so with `systemctl enable --now xpucached`, and is remembered.
     for unit in {units}; do
-        deb-systemd-helper unmask "$unit" >/dev/null || true
-        if deb-systemd-helper --quiet was-enabled "$unit"; then
-            deb-systemd-helper enable "$unit" >/dev/null || true
-        else
-            deb-systemd-helper update-state "$unit" >/dev/null || true
+        if deb-systemd-helper debian-installed "$unit"; then
+            deb-systemd-helper unmask "$unit" >/dev/null || true
+            if deb-systemd-helper --quiet was-enabled "$unit"; then
+                deb-systemd-helper enable "$unit" >/dev/null || true
+            fi
         fi
+        deb-systemd-helper update-state "$unit" >/dev/null || true
     done
     if [ -d /run/systemd/system ]; then
         systemctl --system daemon-reload >/dev/null || true
         if [ -n "$2" ]; then
             # A socket cannot be started again beside its running service.
-            deb-systemd-invoke stop xpucached.service >/dev/null || true
-            {restart}
+            running=$(systemctl is-active xpucached.service || true)
+            systemctl stop xpucached.service {patterns} || true
+            systemctl try-restart {others} || true
+            if [ "$running" = active ]; then
+                deb-systemd-invoke start xpucached.service >/dev/null || true
+            fi
         fi
-        deb-systemd-invoke start {units} >/dev/null || true
     fi
     ;;
 esac
@@ -134,7 +139,8 @@ if [ "$1" = purge ]; then
         deb-systemd-helper purge {units} >/dev/null || true
     fi
     # What systemd and the daemon made.  The account stays, so that its number is nobody else's; homes are not touched.
-    rm -rf /etc/xpucached /var/lib/xpucached /var/cache/xpucached /run/xpucached
+    rm -rf /etc/xpucached /var/lib/xpucached /var/lib/xpucached-worker /var/cache/xpucached
+    rm -rf /run/xpucached /run/xpucached-worker /run/motd.d/60-xpucached
 fi
 exit 0
 """
@@ -202,23 +208,18 @@ def _documents(tree: Path, version: str, parts: Sequence[bundle.Part]) -> None:
 
 
 def _control(tree: Path, version: str) -> None:
-    units, templates = " ".join(bundle.enabled(tree)), bundle.templates(tree)
+    units, templates = " ".join(bundle.startable(tree)), bundle.templates(tree)
     files = [path for path in bundle.walk(tree) if path.is_file() and not path.is_symlink()]
     sums = [
         f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(tree)}"
         for path in files
         if not path.is_relative_to(tree / "etc")
     ]
-    sockets = " ".join(unit for unit in units.split() if unit.endswith(".socket"))
-    restart = [f"deb-systemd-invoke restart {sockets} >/dev/null || true"] if sockets else []
-    restart += [
-        f"systemctl try-restart '{one.replace('@.', '@*.')}' || true" for one in templates if "prewarm" not in one
-    ]
     words = {
         "home": bundle.HOME,
         "units": units,
         "patterns": " ".join(f"'{one.replace('@.', '@*.')}'" for one in templates),
-        "restart": "\n            ".join(restart) or ":",
+        "others": " ".join(unit for unit in units.split() if unit != "xpucached.service"),
         "sysusers": _names(tree / "usr/lib/sysusers.d"),
         "tmpfiles": _names(tree / "usr/lib/tmpfiles.d"),
     }

@@ -52,6 +52,7 @@ for python in /{home}/python*/bin/python; do
     "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \
         /{home}/common "/{home}/$(basename "$(readlink "$python")")/lib" || :
 done
+# What is enabled by itself says the preset.
 if [ $1 -eq 1 ] && [ -x /usr/lib/systemd/systemd-update-helper ]; then
     /usr/lib/systemd/systemd-update-helper install-system-units {units} || :
 fi
@@ -107,7 +108,7 @@ def spec(tree: Path, version: str) -> str:
         pythons=" or ".join(f"/usr/bin/python{one}" for one in bundle.PYTHONS),
         tree=tree,
         home=bundle.HOME,
-        units=" ".join(bundle.enabled(tree)),
+        units=" ".join(bundle.startable(tree)),
         patterns=" ".join(f"'{one.replace('@.', '@*.')}'" for one in bundle.templates(tree)),
         sysusers="xpucached.conf",
         tmpfiles="xpucached.conf",

@@ -105,7 +105,8 @@ class Place:
             found = {
                 "sysusers.d": self.configuration / "sysusers.d",
                 "tmpfiles.d": self.configuration / "tmpfiles.d",
-                "polkit-1/rules.d": self.configuration / "polkit-1/rules.d",
+                "polkit": self.configuration / "polkit-1/rules.d",
+                "udev": self.configuration / "udev/rules.d",
             }
             if is_unit:
                 # Below /etc they would hide what an administrator puts there with `systemctl edit`.
@@ -144,7 +145,7 @@ def packed() -> Mapping[str, bytes]:
 
     Raises `Conflict` if it brings none.
     """
-    units = _PACKAGE / "systemd"
+    units = _PACKAGE / "units"
     # In a source tree the folder has not been moved into the package.
     units = units if units.is_dir() else _PACKAGE.parent / "systemd"
     found = {}
@@ -274,6 +275,8 @@ def _commands(place: Place, steps: Sequence[Step]) -> Iterator[str]:
     files = [step.what for step in steps if step.verb is not Verb.REMOVE]
     yield from (f"systemd-sysusers {path}" for path in files if Path(path).parent.name == "sysusers.d")
     yield from (f"systemd-tmpfiles --create {path}" for path in files if Path(path).parent.name == "tmpfiles.d")
+    if any(Path(path).parent.match("udev/rules.d") for path in files):
+        yield "udevadm control --reload"
     yield "systemctl daemon-reload"
 
 

@@ -83,6 +83,10 @@ def _parser() -> _Parser:
     verb("devices", "show devices and drivers")
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
+    one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
+    one.add_argument(
+        "--no-wait", action="store_true", help="never fail: for hooks of package managers, units and timers"
+    )
     one = verb("events", "show what happened")
     one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
     one.add_argument("--since", type=_number, default=0, metavar="N", help="only events after number N")
@@ -134,6 +138,9 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
     )
     group.add_argument(
         "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
+    )
+    group.add_argument(
+        "--of", metavar="USER", default=default(""), help="ask that user's worker, as root or an administrator"
     )
     group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
     group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")

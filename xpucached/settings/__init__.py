@@ -25,12 +25,14 @@ from xpucached.settings.document import (
     Key,
     LimitsSection,
     PolicySection,
+    Workers,
     explain,
     keys,
     spell,
     window,
 )
 from xpucached.settings.modelfiles import models as models
+from xpucached.settings.modelfiles import owners as owners
 from xpucached.settings.texts import Mistake, Toml, read, refuse
 
 if TYPE_CHECKING:
@@ -41,13 +43,23 @@ if TYPE_CHECKING:
     from xpucached.domain import KindName
 
 _NAME: Final = "xpucached"
+_HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
+
 _MANUAL: Final = "docs/configuration.md describes every key and variable"
 
 # The client's variable for the same thing, so that one variable moves both ends of the socket.
 _SOCKET: Final = "XPUCACHED_SOCKET"
 
 # What begins like ours and is not configuration: the mark of a model's process, and where the tests find runtimes.
-_FOREIGN: Final = frozenset({"XPUCACHED_RUN", "XPUCACHED_RUNTIMES", "XPUCACHED_REQUIRE_RUNTIMES"})
+_FOREIGN: Final = frozenset(
+    {
+        "XPUCACHED_DEBIAN",
+        "XPUCACHED_REQUIRE_RUNTIMES",
+        "XPUCACHED_REQUIRE_SYSTEMD",
+        "XPUCACHED_RUN",
+        "XPUCACHED_RUNTIMES",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,9 @@ class Settings:
     replay_automatically: bool
     prewarm_automatically: bool
     evict_automatically: bool
+    workers: Workers
     log_level: str  #: as `logging` spells it
+    host_models: Path | None  #: where an administrator says what models users have; None if that is not for us
     _shown: Mapping[str, str]
 
     def managed(self, kind: KindName) -> Path:
@@ -95,10 +109,11 @@ class _Places:
     runtime: Path
 
 
-def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settings:
+def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: bool = False) -> Settings:
     """Read the configuration: of the user that we run as, or of the host.
 
-    ``path`` None is the usual place, where nothing need be.  Raises `SettingsError`.
+    ``path`` None is the usual place, where nothing need be.  A ``worker`` has what its user has configured, without
+    his places: those systemd says.  Raises `SettingsError`.
     """
     places = _places(user=user, environ=environ)
     file = path if path is not None else places.configuration / f"{_NAME}.toml"
@@ -119,11 +134,17 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settin
     except ValidationError as error:
         mistakes = [_mistake(fault, toml, given) for fault in error.errors(include_url=False, include_context=False)]
         raise refuse(sorted(set(mistakes), key=_order), _MANUAL) from error
-    return _settle(document, toml, given, places, user=user)
+    return _settle(document, toml, given, places, user=user, worker=worker)
 
 
 def _settle(
-    document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]], places: _Places, *, user: bool
+    document: Document,
+    toml: Toml,
+    given: Mapping[Key, tuple[str, object]],
+    places: _Places,
+    *,
+    user: bool,
+    worker: bool,
 ) -> Settings:
     paths, policy, schedule, manners = document.paths, document.policy, document.schedule, document.manners
     settings = Settings(
@@ -170,7 +191,9 @@ def _settle(
         replay_automatically=schedule.replay,
         prewarm_automatically=schedule.prewarm,
         evict_automatically=schedule.evict,
+        workers=document.workers,
         log_level=document.log.level.upper(),
+        host_models=_HOST_MODELS if worker else None,
         _shown={},
     )
     if paths.socket is None and user:

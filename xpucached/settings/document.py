@@ -277,6 +277,27 @@ class MannersSection(Section):
     tasks: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
 
 
+def _names(value: object) -> object:
+    """Read users, by name or number."""
+    expected = 'expected an array of users, by name or number, such as ["llm", "1005"]'
+    if not isinstance(value, list) or not all(isinstance(one, str) and _USER.fullmatch(one) for one in value):
+        raise ValueError(expected)
+    return value
+
+
+_USER: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]{0,63}\$?", re.ASCII)
+
+
+class Workers(Section):
+    """Whom the host's daemon looks after, and how long a worker stays."""
+
+    humans: bool = True
+    include: Annotated[list[str], BeforeValidator(_names)] = []
+    exclude: Annotated[list[str], BeforeValidator(_names)] = []
+    every: Annotated[float, BeforeValidator(_duration(60, 365 * _DAY))] = 3600.0
+    idle: Annotated[float | None, BeforeValidator(_duration(1, 365 * _DAY, unlimited=True))] = 900.0
+
+
 class Log(Section):
     """What is told."""
 
@@ -294,6 +315,7 @@ class Document(BaseSettings):
     policy: PolicySection = PolicySection()
     schedule: Schedule = Schedule()
     manners: MannersSection = MannersSection()
+    workers: Workers = Workers()
     log: Log = Log()
 
     def __init__(self, *, file: Mapping[str, object], variables: Mapping[str, object]) -> None:
