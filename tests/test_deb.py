@@ -191,8 +191,13 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
     if reason:
         lacking(f"no Debian {suite}: {reason}; run: python3 tools/debian.py {DEBIAN} --suite {suite}")
     with hosts.boot(root, {debs: "/srv", tmp_path: "/mnt"}) as machine:
+        machine.run("useradd", "--create-home", "alice")
         before = there(machine)
         machine.run("dpkg", "-i", f"/srv/{deb(debs, FIRST).name}")
+        # Installed is not wanted.
+        assert machine.show("xpucached.service", "UnitFileState") == "disabled"
+        assert machine.show("xpucached.service", "ActiveState") == "inactive"
+        machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
         keeps_what_is_running(machine)
         hears_of_drivers(machine, tmp_path)
@@ -209,14 +214,20 @@ def answers(machine: hosts.Machine) -> None:
     assert machine.show("xpucached.service", "ActiveState") == "active"
     assert machine.show("xpucached.service", "UnitFileState") == "enabled"
     assert machine.out("xpucachectl", "--system", "version").splitlines()[1].startswith("xpucached ")
-    assert machine.out("xpucachectl", "--system", "-q", "status")
+    machine.run("xpucachectl", "--system", "status")
+    assert machine.out("xpucachectl", "--of", "alice", "-q", "status")
     assert machine.out("systemctl", "--failed", "--no-legend") == ""
     # Compiled once, by root: the daemon may not write there.
     assert machine.out("sh", "-c", "find /usr/lib/xpucached/common/xpucached -name '*.pyc' | head -1")
-    # As a user who has never heard of it, too.
-    machine.run("runuser", "-u", "nobody", "--", "xpucachectl", "--system", "-q", "status")
+    # As a user, who gets a worker of his own.
+    assert machine.out("xpucachectl", "-q", "status", user="alice")
+    assert machine.show(f"xpucached-worker@{uid(machine)}.service", "ActiveState") == "active"
     refused = machine.run("xpucachectl", "setup", check=65)
     assert "package of the distribution" in refused.stderr
+
+
+def uid(machine: hosts.Machine) -> str:
+    return machine.out("id", "-u", "alice")
 
 
 def keeps_what_is_running(machine: hosts.Machine) -> None:
@@ -246,14 +257,14 @@ def hears_of_drivers(machine: hosts.Machine, place: Path) -> None:
 
 def is_upgraded(machine: hosts.Machine, file: str) -> None:
     """See that a newer version runs, on the state and with the configuration of the older one."""
-    machine.run("xpucachectl", "--system", "model", "add", "kept", "--", "/bin/true")
+    machine.run("xpucachectl", "model", "add", "kept", "--", "/bin/true", user="alice")
     machine.run("sh", "-c", "echo '# mine' >>/etc/xpucached/xpucached.toml")
-    machine.write("/etc/xpucached/models.d/mine.toml", 'command = ["/bin/true"]\n')
+    machine.write("/etc/xpucached/models.d/mine.toml", 'user = "alice"\ncommand = ["/bin/true"]\n')
     before = machine.show("xpucached.service", "MainPID")
     machine.run("dpkg", "-i", file)
     assert SECOND in machine.out("dpkg-query", "-f", "${Version}", "-W", "xpucached")
     assert machine.show("xpucached.service", "MainPID") not in {before, "0"}
-    assert set(machine.out("xpucachectl", "--system", "-q", "model", "list").split()) == {"kept", "mine"}
+    assert set(machine.out("xpucachectl", "-q", "model", "list", user="alice").split()) == {"kept", "mine"}
     assert machine.read("/etc/xpucached/xpucached.toml").endswith("# mine\n")
     assert machine.out("systemctl", "--failed", "--no-legend") == ""
 
@@ -264,7 +275,8 @@ def goes_again(machine: hosts.Machine, before: set[str]) -> None:
     assert machine.show("xpucached.service", "LoadState") == "not-found"
     machine.run("pgrep", "-f", "/usr/lib/xpucached", check=1)
     left = there(machine) - before
-    assert {"/var/lib/xpucached/catalog.sqlite", "/etc/xpucached/models.d/mine.toml"} <= left
+    catalog = f"/var/lib/xpucached-worker/{uid(machine)}/catalog.sqlite"
+    assert {catalog, "/etc/xpucached/models.d/mine.toml"} <= left
     assert not [path for path in left if path.startswith("/usr")]
     machine.run("dpkg", "--purge", "xpucached")
     assert there(machine) - before == set()

@@ -82,7 +82,7 @@ def test_man_pages_and_completions_go_where_they_are_looked_for(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     manual.write(tmp_path / "data" / "manual")
-    (tmp_path / "systemd").symlink_to(REPOSITORY / "systemd")
+    (tmp_path / "units").symlink_to(REPOSITORY / "systemd")
     monkeypatch.setattr(installing, "_PACKAGE", tmp_path)
     run(capsys, "--system", "--root", root)
     share = {name for name in contents(root) if name.startswith("usr/local/share/")}

@@ -216,7 +216,7 @@ def _settle_one(tree: Path, docs: Path, name: str, content: bytes, zsh: str) -> 
         text = re.sub(rb"^(Exec\w+=[-@:+!|]*)(xpucache(?:d|ctl))(?=\s)", rb"\1/usr/bin/\2", content, flags=re.MULTILINE)
         _write(tree / _PLACES[folder].format(zsh=zsh) / file, text)
     else:
-        _write(docs / "examples" / name, content)
+        _write(docs / "examples" / name.removeprefix("examples/"), content)
 
 
 def _gzip(content: bytes) -> bytes:

@@ -69,8 +69,9 @@ set -e
 
 if [ "$1" = triggered ]; then
     # Only a word to the daemon, which looks for itself when all is at rest; nothing here may hold up a transaction.
-    if [ -d /run/systemd/system ]; then
-        timeout 10 xpucachectl --system driver-changed --no-wait </dev/null >/dev/null 2>&1 || true
+    # One that was stopped stays so: its socket would start it.
+    if [ -d /run/systemd/system ] && systemctl is-active --quiet xpucached.service; then
+        timeout 5 xpucachectl --system driver-changed --no-wait </dev/null >/dev/null 2>&1 || true
     fi
     exit 0
 fi

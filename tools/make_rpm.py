@@ -87,8 +87,9 @@ NAMES: Final = (
 )
 POKE: Final = f"""\
 # Only a word to the daemon, which looks for itself when all is at rest; nothing here may hold up a transaction.
-if grep -qE '{NAMES}' && [ -d /run/systemd/system ]; then
-    timeout 10 xpucachectl --system driver-changed --no-wait </dev/null >/dev/null 2>&1 || :
+# One that was stopped stays so: its socket would start it.
+if grep -qE '{NAMES}' && [ -d /run/systemd/system ] && systemctl is-active --quiet xpucached.service; then
+    timeout 5 xpucachectl --system driver-changed --no-wait </dev/null >/dev/null 2>&1 || :
 fi
 exit 0"""
 

@@ -275,7 +275,8 @@ def _commands(place: Place, steps: Sequence[Step]) -> Iterator[str]:
     files = [step.what for step in steps if step.verb is not Verb.REMOVE]
     yield from (f"systemd-sysusers {path}" for path in files if Path(path).parent.name == "sysusers.d")
     yield from (f"systemd-tmpfiles --create {path}" for path in files if Path(path).parent.name == "tmpfiles.d")
-    if any(Path(path).parent.match("udev/rules.d") for path in files):
+    # Without udev, as in most containers, there is nobody who would have to know.
+    if any(Path(path).parent.match("udev/rules.d") for path in files) and Path("/run/udev/control").exists():
         yield "udevadm control --reload"
     yield "systemctl daemon-reload"
 

@@ -56,8 +56,8 @@ def _tell(plan: installing.Plan, *, dry_run: bool) -> None:
     same = sum(one.verb is Verb.SAME for one in plan.steps)
     for one in plan.steps:
         if one.verb is not Verb.SAME:
-            why = f" ({one.failed or one.why})" if one.failed or one.why else ""
-            print(f"{'FAILED ' if one.failed else ''}{one.verb:6} {plain(one.what)}{plain(why)}")
+            why = plain(one.failed or one.why)
+            print(f"{'FAILED ' if one.failed else ''}{one.verb:6} {plain(one.what)}{f' ({why})' if why else ''}")
     if same:
         print(f"{same} files are in place already")
     if dry_run:
