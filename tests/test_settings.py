@@ -193,6 +193,12 @@ patience = "2h"
 isolate = false
 tasks = 100
 
+[workers]
+humans = false
+include = ["llm", "1005"]
+exclude = ["bob"]
+every = "2h"
+idle = "unlimited"
 [log]
 level = "DEBUG"
 """
@@ -238,6 +244,9 @@ def test_every_key_is_read(file: Path) -> None:
     assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
+    workers = found.workers
+    assert (workers.humans, workers.include, workers.exclude) == (False, ["llm", "1005"], ["bob"])
+    assert (workers.every, workers.idle) == (7200.0, None)
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -344,7 +353,11 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[stores]\n\npth = []\n", 3, "stores.pth: unknown key; did you mean paths?"),
         ("[log]\nzzz = 1\n", 2, "log.zzz: unknown key; expected one of level"),
         ("\n[polcy]\ngrace = 1\n", 2, "polcy: unknown key; did you mean policy?"),
-        ("grace = 1\n", 1, "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, workers, log"),
+        (
+            "grace = 1\n",
+            1,
+            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, workers, log",
+        ),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),
         ('[paths]\nstate = "~/x"\n', 2, "paths.state: expected an absolute path"),
