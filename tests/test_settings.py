@@ -193,6 +193,12 @@ patience = "2h"
 isolate = false
 tasks = 100
 
+[workers]
+humans = false
+include = ["llm", "1005"]
+exclude = ["bob"]
+every = "2h"
+idle = "unlimited"
 [log]
 level = "DEBUG"
 """
@@ -238,6 +244,9 @@ def test_every_key_is_read(file: Path) -> None:
     assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
+    workers = found.workers
+    assert (workers.humans, workers.include, workers.exclude) == (False, ["llm", "1005"], ["bob"])
+    assert (workers.every, workers.idle) == (7200.0, None)
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 

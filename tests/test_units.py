@@ -50,7 +50,8 @@ def installed(where: str, place: Path, *extra: str) -> list[Path]:
     paths = []
     for name in UNITS if where == "user" else (*UNITS, *OTHERS):
         text = (FOLDERS[where] / name).read_text(encoding="utf-8")
-        text = text.replace("ExecStart=xpucached", f"ExecStart={Path(sys.executable).with_name('xpucached')}")
+        text = text.replace("ExecStart=xpucached ", f"ExecStart={Path(sys.executable).with_name('xpucached')} ")
+        text = text.replace("ExecStart=xpucachectl", f"ExecStart={Path(sys.executable).with_name('xpucachectl')}")
         text = text.replace("ExecCondition=systemctl", f"ExecCondition={tool('systemctl')}")
         path = place / name
         path.write_text(text.replace("[Service]\n", "\n".join(["[Service]", *extra, ""])), encoding="utf-8")
@@ -138,14 +139,16 @@ def test_the_directories_that_systemd_makes_are_the_daemon_s() -> None:
     service = directives(SYSTEMD / UNITS[0])
     usual = settings.load(None, user=False, environ={})
     made = {
-        "CONFIGURATION_DIRECTORY": Path("/etc", *service["ConfigurationDirectory"]),
-        "STATE_DIRECTORY": Path("/var/lib", *service["StateDirectory"]),
-        "RUNTIME_DIRECTORY": Path("/run", *service["RuntimeDirectory"]),
+        "CONFIGURATION_DIRECTORY": str(Path("/etc", *service["ConfigurationDirectory"])),
+        "STATE_DIRECTORY": str(Path("/var/lib", *service["StateDirectory"])),
+        "RUNTIME_DIRECTORY": str(Path("/run", *service["RuntimeDirectory"])),
+        **dict(line.split("=", 1) for line in service["Environment"]),
     }
-    under = settings.load(None, user=False, environ={name: str(path) for name, path in made.items()})
+    under = settings.load(None, user=False, environ=made)
 
     assert (under.file, under.state, under.socket) == (usual.file, usual.state, usual.socket)
-    # systemd would take the socket away with the directory whenever the service stops.
+    # systemd gives all in that directory to the daemon's user, also the socket that is for administrators.
+    assert under.socket.parent != Path(made["RUNTIME_DIRECTORY"])
     assert service["RuntimeDirectoryPreserve"] == ["yes"]
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import __version__, server, systemd
@@ -36,7 +37,8 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    steward = Steward(config)
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    steward = Steward(config, runtime=Path(runtime) if runtime else config.socket.parent)
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(steward, load))
     given = server.activated_by_name()
     # Without systemd there is the public one, at which root may do all.

@@ -67,7 +67,7 @@ class _Connection(http.client.HTTPConnection):
             _, uid, _ = _UCRED.unpack(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
             if uid != self._owner:
                 self.sock.close()
-                raise ConnectionRefusedError(f"user {uid} listens on {self._path}, not {self._owner}")
+                raise ConnectionError(f"user {uid} listens there, not {self._owner}")
 
 
 class Client:

@@ -91,8 +91,11 @@ class Steward:
         hands: Hands = units,
         place: Callable[[int], Path] = envoy.socket_of,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        runtime: Path,
     ) -> None:
-        """``place`` tells where a user's worker answers."""
+        """``place`` tells where a user's worker answers; ``runtime`` is a directory of ours that a reboot empties."""
+        self._runtime = runtime
         self.settings = config
         self._hands = hands
         self._place = place
@@ -159,7 +162,7 @@ class Steward:
         """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
         # The kernel's own number for the boot is in a part of /proc that we do not see.
         try:
-            with (self.settings.socket.parent / "began").open("x"):
+            with (self._runtime / "began").open("x"):
                 return True
         except FileExistsError:
             return False
@@ -376,7 +379,7 @@ class Steward:
                         f"{said.user} runs a daemon himself, so he has no worker",
                         hint="that one answers him alone: xpucachectl --user",
                     ) from None
-                hint = f"see: journalctl -u {units.unit(uid)}"
+                hint = f"see: journalctl -u xpucached-worker@{uid}"
                 raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
         return Awake(self._people.get(uid, str(uid)), uid, self._place(uid))
 
@@ -466,7 +469,9 @@ class Steward:
         every = cold + sum(one.warm for one in self._said.values())
         text = f"xpucached: {cold} of {every} models on this host are cold; see: xpucachectl --system status\n"
         with contextlib.suppress(OSError):
-            (self.settings.socket.parent / "motd").write_text(text if cold else "", encoding="utf-8")
+            place = self._runtime / "motd"
+            place.write_text(text if cold else "", encoding="utf-8")
+            place.chmod(0o644)
 
 
 def _is_user(name: str) -> bool:
