@@ -5,12 +5,16 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint demo record fuzz stress clean
+.PHONY: help test lint man dist deb rpm demo record fuzz stress clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
 	@echo 'make test    check the style, the types and all the tests'
 	@echo 'make lint    check the style and the types'
+	@echo 'make man     write man pages, shell completions and an example configuration'
+	@echo 'make dist    build the source archive and the wheel, with those, into dist'
+	@echo 'make deb     build a package for Debian 12 and 13 into dist'
+	@echo 'make rpm     build a package with the same content for distributions with rpm into dist'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
 	@echo 'make stress  real programs on one store for two minutes while all goes wrong, and a death at every change'
 	@echo 'make record  run the demo and make docs/demo.svg of it'
@@ -19,12 +23,30 @@ help:
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
+	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
+	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
 
 lint: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+man: .venv/tested
+	$(BIN)/python tools/manual.py
+
+# The wheel is built from what the source archive holds.
+dist: .venv/developed man
+	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) $(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/xpucached-*.tar.gz dist/xpucached-*.whl
+
+deb: dist
+	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) \
+	    $(BIN)/python tools/make_deb.py $$(ls -t dist/xpucached-*.whl | head -1)
+
+rpm: dist
+	SOURCE_DATE_EPOCH=$$($(BIN)/python tools/source_date.py) \
+	    $(BIN)/python tools/make_rpm.py $$(ls -t dist/xpucached-*.whl | head -1)
 
 demo: .venv/installed
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo
@@ -45,6 +67,10 @@ record: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
+.venv/developed: .venv/tested
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
 # What was reached is kept in .fuzz, and the next round begins there.
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?= source binary image name trace label library request http
@@ -59,5 +85,5 @@ stress: .venv/tested
 	    $(BIN)/python -m pytest tests/test_stress.py tests/test_faults.py --timeout=3600
 
 clean:
-	rm -rf .venv .runtimes .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .runtimes .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist xpucached/data/manual *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,5 +11,6 @@ setup(
         *find_packages(include=["xpucached", "xpucached.*"]),
         "xpucached.migrations",
         "xpucached.migrations.versions",
+        "xpucached.units",
     ],
 )

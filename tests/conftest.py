@@ -9,6 +9,7 @@ The fixtures that a test asks for by name:
 ``runtimes``    the folder with the real SYCL runtimes
 ``runtime``     ``runtime("rt2025.2")`` gives a `tests.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver alone
 ``gpu``         a `tests.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
+``debian``      the root of a Debian with systemd, for `tests.hosts.boot`
 ``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
 """
 
@@ -16,15 +17,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+import debian as debian_tool
 import psutil
 import pytest
 
+from tests import hosts
 from tests.builders import SyclStore
 from tests.runtimes import Runtime, SimulatedGpu, look_up
 from tests.torches import Torch, make
@@ -38,6 +42,8 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 RUNTIMES: Final = Path(os.environ.get("XPUCACHED_RUNTIMES") or REPOSITORY / ".runtimes").absolute()
 MUST_HAVE_RUNTIMES: Final = bool(os.environ.get("CI")) or os.environ.get("XPUCACHED_REQUIRE_RUNTIMES") == "1"
 MUST_HAVE_GPU_DRIVER: Final = os.environ.get("XPUCACHED_REQUIRE_GPU_DRIVER") == "1"
+DEBIAN: Final = Path(os.environ.get("XPUCACHED_DEBIAN") or RUNTIMES / "debian").absolute()
+MUST_HAVE_SYSTEMD: Final = os.environ.get("XPUCACHED_REQUIRE_SYSTEMD") == "1"
 
 # Whatever steers a SYCL runtime, a driver, the daemon or systemd's talk with it must not reach a test from outside.
 FOREIGN: Final = (
@@ -105,7 +111,17 @@ def _nothing_left_behind(home: Path) -> Iterator[None]:
 
 
 def _children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    found = psutil.Process().children(recursive=True)
+    # What runs in a machine is its own business: it ends with the machine.
+    theirs = {one.pid for root in found if root.pid in hosts.RUNNING for one in (root, *_below(root))}
+    return [one for one in found if one.pid not in theirs]
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def _describe(child: psutil.Process) -> str:
@@ -186,6 +202,23 @@ def gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
             pytest.fail(hint)
         pytest.skip(hint)
     return SimulatedGpu(root, runtime("rt2025.3"))
+
+
+@pytest.fixture(scope="session")
+def debian() -> Path:
+    """Give the root of a Debian with systemd."""
+    suite = hosts.SUITES.get(sys.version_info[:2], debian_tool.SUITE)
+    root = debian_tool.root(DEBIAN, suite)
+    reason = hosts.why_not(root if debian_tool.is_finished(root) else None)
+    if not reason:
+        return root
+    missing = DEBIAN / debian_tool.REASON
+    if missing.is_file():
+        reason = f"{reason}: {missing.read_text('utf-8').strip()}"
+    hint = f"no machine with systemd: {reason}; run: python3 tools/debian.py {DEBIAN} --suite {suite}"
+    if MUST_HAVE_SYSTEMD:
+        pytest.fail(hint)
+    pytest.skip(hint)
 
 
 def _lacking(reason: str) -> NoReturn:

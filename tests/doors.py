@@ -293,6 +293,10 @@ class Standin:
             raise self.breaks
         return make_status(self.verdict, tuple(self.begun.values()))
 
+    async def look_again(self) -> None:
+        """Remember that somebody said so."""
+        self.asked.append("look")
+
     async def devices(self) -> Host:
         """Give the host."""
         return make_host()
@@ -520,6 +524,7 @@ def running(
     limits: Limits | None = None,
     allowed: Callable[[int, Right], bool] = owner_only,
     service: Standin | None = None,
+    tends: Callable[[int], bool] | None = None,
 ) -> Iterator[Running]:
     """Run a server in a thread, on a real socket."""
     standin = service or Standin()
@@ -530,7 +535,7 @@ def running(
     async def live() -> None:
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
-        made = server.Server(standin, allowed, version="1.2.3", limits=limits)
+        made = server.Server(standin, allowed, version="1.2.3", limits=limits, tends=tends)
         await made.start([server.bind(path, 0o600)])
 
         def stop() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
+import pkgutil
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,16 +15,30 @@ import pytest
 
 from tests.kinds import damage
 from tests.test_house import FORBIDDEN_WORDS
-from xpucached import api
+from xpucached import api, domain
 from xpucached.ctl import arguments, commands
-from xpucached.domain import EntryState, EvictReason, Flaw, Outcome, StoreState, Verdict, Warmth
+from xpucached.domain import (
+    Act,
+    EntryState,
+    EvictReason,
+    Flaw,
+    JobState,
+    Outcome,
+    StoreOrigin,
+    StoreState,
+    Verdict,
+    WarmReason,
+    Warmth,
+    WorkerState,
+)
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.trash import DropReason, Hazard, MendAction
 from xpucached.errors import XpucachedError
 from xpucached.kinds import KINDS
 from xpucached.settings.document import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from enum import StrEnum
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = REPOSITORY / "xpucached"
@@ -165,7 +182,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == set(commands._COMMANDS)
+    assert set(told) == {*commands._COMMANDS, "setup"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
@@ -205,8 +222,52 @@ def test_every_word_of_a_status_is_explained() -> None:
     assert sorted(told("Models")) == there(Warmth)
     assert sorted(told("Stores")) == there(StoreState)
     assert sorted(told("Entries")) == there(EntryState)
+    assert sorted(told("Workers")) == there(WorkerState)
+    assert sorted(told("Jobs")) == there(JobState)
+    assert sorted(told("Replays")) == there(NoRecipe)
+    assert sorted(told("Why a model is cold")) == there(WarmReason)
+    assert sorted(told("Hazards of a store")) == there(Hazard)
     assert set(map(str, Outcome)) <= set(codes(section(text, "Models")))
+    assert set(map(str, StoreOrigin)) <= set(codes(section(text, "Stores")))
     assert set(map(str, EvictReason)) <= set(codes(section(text, "Entries")))
+    assert set(map(str, [*DropReason, *MendAction])) <= set(codes(section(text, "The trash")))
+
+
+ELSEWHERE: Final = {
+    "Cause": "advice",
+    "Effect": "kinds",
+    "Figure": "protocol",
+    "Flaw": "kinds",
+    "ImageFormat": "protocol",
+    "Loader": "models",
+    "Occasion": "advice",
+    "Origin": "protocol",
+    "RanOn": "models",
+    "ReplayReason": "protocol",
+    "Safety": "advice",
+    "WatchMode": "design",
+}
+"""What is explained on another page than the manual of operations."""
+
+
+def words_of_the_domain() -> Iterator[type[StrEnum]]:
+    for one in pkgutil.walk_packages(domain.__path__, "xpucached.domain."):
+        for found in vars(importlib.import_module(one.name)).values():
+            # `Act` is said between two processes of ours, and in no answer.
+            if (
+                isinstance(found, type)
+                and issubclass(found, StrEnum)
+                and found.__module__ == one.name
+                and found is not Act
+            ):
+                yield found
+
+
+@pytest.mark.parametrize("words", [*words_of_the_domain()], ids=lambda words: words.__name__)
+def test_every_word_of_the_domain_is_explained_somewhere(words: type[StrEnum]) -> None:
+    where = ELSEWHERE.get(words.__name__, "operations")
+
+    assert set(map(str, words)) <= set(codes(page(f"docs/{where}.md")))
 
 
 def test_the_statuses_of_the_check_are_in_the_manual() -> None:

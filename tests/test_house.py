@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = REPOSITORY / "xpucached"
 
-CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors", "sockets", "quantities"}
+CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors", "sockets", "quantities", "installing"}
 
-# `python -m xpucached` is the daemon: the one door that leads to a room on its own floor.
-SAME_FLOOR: Final = {("__main__", "daemon")}
+# `python -m xpucached` is the daemon, a user's or the host's: doors that lead to a room on their own floor.
+SAME_FLOOR: Final = {("__main__", "daemon"), ("daemon", "stewardship")}
 
 PURE: Final = {"domain", "errors", "planning", "quantities", "render"}
 

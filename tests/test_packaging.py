@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import manual
 import pytest
 
 import xpucached
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 TREE: Final = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "setup.py")
-FOLDERS: Final = ("migrations", "tests", "tools", "xpucached")
+FOLDERS: Final = ("docs", "migrations", "systemd", "tests", "tools", "xpucached")
+UNITS: Final = REPOSITORY / "systemd"
 NAME: Final = f"xpucached-{xpucached.__version__}"
 
 
@@ -31,7 +33,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in TREE:
         shutil.copy(REPOSITORY / name, tree)
     for name in FOLDERS:
-        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "manual"))
+    manual.write(tree / "xpucached" / "data" / "manual")
     return build("sdist", tree)
 
 
@@ -77,12 +80,24 @@ def test_the_source_archive_holds_tests_and_tools(sdist: Path) -> None:
 
 
 def test_the_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
-    program = files("xpucached", [".py", ".csv", ".typed"])
+    program = {name for name in files("xpucached", [".py", ".csv", ".typed"]) if "/data/manual/" not in name}
     migrations = {f"xpucached/{name}" for name in files("migrations", [".py", ".mako"])}
+    units = {f"xpucached/units/{path.relative_to(UNITS).as_posix()}" for path in UNITS.rglob("*") if path.is_file()}
+    written = {f"man/{name}" for name in manual.PAGES} | {manual.EXAMPLE}
+    for name in manual.COMPLETIONS.values():
+        written |= {f"completions/{name.format(program=program)}" for program in ("xpucached", "xpucachectl")}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
 
-    assert held == program | migrations
+    assert held == program | migrations | units | {f"xpucached/data/manual/{name}" for name in written}
+
+
+def test_an_index_would_take_both(sdist: Path, wheel: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", sdist, wheel], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:

@@ -198,6 +198,12 @@ mode = "Inotify"
 opens = true
 socket = "/w"
 
+[workers]
+humans = false
+include = ["llm", "1005"]
+exclude = ["bob"]
+every = "2h"
+idle = "unlimited"
 [log]
 level = "DEBUG"
 """
@@ -244,6 +250,9 @@ def test_every_key_is_read(file: Path) -> None:
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
     assert (found.watch_mode, found.watch_opens, found.watch_socket) == ("inotify", True, Path("/w"))
+    workers = found.workers
+    assert (workers.humans, workers.include, workers.exclude) == (False, ["llm", "1005"], ["bob"])
+    assert (workers.every, workers.idle) == (7200.0, None)
     assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -354,7 +363,7 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         (
             "grace = 1\n",
             1,
-            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, watch,",
+            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, watch, workers,",
         ),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),

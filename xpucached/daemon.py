@@ -9,9 +9,11 @@ import fcntl
 import hashlib
 import logging
 import os
+import pwd
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,12 +24,13 @@ from typing import Final
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from xpucached import __version__, api, host, server, settings
+from xpucached import __version__, api, host, server, settings, steward, stewardship, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.service import SCRUB_PARTS, Service
+from xpucached.systemd import notify, ping
 from xpucached.watch import Means, Watcher
 
 log = logging.getLogger(__name__)
@@ -36,27 +39,20 @@ _SETTLE_LIMIT: Final = 10.0
 """A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
 
 
+_STEWARD: Final = "xpucached"
+"""The account of the host's daemon."""
+
 _RETRY: Final = 5.0
 """Seconds after which to look again when a look has failed."""
 
 _DIGEST: Final = 3.0
 """Seconds between two looks at what programs did in the stores."""
 
+_GLANCE: Final = 15.0
+"""Seconds between two looks of a worker at whether it is still wanted."""
+
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
-
-
-def notify(*lines: str) -> None:
-    """Tell systemd something, if it started us."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-        try:
-            speaker.connect("\0" + address[1:] if address.startswith("@") else address)
-            speaker.sendall("\n".join(lines).encode())
-        except OSError as error:
-            log.warning("systemd cannot be told: %s", error)
 
 
 @contextlib.contextmanager
@@ -93,16 +89,21 @@ def alone(state: Path) -> Iterator[None]:
 class Daemon:
     """Turns wakes into looks, one after the other."""
 
-    def __init__(self, options: argparse.Namespace, config: settings.Settings, service: Service) -> None:
+    def __init__(
+        self, options: argparse.Namespace, config: settings.Settings, service: Service, door: server.Server
+    ) -> None:
         self._options = options
         self._settings = config
         self._service = service
+        self._door = door
         self._loop = asyncio.get_running_loop()
         self._wakes: set[Wake] = set()
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._watcher = Watcher(self.post, _means(config), service.take_touch)
         self._scheduler = AsyncIOScheduler(timezone="UTC")
+        self._stirred = self._loop.time()
+        service.on_look = lambda: self._take(DriverTouched())
 
     def post(self, wake: Wake) -> None:
         """Take a hint, from any thread."""
@@ -110,6 +111,8 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._take, wake)
 
     def _take(self, wake: Wake) -> None:
+        if not isinstance(wake, Due):
+            self._stirred = self._loop.time()
         self._wakes.add(wake)
         self._woken.set()
 
@@ -123,10 +126,13 @@ class Daemon:
         self._scheduler.start()
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
-            asyncio.create_task(self._ping(), name="watchdog"),
+            asyncio.create_task(ping(), name="watchdog"),
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
+            asyncio.create_task(self._tell(), name="journal"),
         ]
+        if self._options.worker:
+            tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
         notify("READY=1", "STATUS=looking at the host")
         try:
@@ -271,15 +277,29 @@ class Daemon:
             if jumps != before or self._service.ailing:
                 self._take(Due())
 
-    async def _ping(self) -> None:
-        """Tell systemd that the loop turns, as often as it wants to hear it."""
-        microseconds = os.environ.get("WATCHDOG_USEC", "")
-        ours = os.environ.get("WATCHDOG_PID") in (None, str(os.getpid()))
-        wanted = microseconds.isdigit() and ours and int(microseconds) > 0
+    async def _mind_the_others(self) -> None:
+        """As a worker: go when nobody needs us, and step aside for a daemon that our user runs himself."""
         while True:
-            if wanted:
-                notify("WATCHDOG=1")
-            await asyncio.sleep(int(microseconds) / 3e6 if wanted else 3600)
+            idle = self._settings.workers.idle
+            await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
+            await asyncio.to_thread(step_aside, self._settings)
+            now = self._loop.time()
+            if self._service.busy or self._door.busy or self._wakes:
+                self._stirred = now
+            if idle is not None and now - max(self._stirred, self._door.last_asked) > idle:
+                log.info("nothing to do for %.0f s: until somebody needs us again", idle)
+                self._stopping.set()
+
+    async def _tell(self) -> None:
+        """Tell the journal what others may wait for."""
+        user = {"user": pwd.getpwuid(os.getuid()).pw_name} if self._options.worker else {}
+        systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
+        async for event in self._service.subscribe(0):
+            what = event.topic
+            if what == "run-finished":
+                what = "model-warmed" if event.fields.get("outcome") == "warmed" else "model-failed"
+            if what in systemd.MESSAGES:
+                systemd.tell(what, event.message, {**event.fields, **user})
 
     def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
@@ -313,7 +333,26 @@ def _means(config: settings.Settings) -> Means:
 
 def load(options: argparse.Namespace) -> settings.Settings:
     """Read the settings that the options ask for."""
-    return settings.load(options.config, user=options.user, environ=os.environ)
+    return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+
+
+def step_aside(config: settings.Settings) -> None:
+    """See that our user runs no daemon himself.  Raises `RunningError` if one answers, and leaves word of it."""
+    word = config.socket.with_name(steward.ASIDE)
+    path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as other:
+            other.settimeout(_RETRY)
+            other.connect(str(path))
+            _, uid, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        with contextlib.suppress(OSError):
+            word.unlink(missing_ok=True)
+        return
+    if uid == os.getuid():
+        with contextlib.suppress(OSError):
+            word.touch(0o644)
+        raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
 
 
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
@@ -326,11 +365,15 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             await service.recover()
             given = server.activated()
             listening = given or [server.bind(config.socket, config.socket_mode)]
-            door = server.Server(service, allowed, version=__version__)
+            door = (
+                server.Server(service, owners_only, version=__version__, tends=is_steward)
+                if options.worker
+                else server.Server(service, allowed, version=__version__)
+            )
             await door.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.socket)
             try:
-                await Daemon(options, config, service).run()
+                await Daemon(options, config, service, door).run()
             finally:
                 await door.stop()
                 if not given:
@@ -342,6 +385,19 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
 def allowed(uid: int, right: api.Right) -> bool:
     """Everybody who may open the socket may read; the daemon's own user and root may change."""
     return right is api.Right.READ or uid in (0, os.getuid())
+
+
+def owners_only(uid: int, _right: api.Right) -> bool:
+    """Of a worker, whose socket everybody can open: its user and root may do all, others nothing."""
+    return uid in (0, os.getuid())
+
+
+def is_steward(uid: int) -> bool:
+    """Tell whether somebody is the host's daemon, which may tend a worker."""
+    try:
+        return uid == pwd.getpwnam(_STEWARD).pw_uid
+    except KeyError:
+        return False
 
 
 def _log_to(level: str) -> None:
@@ -372,6 +428,7 @@ def parser() -> argparse.ArgumentParser:
     who = options.add_mutually_exclusive_group()
     who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
     who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
+    who.add_argument("--worker", action="store_true", help="serve this user for the host's daemon, which starts it")
     options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
     options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
     options.add_argument("--version", action="version", version=f"xpucached {__version__}")
@@ -382,17 +439,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
     options = parser().parse_args(arguments)
     if options.user is None:
-        options.user = os.getuid() != 0
+        options.user = options.worker or os.getuid() != 0
     try:
         config = load(options)
-        found, problems = settings.models(config.models_directory)
+        if options.worker and os.getuid() == 0:
+            raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
+        if options.user:
+            found = len(settings.models(config.models_directory)[0])
+            problems = settings.models(config.models_directory)[1]
+        else:
+            whose, problems = settings.owners(config.models_directory)
+            found = len(whose)
         if options.check:
             for problem in problems:
                 print(f"xpucached: {problem.message}", file=sys.stderr)  # noqa: T201 - this is what --check is for
-            print(f"the configuration is in order; {len(found)} model files")  # noqa: T201 - the same
+            print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
         _log_to(config.log_level)
-        asyncio.run(serve(options, config))
+        if options.worker:
+            step_aside(config)
+        if options.user:
+            asyncio.run(serve(options, config))
+        else:
+            with alone(config.state):
+                asyncio.run(stewardship.serve(config, lambda: load(options)))
     except XpucachedError as error:
         print(f"xpucached: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
         if error.hint:

@@ -9,13 +9,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+PUBLIC = "/run/xpucached/xpucached.sock"
+"""Where the host's daemon answers everybody."""
+
+ADMIN = "/run/xpucached/admin.sock"
+"""Where it answers administrators: its mode says who they are."""
+
+
+def worker_path(uid: int) -> str:
+    """Tell where a user's worker answers."""
+    return f"/run/xpucached-worker/{uid}/xpucached.sock"
+
+
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
     """Tell where the daemon's socket is, the system's or this user's.  Daemon and client must agree, so both ask here.
 
     Below /tmp the directory may have been made by anybody: who binds there checks its owner.
     """
     if not user:
-        return "/run/xpucached/xpucached.sock"
+        return PUBLIC
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
         return f"{runtime.rstrip('/') or '/'}/xpucached/xpucached.sock"

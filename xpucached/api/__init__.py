@@ -6,7 +6,7 @@ Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at eve
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -46,7 +46,7 @@ FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "r
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-Reply = TypeVar("Reply")
+Reply_co = TypeVar("Reply_co", covariant=True)
 
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 
@@ -73,7 +73,7 @@ def _is_place(path: Path) -> bool:
     return path.is_absolute() and "\0" not in str(path)
 
 
-class Request(Generic[Reply]):
+class Request(Generic[Reply_co]):
     """Something one may ask; the parameter is the type of what comes back."""
 
     __slots__ = ()
@@ -362,6 +362,11 @@ class ScanStores(Request[Job]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookAgain(Request[None]):
+    """Say that something may have changed on the host: its driver, its devices, its stores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListJobs(Request[tuple[Job, ...]]):
     """Ask for the jobs that the daemon remembers, without their reports."""
 
@@ -439,6 +444,7 @@ AnyRequest = (
     | RestoreTrash
     | EmptyTrash
     | ScanStores
+    | LookAgain
     | ListJobs
     | GetJob
     | WaitJob
@@ -460,7 +466,7 @@ class Endpoint:
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    request: type[AnyRequest]
+    request: type[Request[object]]
     reply: object  #: a type, or None where the answer has no data
     right: Right = Right.READ
     status: int = 200
@@ -496,6 +502,7 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/trash/restore", RestoreTrash, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/trash/empty", EmptyTrash, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
+    Endpoint("POST", "/v1/look", LookAgain, None, Right.CHANGE, 202),
     Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
     Endpoint("GET", _JOB, GetJob, Job),
     Endpoint("DELETE", _JOB, CancelJob, Job, Right.CHANGE),
@@ -507,12 +514,18 @@ ENDPOINTS: Final = (
 )
 """Everything one may ask."""
 
-_BY_REQUEST: Final[Mapping[type[AnyRequest], Endpoint]] = {one.request: one for one in ENDPOINTS}
+_BY_REQUEST: Final[dict[type[object], Endpoint]] = {one.request: one for one in ENDPOINTS}
 
 
-def endpoint(request: Request[Reply]) -> Endpoint:
+def register(table: Iterable[Endpoint]) -> None:
+    """Let `endpoint` know the requests of a further table."""
+    for one in table:
+        _BY_REQUEST.setdefault(one.request, one)
+
+
+def endpoint(request: Request[object]) -> Endpoint:
     """Give the row of a request."""
-    return next(one for kind, one in _BY_REQUEST.items() if kind is type(request))
+    return _BY_REQUEST[type(request)]
 
 
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> Path:

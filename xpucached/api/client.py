@@ -46,10 +46,16 @@ class Answer(Generic[T]):
             ) from error
 
 
+_LARGEST: Final = 256 << 20
+
+_UCRED: Final = struct.Struct("3i")
+
+
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: int | None) -> None:
         super().__init__("localhost", timeout=_PATIENCE)
         self._path = path
+        self._owner = owner
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -57,15 +63,36 @@ class _Connection(http.client.HTTPConnection):
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECTING, 0))
         self.sock.connect(str(self._path))
         self.sock.settimeout(self.timeout)
+        if self._owner is not None:
+            _, uid, _ = _UCRED.unpack(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            if uid != self._owner:
+                self.sock.close()
+                raise ConnectionError(f"user {uid} listens there, not {self._owner}")
 
 
 class Client:
     """One connection to the daemon.  Raises what the daemon refused with, or `errors.Unavailable`."""
 
-    def __init__(self, path: Path, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        hint: str = "",
+        of: str = "",
+        owner: int | None = None,
+        largest: int = _LARGEST,
+        patience: float = _PATIENCE,
+    ) -> None:
+        """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
+
+        ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds.
+        """
         self._path = path
         self._hint = hint
-        self._connection = _Connection(path)
+        self._of = of
+        self._largest = largest
+        self._patience = patience
+        self._connection = _Connection(path, owner)
 
     def __enter__(self) -> Self:
         return self
@@ -79,17 +106,20 @@ class Client:
 
     def call(self, request: Request[T]) -> Answer[T]:
         """Ask, and wait for the answer."""
-        patience = _PATIENCE + (request.timeout if isinstance(request, WaitJob) else 0.0)
+        patience = self._patience + (request.timeout if isinstance(request, WaitJob) else 0.0)
         response = self._send(request, patience)
         try:
-            text = response.read()
+            text = response.read(self._largest + 1)
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
+        if len(text) > self._largest:
+            self.close()
+            raise errors.Unavailable(f"the answer has more than {self._largest} bytes")
         return Answer(_unwrap(text), endpoint(request).reply)
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
-        response = self._send(ListEvents(since=since, follow=True), _PATIENCE)
+        response = self._send(ListEvents(since=since, follow=True), self._patience)
         if response.status != http.client.OK:
             _unwrap(response.read())
         try:
@@ -101,6 +131,8 @@ class Client:
 
     def _send(self, request: Request[T], patience: float) -> http.client.HTTPResponse:
         method, target, body = compose(request)
+        if self._of:
+            target = f"/v1/users/{quote(self._of, safe='')}{target.removeprefix('/v1')}"
         headers = {"Content-Type": "application/json"} if body is not None else {}
         connection = self._connection
         connection.timeout = patience

@@ -13,7 +13,7 @@ from xpucached.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.api import AnyRequest, Endpoint
+    from xpucached.api import Endpoint, Request
 
 # A message that lists a hundred faults helps nobody.
 _SHOWN: Final = 3
@@ -22,12 +22,12 @@ _UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
 @functools.cache
-def adapter(row: Endpoint) -> TypeAdapter[AnyRequest]:
+def adapter(row: Endpoint) -> TypeAdapter[Request[object]]:
     """Give what checks the requests of a row."""
     return TypeAdapter(row.request)
 
 
-def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes) -> AnyRequest:
+def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes) -> Request[object]:
     """Read a request from its path, query string and body.
 
     Raises `RequestError` that names the key and what was expected.

@@ -2,7 +2,7 @@
 
 `quick` answers the command that is typed most without loading anything else; `program` is all of it: `arguments` says
 what may be typed, `commands` does it, `waiting` sees jobs through, `capture` looks at the caller's environment for new
-models.  rich comes in only while somebody watches a job.
+models, `setting_up` needs no daemon at all, `desk` prints.  rich comes in only while somebody watches a job.
 """
 
 from __future__ import annotations

@@ -83,6 +83,10 @@ def _parser() -> _Parser:
     verb("devices", "show devices and drivers")
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
+    one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
+    one.add_argument(
+        "--no-wait", action="store_true", help="never fail: for hooks of package managers, units and timers"
+    )
     one = verb("events", "show what happened")
     one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
     one.add_argument("--since", type=_number, default=0, metavar="N", help="only events after number N")
@@ -102,6 +106,7 @@ def _parser() -> _Parser:
             default=Syntax.SHELL,
             help=_SYNTAXES[syntax],
         )
+    _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_Parser
     )
@@ -133,6 +138,9 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
     )
     group.add_argument(
         "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
+    )
+    group.add_argument(
+        "--of", metavar="USER", default=default(""), help="ask that user's worker, as root or an administrator"
     )
     group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
     group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")
@@ -235,6 +243,12 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     which = one.add_mutually_exclusive_group()
     which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
     which.add_argument("--cancel", metavar="ID", help="end this one")
+
+
+def _setup(one: argparse.ArgumentParser) -> None:
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
+    one.add_argument("--remove", action="store_true", help="take away what was put in place")
+    one.add_argument("--root", type=_path, metavar="DIR", help="below this directory, as for an image; runs nothing")
 
 
 def _waits(one: argparse.ArgumentParser) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, api, render
-from xpucached.api import codec
-from xpucached.api.client import Client, refusal
-from xpucached.ctl import capture, exercising
+from xpucached.api import codec, hosting
+from xpucached.api.client import refusal
+from xpucached.ctl import capture, exercising, reaching
+from xpucached.ctl.desk import Desk, say
 from xpucached.ctl.waiting import ended, wait
 from xpucached.domain import Effect, Event, Job, JobState, Loader, Outcome, Verdict
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
-from xpucached.render import advice
+from xpucached.render import advice, people
 from xpucached.render.text import Look, plain, section
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xpucached.api import Json, Request
-    from xpucached.api.client import Answer
     from xpucached.domain import ModelStatus
 
 T = TypeVar("T")
@@ -45,74 +43,22 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
 _LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """One command line at work."""
-
-    options: Namespace
-    client: Client
-    look: Look
-    json: bool
-    quiet: bool
-
-    def show(
-        self, request: Request[T], write: Callable[[T, Look], str], names: Callable[[T], str] | None = None
-    ) -> int:
-        """Ask, and print the answer in the form that was wished for."""
-        self.tell(self.client.call(request), write, names)
-        return 0
-
-    def tell(self, answer: Answer[T], write: Callable[[T, Look], str], names: Callable[[T], str] | None = None) -> None:
-        """Print an answer in the form that was wished for."""
-        if self.json:
-            self.dump(answer.data)
-        elif self.quiet and names is not None:
-            _print(names(answer.value))
-        else:
-            _print(write(answer.value, self.look))
-
-    def dump(self, data: Json) -> None:
-        """Print data as it stood on the wire."""
-        print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
-
-
-def _print(text: str) -> None:
-    if text:
-        print(text)
-
-
 def run(options: Namespace) -> int:
     """Do what the command line says; gives the exit status."""
     terminal = sys.stdout.isatty()
     colour = terminal and not options.no_color and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     look = Look(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
-    client = _client(options)
+    client, hosts = reaching.reach(options)
+    commands = _HOST_COMMANDS if hosts else _COMMANDS
+    if hosts and options.verb not in _HOST_COMMANDS:
+        raise reaching.whose(options.verb)
     try:
-        return _COMMANDS[options.verb](Desk(options, client, look, options.json, options.quiet))
+        return commands[options.verb](Desk(options, client, look, options.json, options.quiet))
     except ValueError as error:
         # A request that cannot be meant refuses to exist; what it says is for people.
         raise RequestError(str(error)) from error
     finally:
         client.close()
-
-
-_START_SYSTEM: Final = "systemctl start xpucached"
-
-
-def _client(options: Namespace) -> Client:
-    user = options.scope != "system" if options.scope else os.geteuid() != 0
-    if options.socket is not None:
-        return Client(options.socket, hint="that path came with --socket; leave it out to ask the usual daemon")
-    if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
-        hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
-        return Client(Path(os.environ["XPUCACHED_SOCKET"]), hint=hint)
-    path = api.socket_path(user=user, environ=os.environ)
-    other = api.socket_path(user=not user, environ=os.environ)
-    hint = f"start it: {'systemctl --user start xpucached, or xpucached --user &' if user else _START_SYSTEM}"
-    # Not Path.exists: it raises where a directory on the way may not be entered.
-    if os.path.exists(other):  # noqa: PTH110 - see above
-        hint += "; or ask the system's: xpucachectl --system" if user else "; or ask your own: xpucachectl --user"
-    return Client(path, hint=hint)
 
 
 # -- looking --------------------------------------------------------------------------------------------------------
@@ -415,8 +361,8 @@ def _verify(desk: Desk) -> int:
 def _doctor(desk: Desk) -> int:
     if not desk.json and not desk.quiet:
         known = desk.client.call(api.GetStatus()).value
-        _print(f"watching: {render.watching(known.watching, desk.look)}")
-        _print(render.problems(known.problems, desk.look))
+        say(f"watching: {render.watching(known.watching, desk.look)}")
+        say(render.problems(known.problems, desk.look))
     job, status = _ended(desk, api.VerifyStores(fix=desk.options.fix, hazards_only=True), _found)
     return status or _sound(job)
 
@@ -473,6 +419,31 @@ def _cancelled(job: Job, look: Look) -> str:
     return render.job(job, look)
 
 
+# -- the host's daemon ----------------------------------------------------------------------------------------------
+
+
+def _host(desk: Desk) -> int:
+    if not desk.options.check:
+        return desk.show(hosting.GetHost(), people.household, lambda value: "\n".join(one.user for one in value.users))
+    answer = desk.client.call(hosting.GetHost())
+    level, sentence = people.check(answer.value)
+    desk.tell(answer, lambda _value, _look: f"XPUCACHED {_LEVELS[level]} - {plain(sentence)}")
+    return level
+
+
+def _driver_changed(desk: Desk) -> int:
+    return desk.show(api.LookAgain(), lambda _value, _look: "" if desk.options.no_wait else "told")
+
+
+_HOST_COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
+    "status": _host,
+    "prewarm": _prewarm,
+    "jobs": _jobs,
+    "driver-changed": _driver_changed,
+    "version": _version,
+}
+"""What is asked of the host's daemon itself."""
+
 _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "status": _status,
     "ls": _ls,
@@ -494,6 +465,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Desk], int]]] = {
     "doctor": _doctor,
     "scan": _scan,
     "jobs": _jobs,
+    "driver-changed": _driver_changed,
     "events": _events,
     "runs": _runs,
     "why": _why,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xpucached import api
 from xpucached.api import codec
-from xpucached.ctl import arguments, commands
+from xpucached.ctl import arguments, commands, setting_up
 from xpucached.errors import XpucachedError
 from xpucached.render.text import plain
 
@@ -31,9 +31,14 @@ def main(argv: Sequence[str]) -> int:
     options: Namespace | None = None
     try:
         options = arguments.parse(argv)
-        status = commands.run(options)
+        # The one command that asks nobody.
+        status = setting_up.run(options) if options.verb == "setup" else commands.run(options)
         sys.stdout.flush()
     except XpucachedError as error:
+        if options is not None and getattr(options, "no_wait", False):
+            # A package manager must not stop because we are not there.
+            print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
+            return 0
         check = options is not None and options.verb == "status" and options.check
         return _refused(error, check=check, as_json="--json" in argv)
     except BrokenPipeError:

@@ -62,6 +62,11 @@ from xpucached.domain.names import JobId as JobId
 from xpucached.domain.names import KindName as KindName
 from xpucached.domain.names import ModelName as ModelName
 from xpucached.domain.names import TrashRef as TrashRef
+from xpucached.domain.people import Awake as Awake
+from xpucached.domain.people import HostStatus as HostStatus
+from xpucached.domain.people import Remembered as Remembered
+from xpucached.domain.people import UserStatus as UserStatus
+from xpucached.domain.people import WorkerState as WorkerState
 from xpucached.domain.plans import Built as Built
 from xpucached.domain.plans import Deferred as Deferred
 from xpucached.domain.plans import Evict as Evict

@@ -1,8 +1,9 @@
 """Observe: this machine, its GPUs, its driver and its processes; the home of psutil and the only room that asks them.
 
-Divided by subject: `sysfs` (GPUs), `drivers` (files of the driver), `asking` (the probe's children), `living`
-(processes), `runtimes` (SYCL runtimes, and what is safe with them), `folders` (where runtimes lie), `machine` (all of
-it together), `unpacked` and `simulated` (drivers that are not in use here), `capacity` (what is left for work of ours).
+Divided by subject: `sysfs` (GPUs), `drivers` and `firmware` (files of the driver), `asking` (the probe's children),
+`living` (processes), `runtimes` (SYCL runtimes, and what is safe with them), `folders` (where runtimes lie), `machine`
+(all of it together), `unpacked` and `simulated` (drivers that are not in use here), `capacity` (what is left for work
+of ours).
 Other rooms use the names below.
 """
 
@@ -16,6 +17,7 @@ from xpucached.host.capacity import strained as strained
 from xpucached.host.drivers import driver_files as driver_files
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
+from xpucached.host.firmware import fingerprint as fingerprint
 from xpucached.host.folders import build_tiny_program as build_tiny_program
 from xpucached.host.folders import runtime_folders as runtime_folders
 from xpucached.host.living import family as family

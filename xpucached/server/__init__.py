@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
+    from starlette.applications import Starlette
+
     from xpucached.api import (
         AddModel,
         EmptyTrash,
@@ -122,6 +124,9 @@ class Service(Protocol):
     async def scan(self, request: ScanStores) -> Job:
         """Begin to look at stores."""
 
+    async def look_again(self) -> None:
+        """Look again at the host, soon."""
+
     async def jobs(self) -> tuple[Job, ...]:
         """Give the jobs that are remembered."""
 
@@ -147,22 +152,30 @@ class Service(Protocol):
         """Give the events after ``since``, and then each new one, for ever."""
 
 
-class Server:
-    """The socket's end of the daemon."""
+class Answers(Protocol):
+    """What answers requests, as an ASGI application."""
 
-    def __init__(
-        self,
-        service: Service,
-        allowed: Callable[[int, Right], bool],
-        *,
-        version: str = __version__,
-        limits: Limits | None = None,
-    ) -> None:
-        """``allowed`` tells whether a uid has a right; it is asked for every request."""
+    @property
+    def application(self) -> Starlette:
+        """The application."""
+
+    def stop(self) -> None:
+        """End the streams and the waits."""
+
+
+class Door:
+    """The socket's end of a daemon."""
+
+    def __init__(self, answers: Answers, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._places = Places(self._limits)
-        self._routes = Routes(service, allowed, version, self._limits)
+        self._routes = answers
         self._listeners: list[asyncio.Server] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(isinstance(one, Connection) and one.busy for one in self._places.connections)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Answer on these listening sockets from now on."""
@@ -215,6 +228,29 @@ class Server:
                 connection.transport.abort()
         # One turn of the loop, in which the transports tell their protocols that they are gone.
         await asyncio.sleep(0)
+
+
+class Server(Door):
+    """The socket's end of a user's daemon."""
+
+    def __init__(
+        self,
+        service: Service,
+        allowed: Callable[[int, Right], bool],
+        *,
+        version: str = __version__,
+        limits: Limits | None = None,
+        tends: Callable[[int], bool] | None = None,
+    ) -> None:
+        """``allowed`` tells whether a uid has a right, ``tends`` whether it may tend; asked for every request."""
+        limits = limits or Limits()
+        self._own = Routes(service, allowed, version, limits, tends)
+        super().__init__(self._own, limits)
+
+    @property
+    def last_asked(self) -> float:
+        """When somebody last asked for something that did not only look in, by the loop's clock."""
+        return self._own.last_asked
 
 
 # -- listening sockets ----------------------------------------------------------------------------------------------
@@ -301,13 +337,18 @@ def clear(path: Path) -> None:
 
 
 def activated(environ: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
-    """Take the sockets that systemd opened for us; none if it did not start us that way.
+    """Take the sockets that systemd opened for us; see `activated_by_name`."""
+    return [one for _, one in activated_by_name(environ)]
+
+
+def activated_by_name(environ: MutableMapping[str, str] = os.environ) -> list[tuple[str, socket.socket]]:
+    """Take the sockets that systemd opened for us, with their names; none if it did not start us that way.
 
     Removes the variables, so that no child believes they are meant for it.  Raises `SettingsError` for a socket that
     is not a listening unix stream socket.
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
-    environ.pop("LISTEN_FDNAMES", None)
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count.isdecimal():
         return []
     taken: list[socket.socket] = []
@@ -326,4 +367,5 @@ def activated(environ: MutableMapping[str, str] = os.environ) -> list[socket.soc
             message = f"descriptor {number} from systemd is not a listening unix stream socket"
             raise SettingsError(message, hint="use ListenStream= with an absolute path in the socket unit")
         one.setblocking(False)  # noqa: FBT003 - the standard library's signature
-    return taken
+    names += [""] * (len(taken) - len(names))
+    return list(zip(names, taken, strict=False))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from xpucached import api, render
-from xpucached.api import codec, intake, openapi
+from xpucached.api import codec, hosting, intake, openapi
 from xpucached.domain import EntryPage, Job, ModelStatus, Run, Status
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.render.text import Look
@@ -67,9 +68,14 @@ class Routes:
         allowed: Callable[[int, api.Right], bool],
         version: str,
         limits: Limits,
+        tends: Callable[[int], bool] | None = None,
     ) -> None:
+        """``tends`` tells who may do what `hosting.is_tending` names, though nothing else."""
         self._service = service
         self._allowed = allowed
+        self._tends = tends or (lambda _uid: False)
+        self.last_asked = -math.inf
+        """When somebody last asked for something that did not only look in, by the loop's clock."""
         self._version = version
         self._limits = limits
         self._stopping = asyncio.Event()
@@ -79,10 +85,10 @@ class Routes:
         self.application = Starlette(
             routes=[
                 # One route per path that takes every method, so that a wrong one is refused in our own words.
-                Route(path, _Handler(functools.partial(self._answer, rows)))
+                Route(path, Handler(functools.partial(self._answer, rows)))
                 for path, rows in paths.items()
             ],
-            exception_handlers={HTTPException: _not_found},
+            exception_handlers={HTTPException: not_found},
         )
         self.application.router.redirect_slashes = False
 
@@ -95,36 +101,38 @@ class Routes:
             # What HEAD gets is what GET would get; uvicorn leaves the body out.
             row = rows.get("GET" if request.method == "HEAD" else request.method)
             if row is None:
-                return _wrong_method(request, rows)
+                return wrong_method(request, rows)
             return await self._perform(row, request)
         except XpucachedError as error:
-            return _refuse(error)
+            return refuse(error)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
             log.exception("internal error while answering: %s %s", request.method, request.url.path)
-            return _refusal(
-                500, "internal", "something went wrong inside xpucached", "the daemon's log has the details"
-            )
+            return refusal(500, "internal", "something went wrong inside xpucached", "the daemon's log has the details")
 
     async def _perform(self, row: api.Endpoint, request: Request) -> Response:
         peer: Peer = request.state.peer
         # First of all the body: to refuse without having read it, we would have to hang up on the client.
-        body = await self._body(row, request)
-        _check_origin(request)
-        if not self._allowed(peer.uid, row.right):
-            log.info("refused: %s %s for uid %d", row.method, row.path, peer.uid)
-            message = "you may look, but not change anything here"
-            raise Denied(message, hint="that is for the daemon's own user and root; start your own: xpucached --user")
+        body = await read_body(row, request, self._limits)
+        check_origin(request)
+        tends = self._tends(peer.uid)
+        allowed = self._allowed(peer.uid, row.right)
+        if not (allowed or tends):
+            raise _denied(row, peer)
         query = cast("bytes", request.scope["query_string"]).decode("latin-1")
         asked = intake.read(row, cast("Mapping[str, str]", request.path_params), query, body)
+        if not allowed and not hosting.is_tending(asked):
+            raise _denied(row, peer)
+        if allowed or row.right is api.Right.CHANGE:
+            self.last_asked = asyncio.get_running_loop().time()
         if isinstance(asked, api.GetOpenApi):
             return Response(await asyncio.to_thread(self._openapi), media_type="application/json")
         if isinstance(asked, api.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort))
         # A change is brought to its end even if nobody waits for the answer any more.
-        call = self._call(asked)
-        value = await (_unless_gone(request, call) if row.method == "GET" else call)
+        call = self._call(cast("api.AnyRequest", asked))
+        value = await (unless_gone(request, call) if row.method == "GET" else call)
         shown = _shown(asked, value, private=self._allowed(peer.uid, api.Right.CHANGE))
         if isinstance(shown, Status) and "text/plain" in request.headers.get("accept", ""):
             return _written(shown, request.headers.get("xpucached-look", ""))
@@ -135,30 +143,6 @@ class Routes:
             headers["Location"] = row.location.format_map(data)
         content = codec.dumps({"api": api.VERSION, "data": data})
         return Response(content, row.status, headers, "application/json")
-
-    async def _body(self, row: api.Endpoint, request: Request) -> bytes:
-        announced = request.headers.get("content-length", "0")
-        chunked = "transfer-encoding" in request.headers
-        if row.method != "POST":
-            if chunked or announced != "0":
-                message = "this request takes no body"
-                raise _TooLarge(message)
-            return b""
-        if not announced.isdecimal() or int(announced) > self._limits.body:
-            message = f"the body is larger than {self._limits.body} bytes"
-            raise _TooLarge(message)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.body_time):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > self._limits.body:
-                        message = f"the body is larger than {self._limits.body} bytes"
-                        raise _TooLarge(message)
-        except TimeoutError:
-            message = "the body did not arrive in time"
-            raise _TooSlow(message) from None
-        return bytes(body)
 
     async def _call(self, asked: api.AnyRequest) -> object:  # noqa: C901, PLR0911, PLR0912 - one line per request
         service = self._service
@@ -205,6 +189,8 @@ class Routes:
                 return await service.empty(asked)
             case api.ScanStores():
                 return await service.scan(asked)
+            case api.LookAgain():
+                return await service.look_again()  # type: ignore[func-returns-value] # null on the wire
             case api.ListJobs():
                 return await service.jobs()
             case api.GetJob():
@@ -294,18 +280,53 @@ class Routes:
         return codec.dumps(openapi.document(self._version))
 
 
-class _Handler:
+async def read_body(row: api.Endpoint, request: Request, limits: Limits) -> bytes:
+    """Read what came with a request, within the limits."""
+    announced = request.headers.get("content-length", "0")
+    chunked = "transfer-encoding" in request.headers
+    if row.method != "POST":
+        if chunked or announced != "0":
+            message = "this request takes no body"
+            raise _TooLarge(message)
+        return b""
+    if not announced.isdecimal() or int(announced) > limits.body:
+        message = f"the body is larger than {limits.body} bytes"
+        raise _TooLarge(message)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_time):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limits.body:
+                    message = f"the body is larger than {limits.body} bytes"
+                    raise _TooLarge(message)
+    except TimeoutError:
+        message = "the body did not arrive in time"
+        raise _TooSlow(message) from None
+    return bytes(body)
+
+
+class Handler:
     """A handler as an ASGI application: only those get every method of a route."""
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
 
 
-async def _unless_gone(request: Request, call: Coroutine[None, None, object]) -> object:
+def _denied(row: api.Endpoint, peer: Peer) -> Denied:
+    log.info("refused: %s %s for uid %d", row.method, row.path, peer.uid)
+    if row.right is api.Right.READ:
+        return Denied("what is here is another user's", hint="ask for your own: xpucachectl status")
+    message = "you may look, but not change anything here"
+    return Denied(message, hint="that is for the daemon's own user and root; start your own: xpucached --user")
+
+
+async def unless_gone(request: Request, call: Coroutine[None, None, object]) -> object:
     """Give what the call gives; end it if the client hangs up."""
     task = asyncio.ensure_future(call)
     gone = asyncio.ensure_future(_hang_up(request))
@@ -325,7 +346,8 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-def _check_origin(request: Request) -> None:
+def check_origin(request: Request) -> None:
+    """Refuse what comes through a browser."""
     # No browser reaches a unix socket by itself; one that comes through a proxy has no business here.
     if "origin" in request.headers:
         message = "requests from web pages are not answered"
@@ -346,7 +368,7 @@ def _written(status: Status, look: str) -> Response:
 _LONG_NUMBER: Final = 8
 
 
-def _shown(asked: api.AnyRequest, value: object, *, private: bool) -> object:
+def _shown(asked: api.Request[object], value: object, *, private: bool) -> object:
     """Leave out what lists do not show, and what is not for everybody."""
     match value:
         case Status():
@@ -367,25 +389,27 @@ def _shown(asked: api.AnyRequest, value: object, *, private: bool) -> object:
     return value
 
 
-def _refuse(error: XpucachedError) -> Response:
+def refuse(error: XpucachedError) -> Response:
+    """Answer with what was refused."""
     status = next((_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES), 500)
-    return _refusal(status, error.code, error.message, error.hint)
+    return refusal(status, error.code, error.message, error.hint)
 
 
-def _refusal(
-    status: int, code: str, message: str, hint: str = "", headers: Mapping[str, str] | None = None
-) -> Response:
+def refusal(status: int, code: str, message: str, hint: str = "", headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a code and a sentence."""
     # Of these we have not read what was sent, so what comes next could be anything.
     close = _CLOSE if status in {405, 408, 413} else {}
     return Response(refusal_bytes(code, message, hint), status, {**close, **(headers or {})}, "application/json")
 
 
-def _wrong_method(request: Request, rows: Mapping[str, api.Endpoint]) -> Response:
+def wrong_method(request: Request, rows: Mapping[str, api.Endpoint]) -> Response:
+    """Say which methods there are."""
     known = ", ".join(sorted({*rows, *(["HEAD"] if "GET" in rows else [])}))
     message = f"{request.method[:20]} does not work here; these do: {known}"
-    return _refusal(405, RequestError.code, message, headers={"Allow": known})
+    return refusal(405, RequestError.code, message, headers={"Allow": known})
 
 
-async def _not_found(request: Request, _error: Exception) -> Response:
+async def not_found(request: Request, _error: Exception) -> Response:
+    """Say that there is nothing."""
     message = f"there is nothing at {request.url.path[:200]}"
-    return _refusal(404, NotFound.code, message, "GET /v1/openapi.json lists every path", headers=_CLOSE)
+    return refusal(404, NotFound.code, message, "GET /v1/openapi.json lists every path", headers=_CLOSE)

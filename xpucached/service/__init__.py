@@ -43,7 +43,7 @@ from xpucached.service.warming import Warming
 from xpucached.service.witnessing import Witnessing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from xpucached import api
     from xpucached.catalog import Catalog
@@ -120,6 +120,8 @@ class Service:
         self._daemon_problems: tuple[Problem, ...] = ()
         self._steadiness = Steadiness(clock)
         self._last_status: Status | None = None
+        self.on_look: Callable[[], None] = lambda: None
+        """What the daemon does when somebody says that something may have changed."""
         if catalog.rebuilt:
             self._say_rebuilt(catalog.rebuilt)
 
@@ -206,6 +208,12 @@ class Service:
         await self._witnessing.digest(last=True)
 
     @property
+    def busy(self) -> bool:
+        """Whether something goes on, or has yet to begin."""
+        keeping_up = self._upkeep is not None and not self._upkeep.done()
+        return not self._ready or keeping_up or bool(self._jobs.running())
+
+    @property
     def ailing(self) -> bool:
         """Whether the catalog failed when it was last used: then it is worth a try to look again."""
         return self._catalog.trouble is not None
@@ -257,8 +265,12 @@ class Service:
     async def prewarm(self, request: api.PrewarmModels) -> Job:
         """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
         if not self._ready:
-            # A service that waits for its model may ask before we have read the model files.
-            await self._observing.load_models()
+            # A service that waits for its model may ask before we have looked at anything; what the catalog says of
+            # the stores is from before the host was off.
+            async with self._looking:
+                await self._observing.survey()
+                await self._observing.load_models()
+                await self._observing.scan_stores()
         models = await asyncio.to_thread(self._catalog.models)
         known = frozenset(model.name for model in models)
         for name in request.models:
@@ -350,6 +362,12 @@ class Service:
             return await self._observing.scan_stores(roots, full=request.full, progress=handle.progress)
 
         return self._jobs.start("scan", work)
+
+    async def look_again(self) -> None:
+        """Look again at the host, soon; see `api.LookAgain`."""
+        # Files that are no driver's decide, too, whether one can be loaded: so the driver is asked, changed or not.
+        self._observing.ask_driver()
+        self.on_look()
 
     async def add_model(self, request: api.AddModel) -> ModelStatus:
         """Register a model, or with ``replace`` change it."""

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import pwd
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -112,6 +113,10 @@ class Observing:
             came = ", ".join(f"{one.device}, driver {one.driver}" for one in change.appeared) or "nothing"
             went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
             self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
+
+    def ask_driver(self) -> None:
+        """Ask the driver at the next survey even if nothing seems to have changed."""
+        self._ask_again = True
 
     def _in_transit(self, old: Host, found: Host) -> bool:
         """Tell whether a device is still there but its driver does not answer, for the moment."""
@@ -292,6 +297,12 @@ class Observing:
 
     def _load_models(self) -> None:
         declared, problems = settings.models(self.settings.models_directory)
+        if self.settings.host_models is not None:
+            theirs, more = settings.models(self.settings.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
+            # What is wrong with others' files is theirs to hear; the host's daemon says it.
+            names = {model.name for model in theirs}
+            declared = (*theirs, *(model for model in declared if model.name not in names))
+            log.debug("the host's model files have mistakes: %d", len(more))
         known = {model.name: model for model in self.catalog.models()}
         taken = {model.name for model in known.values() if model.source == "socket"}
         clashes = [

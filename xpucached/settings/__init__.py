@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from xpucached.domain import Limits, Manners, Policy
 from xpucached.errors import SettingsError
+from xpucached.settings import mounts
 from xpucached.settings.document import (
     PREFIX,
     UNLIMITED,
@@ -24,12 +25,14 @@ from xpucached.settings.document import (
     Key,
     LimitsSection,
     PolicySection,
+    Workers,
     explain,
     keys,
     spell,
     window,
 )
 from xpucached.settings.modelfiles import models as models
+from xpucached.settings.modelfiles import owners as owners
 from xpucached.settings.texts import Mistake, Toml, read, refuse
 
 if TYPE_CHECKING:
@@ -40,13 +43,23 @@ if TYPE_CHECKING:
     from xpucached.domain import KindName
 
 _NAME: Final = "xpucached"
+_HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
+
 _MANUAL: Final = "docs/configuration.md describes every key and variable"
 
 # The client's variable for the same thing, so that one variable moves both ends of the socket.
 _SOCKET: Final = "XPUCACHED_SOCKET"
 
 # What begins like ours and is not configuration: the mark of a model's process, and where the tests find runtimes.
-_FOREIGN: Final = frozenset({"XPUCACHED_RUN", "XPUCACHED_RUNTIMES", "XPUCACHED_REQUIRE_RUNTIMES"})
+_FOREIGN: Final = frozenset(
+    {
+        "XPUCACHED_DEBIAN",
+        "XPUCACHED_REQUIRE_RUNTIMES",
+        "XPUCACHED_REQUIRE_SYSTEMD",
+        "XPUCACHED_RUN",
+        "XPUCACHED_RUNTIMES",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,9 @@ class Settings:
     watch_mode: str  #: ``auto``, ``inotify`` or ``polling``: the best way that may be used
     watch_opens: bool  #: whether programs' loads shall be seen
     watch_socket: Path  #: of the host's lookout
+    workers: Workers
     log_level: str  #: as `logging` spells it
+    host_models: Path | None  #: where an administrator says what models users have; None if that is not for us
     _shown: Mapping[str, str]
 
     def managed(self, kind: KindName) -> Path:
@@ -97,10 +112,11 @@ class _Places:
     runtime: Path
 
 
-def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settings:
+def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: bool = False) -> Settings:
     """Read the configuration: of the user that we run as, or of the host.
 
-    ``path`` None is the usual place, where nothing need be.  Raises `SettingsError`.
+    ``path`` None is the usual place, where nothing need be.  A ``worker`` has what its user has configured, without
+    his places: those systemd says.  Raises `SettingsError`.
     """
     places = _places(user=user, environ=environ)
     file = path if path is not None else places.configuration / f"{_NAME}.toml"
@@ -121,11 +137,17 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Settin
     except ValidationError as error:
         mistakes = [_mistake(fault, toml, given) for fault in error.errors(include_url=False, include_context=False)]
         raise refuse(sorted(set(mistakes), key=_order), _MANUAL) from error
-    return _settle(document, toml, given, places, user=user)
+    return _settle(document, toml, given, places, user=user, worker=worker)
 
 
 def _settle(
-    document: Document, toml: Toml, given: Mapping[Key, tuple[str, object]], places: _Places, *, user: bool
+    document: Document,
+    toml: Toml,
+    given: Mapping[Key, tuple[str, object]],
+    places: _Places,
+    *,
+    user: bool,
+    worker: bool,
 ) -> Settings:
     paths, policy, schedule, manners = document.paths, document.policy, document.schedule, document.manners
     settings = Settings(
@@ -175,11 +197,14 @@ def _settle(
         watch_mode=document.watch.mode,
         watch_opens=document.watch.opens,
         watch_socket=document.watch.socket,
+        workers=document.workers,
         log_level=document.log.level.upper(),
+        host_models=_HOST_MODELS if worker else None,
         _shown={},
     )
     if paths.socket is None and user:
         _check_runtime(places.runtime)
+    _check_state(settings.state)
     object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
     return settings
 
@@ -240,6 +265,16 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
         made("CACHE_DIRECTORY", usual.cache),
         made("RUNTIME_DIRECTORY", usual.runtime),
     )
+
+
+def _check_state(directory: Path) -> None:
+    """Refuse a place for the catalog that several hosts share: they would write to it past each other's locks."""
+    kind = mounts.network(directory)
+    if kind:
+        raise SettingsError(
+            f"paths.state: {directory} is on a network file system ({kind}), where a catalog is not safe",
+            hint="set paths.state, or XPUCACHED_PATHS_STATE, to a directory of yours on a disk of this host",
+        )
 
 
 def _check_runtime(directory: Path) -> None:

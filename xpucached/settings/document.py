@@ -285,6 +285,27 @@ class WatchSection(Section):
     socket: AbsolutePath = Path(lookout.SOCKET)
 
 
+def _names(value: object) -> object:
+    """Read users, by name or number."""
+    expected = 'expected an array of users, by name or number, such as ["llm", "1005"]'
+    if not isinstance(value, list) or not all(isinstance(one, str) and _USER.fullmatch(one) for one in value):
+        raise ValueError(expected)
+    return value
+
+
+_USER: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]{0,63}\$?", re.ASCII)
+
+
+class Workers(Section):
+    """Whom the host's daemon looks after, and how long a worker stays."""
+
+    humans: bool = True
+    include: Annotated[list[str], BeforeValidator(_names)] = []
+    exclude: Annotated[list[str], BeforeValidator(_names)] = []
+    every: Annotated[float, BeforeValidator(_duration(60, 365 * _DAY))] = 3600.0
+    idle: Annotated[float | None, BeforeValidator(_duration(1, 365 * _DAY, unlimited=True))] = 900.0
+
+
 class Log(Section):
     """What is told."""
 
@@ -303,6 +324,7 @@ class Document(BaseSettings):
     schedule: Schedule = Schedule()
     manners: MannersSection = MannersSection()
     watch: WatchSection = WatchSection()
+    workers: Workers = Workers()
     log: Log = Log()
 
     def __init__(self, *, file: Mapping[str, object], variables: Mapping[str, object]) -> None:

@@ -91,6 +91,7 @@ class ModelFile(Section):
 
     command: Annotated[list[str] | None, BeforeValidator(_command)] = None
     name: Annotated[str | None, AfterValidator(lambda name: name if name is None else check_name(name))] = None
+    user: str | None = None
     directory: AbsolutePath = Path("/")
     variables: Variables = Field(default_factory=dict)
     timeout: Annotated[float, BeforeValidator(_timeout)] = 1800.0
@@ -122,19 +123,30 @@ class ModelFile(Section):
         return Exercise(**{one.name: getattr(self, one.name) for one in fields(Exercise)})
 
 
-def models(directory: Path) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+def models(directory: Path, *, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     """Read every ``*.toml`` of a directory, in the order of their names.
 
     Gives the models, and what is wrong: one `Problem` per mistake, its subject the file.  Without the directory there
-    are no models, which is fine.
+    are no models, which is fine.  ``user`` says that the directory is the host's, and whose models are wanted of it.
     """
+    found, problems = _all(directory, host=user is not None)
+    return tuple(model for model, whose in found if user is None or whose == user), problems
+
+
+def owners(directory: Path) -> tuple[Mapping[ModelName, str], tuple[Problem, ...]]:
+    """Tell whose each model of the host's directory is, and what is wrong there."""
+    found, problems = _all(directory, host=True)
+    return {model.name: whose for model, whose in found}, problems
+
+
+def _all(directory: Path, *, host: bool) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith("."))
     except FileNotFoundError:
-        return (), ()
+        return [], ()
     except OSError as error:
-        return (), (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
-    found: dict[ModelName, Model] = {}
+        return [], (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
+    found: dict[ModelName, tuple[Model, str]] = {}
     problems: list[Problem] = []
     if len(names) > _MOST:
         message = f"{directory}: only the first {_MOST} of {len(names)} model files are read"
@@ -142,7 +154,7 @@ def models(directory: Path) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     for name in names[:_MOST]:
         path = directory / name
         try:
-            model = _model(path)
+            model, whose = _model(path, host=host)
         except FileNotFoundError:
             if path.is_symlink():
                 problems.append(_problem(f"{path}: a link to nothing", path))
@@ -150,18 +162,21 @@ def models(directory: Path) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
         except SettingsError as error:
             problems += [_problem(line, path, error.hint) for line in error.message.split("\n")]
             continue
-        other = found.setdefault(model.name, model)
+        other, _ = found.setdefault(model.name, (model, whose))
         if other is not model:
             problems.append(_problem(f"{path}: the name {model.name} is taken by {other.source}", path))
-    return tuple(found.values()), tuple(problems)
+    return list(found.values()), tuple(problems)
 
 
 def _problem(message: str, path: Path, hint: str = "") -> Problem:
     return Problem("bad-settings", message, hint or "correct the file, then: systemctl reload xpucached", str(path))
 
 
-def _model(path: Path) -> Model:
-    """Read one file.  Raises `SettingsError` with all its mistakes, or `FileNotFoundError`."""
+def _model(path: Path, *, host: bool) -> tuple[Model, str]:
+    """Read one file: the model, and of the host's directory whose it is.
+
+    Raises `SettingsError` with all its mistakes, or `FileNotFoundError`.
+    """
     toml = Toml.parse(path, read(path))
     known = list(ModelFile.model_fields)
     try:
@@ -178,6 +193,10 @@ def _model(path: Path) -> Model:
         raise refuse([toml.mistake((), f"the file's name is the model's: {error}; or give a name")]) from error
     exercise = file.exercise
     mistakes = [toml.mistake((key,), expected) for key, expected in exercise.mistakes()]
+    if host and not file.user:
+        mistakes.append(toml.mistake(("user",), 'is required here: whose model it is, such as user = "llm"'))
+    elif not host and file.user is not None:
+        mistakes.append(toml.mistake(("user",), "only in the host's models.d; a model of yours is yours"))
     command: tuple[str, ...] = ()
     if exercise.loader is not Loader.COMMAND:
         if file.command is not None:
@@ -192,7 +211,8 @@ def _model(path: Path) -> Model:
     if mistakes:
         raise refuse(mistakes)
     workload = Workload(command, file.directory, dict(file.variables), file.timeout, exercise)
-    return Model(name, workload, file.store, file.priority, file.pinned, str(path), tuple(file.before))
+    model = Model(name, workload, file.store, file.priority, file.pinned, str(path), tuple(file.before))
+    return model, file.user or ""
 
 
 def _program(name: str, variables: Mapping[str, str]) -> str:

@@ -1,0 +1,294 @@
+"""The package for Debian, on a Debian 12 and a Debian 13 without a network: from its installation to its purge."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import bundle
+import debian as debian_tool
+import make_deb
+import make_rpm
+import manual
+import pytest
+
+from tests import hosts
+from tests.conftest import DEBIAN, MUST_HAVE_SYSTEMD
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+WHEELS: Final = DEBIAN / "wheels"
+FIRST: Final = "0.0.1~test1"
+SECOND: Final = "0.0.1~test2"
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: apt-get install {name})")
+    return found
+
+
+def lacking(reason: str) -> None:
+    if MUST_HAVE_SYSTEMD:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build our own wheel from a copy of the tree, with man pages."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
+        shutil.copy(REPOSITORY / name, tree)
+    for name in ("migrations", "systemd", "xpucached"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "manual"))
+    manual.write(tree / "xpucached/data/manual")
+    code = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tree / "dist" / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="session")
+def debs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build two versions of the package."""
+    if shutil.which("dpkg-deb") is None:
+        lacking("dpkg-deb is not installed")
+    if not bundle.is_fetched(WHEELS):
+        lacking(f"the wheels that the package brings are not there; run: python3 tools/bundle.py {WHEELS}")
+    place = tmp_path_factory.mktemp("debs")
+    for version in (FIRST, SECOND):
+        make_deb.build(wheel, WHEELS, place, version, ("-Zgzip", "-z1"))
+    return place
+
+
+def deb(place: Path, version: str) -> Path:
+    return place / f"xpucached_{version}_amd64.deb"
+
+
+def driver(place: Path, version: str) -> Path:
+    """Build a package such as a driver's: a library with a new name, and a file that says where it is."""
+    tree = place / f"driver-{version}"
+    library = tree / f"usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1.{version}"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"no library")
+    icd = tree / "etc/OpenCL/vendors/intel.icd"
+    icd.parent.mkdir(parents=True)
+    icd.write_text(f"/usr/lib/x86_64-linux-gnu/intel-opencl/libigdrcl.so.{version}\n")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        f"Package: pretend-driver\nVersion: {version}\nArchitecture: amd64\n"
+        "Maintainer: nobody <nobody@invalid.invalid>\n"
+        "Description: stands for a driver\n"
+    )
+    (tree / "DEBIAN/triggers").write_text("activate-noawait ldconfig\n")
+    made = place / f"driver-{version}.deb"
+    subprocess.run([tool("dpkg-deb"), "--root-owner-group", "-b", tree, made], check=True, capture_output=True)
+    return made
+
+
+# -- without a machine ----------------------------------------------------------------------------------------------
+
+
+def test_the_same_package_is_made_again(debs: Path, wheel: Path, tmp_path: Path) -> None:
+    again = make_deb.build(wheel, WHEELS, tmp_path, FIRST, ("-Zgzip", "-z1"))
+
+    assert again.read_bytes() == deb(debs, FIRST).read_bytes()
+
+
+def test_what_is_in_it_is_root_s_and_has_its_place(debs: Path) -> None:
+    listed = subprocess.run(
+        [tool("dpkg-deb"), "--contents", deb(debs, FIRST)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    lines = [line.split(maxsplit=5) for line in listed]
+    names = {line[5].partition(" -> ")[0] for line in lines}
+
+    assert {line[1] for line in lines} == {"root/root"}
+    assert all("w" not in line[0][5:] for line in lines if not line[0].startswith("l"))
+    for page in manual.PAGES:
+        assert f"./usr/share/man/man{page[-1]}/{page}.gz" in names
+    for name in ("bash-completion/completions/xpucachectl", "zsh/vendor-completions/_xpucachectl"):
+        assert f"./usr/share/{name}" in names
+    for path in (REPOSITORY / "systemd").glob("*.s*"):
+        assert f"./usr/lib/systemd/system/{path.name}" in names
+    assert not [name for name in names if re.search(r"/(tests?|__pycache__)/", name)]
+
+
+def test_lintian_finds_nothing_serious(debs: Path) -> None:
+    done = subprocess.run(
+        [tool("lintian"), "--allow-root", "--fail-on=error", deb(debs, FIRST)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_rpm_has_the_same_content(debs: Path, wheel: Path, tmp_path: Path) -> None:
+    tool("rpmbuild")
+    made = make_rpm.build(wheel, WHEELS, tmp_path, "0.0.1", "w1.gzdio")
+
+    def asked(*words: str) -> list[str]:
+        command = [tool("rpm"), "--dbpath", os.fspath(tmp_path / "db"), "-qp", *words, os.fspath(made)]
+        return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout).splitlines()
+
+    packed = subprocess.run(
+        [tool("dpkg-deb"), "--contents", deb(debs, FIRST)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    files = {line.split(maxsplit=5)[5].partition(" -> ")[0][1:] for line in packed if not line.startswith("d")}
+    # Each distribution has its own papers, and another folder for zsh.
+    papers = re.compile(r"/usr/share/(doc/xpucached/(changelog.gz|NEWS.md.gz|copyright)|lintian/|zsh/)")
+    assert {name for name in files if not papers.match(name)} <= set(asked("--list"))
+    assert "/usr/share/zsh/site-functions/_xpucachectl" in asked("--list")
+    assert asked("--configfiles") == ["/etc/xpucached/xpucached.toml"]
+    assert {line.split()[2] for line in asked("--list", "--verbose")} == {"root"}
+    triggers = "\n".join(asked("--filetriggers"))
+    assert f"transfiletriggerin scriptlet (using /bin/sh) -- {', '.join(sorted(make_rpm.FOLDERS.split()))}" in triggers
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("/usr/lib64/libze_intel_gpu.so.1.6.33276", True),
+        ("/usr/lib64/libigc.so.2.1.0", True),
+        ("/etc/OpenCL/vendors/intel.icd", True),
+        ("/usr/lib/firmware/xe/bmg_guc_70.bin.zst", True),
+        ("/usr/lib64/libssl.so.3", False),
+        ("/usr/lib/firmware/amdgpu/x.bin", False),
+    ],
+)
+def test_the_rpm_s_trigger_knows_drivers(name: str, *, counts: bool) -> None:
+    done = subprocess.run([tool("grep"), "-qE", make_rpm.NAMES], input=f"{name}\n", text=True, check=False)
+
+    assert (done.returncode == 0) is counts
+
+
+# -- on a machine ---------------------------------------------------------------------------------------------------
+
+# What a Debian writes while it runs, whatever is installed.
+WANDERS: Final = re.compile(
+    r"/(run|proc|sys|dev|tmp)/|/var/(log|tmp|lib/dpkg|lib/systemd|lib/apt|cache/ldconfig|cache/apt|cache/debconf)/"
+    r"|/var/lib/(private|misc)$|/etc/ld.so.cache$|/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$|/etc/.pwd.lock$"
+)
+
+
+def there(machine: hosts.Machine) -> set[str]:
+    listed = machine.out("find", "/etc", "/usr", "/var", "/opt", "/home", "/root", "-mount").splitlines()
+    return {path for path in listed if not WANDERS.search(path)}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> None:
+    root = debian_tool.root(DEBIAN, suite)
+    reason = hosts.why_not(root if debian_tool.is_finished(root) else None)
+    if reason:
+        lacking(f"no Debian {suite}: {reason}; run: python3 tools/debian.py {DEBIAN} --suite {suite}")
+    with hosts.boot(root, {debs: "/srv", tmp_path: "/mnt"}) as machine:
+        machine.run("useradd", "--create-home", "alice")
+        before = there(machine)
+        machine.run("dpkg", "-i", f"/srv/{deb(debs, FIRST).name}")
+        # Installed is not wanted.
+        assert machine.show("xpucached.service", "UnitFileState") == "disabled"
+        assert machine.show("xpucached.service", "ActiveState") == "inactive"
+        machine.run("systemctl", "enable", "--now", "xpucached.service")
+        answers(machine)
+        keeps_what_is_running(machine)
+        hears_of_drivers(machine, tmp_path)
+        is_upgraded(machine, f"/srv/{deb(debs, SECOND).name}")
+        goes_again(machine, before)
+
+
+def answers(machine: hosts.Machine) -> None:
+    """See that it runs, and that who asks is answered, over each socket."""
+    sockets = machine.out("systemctl", "list-units", "--plain", "--no-legend", "--type=socket", "xpucached*")
+    names = [line.split()[0] for line in sockets.splitlines()]
+    assert names
+    assert {machine.show(name, "ActiveState") for name in names} == {"active"}
+    assert machine.show("xpucached.service", "ActiveState") == "active"
+    assert machine.show("xpucached.service", "UnitFileState") == "enabled"
+    assert machine.out("xpucachectl", "--system", "version").splitlines()[1].startswith("xpucached ")
+    machine.run("xpucachectl", "--system", "status")
+    assert machine.out("xpucachectl", "--of", "alice", "-q", "status")
+    assert machine.out("systemctl", "--failed", "--no-legend") == ""
+    # Compiled once, by root: the daemon may not write there.
+    assert machine.out("sh", "-c", "find /usr/lib/xpucached/common/xpucached -name '*.pyc' | head -1")
+    # As a user, who gets a worker of his own.
+    assert machine.out("xpucachectl", "-q", "status", user="alice")
+    assert machine.show(f"xpucached-worker@{uid(machine)}.service", "ActiveState") == "active"
+    refused = machine.run("xpucachectl", "setup", check=65)
+    assert "package of the distribution" in refused.stderr
+
+
+def uid(machine: hosts.Machine) -> str:
+    return machine.out("id", "-u", "alice")
+
+
+def keeps_what_is_running(machine: hosts.Machine) -> None:
+    """See that installing once more costs nobody anything, and that who disabled it is heard."""
+    machine.run("systemctl", "disable", "--now", "xpucached.service")
+    machine.run("sh", "-c", "dpkg -i /srv/*test1*.deb")
+    assert machine.show("xpucached.service", "UnitFileState") == "disabled"
+    machine.run("systemctl", "enable", "--now", "xpucached.service")
+
+
+def hears_of_drivers(machine: hosts.Machine, place: Path) -> None:
+    """See that a driver package wakes it, whatever state it is in, and never waits for it."""
+    for number, prepare in enumerate(["true", "systemctl kill -s STOP xpucached.service", "systemctl stop xpucached*"]):
+        driver(place, f"{number}.0")
+        machine.run("sh", "-c", prepare)
+        machine.run("sh", "-c", "true > /var/log/dpkg.log")
+        machine.run("dpkg", "-i", f"/mnt/driver-{number}.0.deb")
+        assert "trigproc xpucached" in machine.read("/var/log/dpkg.log")
+        assert machine.out("dpkg-query", "-f", "${db:Status-Abbrev}", "-W", "xpucached") == "ii"
+    machine.run("systemctl", "kill", "-s", "KILL", "xpucached.service", check=None)
+    machine.run("systemctl", "reset-failed")
+    machine.run("sh", "-c", "systemctl start xpucached*.socket xpucached.service")
+    machine.run("sh", "-c", "true > /var/log/dpkg.log")
+    machine.run("dpkg", "--purge", "pretend-driver")
+    assert "trigproc xpucached" in machine.read("/var/log/dpkg.log")
+
+
+def is_upgraded(machine: hosts.Machine, file: str) -> None:
+    """See that a newer version runs, on the state and with the configuration of the older one."""
+    machine.run("xpucachectl", "model", "add", "kept", "--", "/bin/true", user="alice")
+    machine.run("sh", "-c", "echo '# mine' >>/etc/xpucached/xpucached.toml")
+    machine.write("/etc/xpucached/models.d/mine.toml", 'user = "alice"\ncommand = ["/bin/true"]\n')
+    before = machine.show("xpucached.service", "MainPID")
+    machine.run("dpkg", "-i", file)
+    assert SECOND in machine.out("dpkg-query", "-f", "${Version}", "-W", "xpucached")
+    assert machine.show("xpucached.service", "MainPID") not in {before, "0"}
+    assert set(machine.out("xpucachectl", "-q", "model", "list", user="alice").split()) == {"kept", "mine"}
+    assert machine.read("/etc/xpucached/xpucached.toml").endswith("# mine\n")
+    assert machine.out("systemctl", "--failed", "--no-legend") == ""
+
+
+def goes_again(machine: hosts.Machine, before: set[str]) -> None:
+    """See what is left when it was removed, and when it was purged."""
+    machine.run("dpkg", "--remove", "xpucached")
+    assert machine.show("xpucached.service", "LoadState") == "not-found"
+    machine.run("pgrep", "-f", "/usr/lib/xpucached", check=1)
+    left = there(machine) - before
+    catalog = f"/var/lib/xpucached-worker/{uid(machine)}/catalog.sqlite"
+    assert {catalog, "/etc/xpucached/models.d/mine.toml"} <= left
+    assert not [path for path in left if path.startswith("/usr")]
+    machine.run("dpkg", "--purge", "xpucached")
+    assert there(machine) - before == set()
+    assert before - there(machine) == set()
+    # As the manual says.
+    assert machine.out("getent", "passwd", "xpucached").startswith("xpucached:")
+
+
+def test_without_a_python_that_fits_it_says_so(tmp_path: Path) -> None:
+    bundle._launchers(tmp_path, ["3.1", "3.2"])
+    done = subprocess.run([tmp_path / "usr/bin/xpucachectl"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 69
+    assert "made for Python 3.1 or 3.2, and none of them is here" in done.stderr
+    assert os.access(tmp_path / "usr/bin/xpucached", os.X_OK)

@@ -1,0 +1,462 @@
+"""The host's daemon: whom it looks after, what it believes, what it passes on, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+import struct
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests import doors
+from tests.test_docs import codes, page, rows, section
+from xpucached import api, daemon, host, settings, steward, systemd
+from xpucached.api import codec, hosting
+from xpucached.api.client import Client
+from xpucached.domain import Awake, HostStatus, JobId, ModelName, UserStatus, Verdict, WorkerState
+from xpucached.errors import Conflict, Denied, NotFound, Unavailable
+from xpucached.host.places import Places
+from xpucached.settings.document import Workers
+from xpucached.steward import Steward, envoy, units
+from xpucached.steward.people import household
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+OURS: Final = os.getuid()
+
+
+# -- what may be tended ---------------------------------------------------------------------------------------------
+
+
+def test_what_may_be_tended_names_no_path_and_no_command() -> None:
+    free = {"model", "models", "name", "id", "dry_run", "all", "stale", "force", "limit", "timeout", "full", "reasons"}
+    for row in api.ENDPOINTS:
+        for one in fields(row.request):  # type: ignore[arg-type] # all are
+            if one.name in free:
+                continue
+            for value in (Path("/x"), (Path("/x"),), "ab", ("ab",), True):
+                asked = _with(row.request, one.name, value)
+                assert asked is None or not hosting.is_tending(asked), (row.path, one.name, value)
+
+
+def _with(kind: type[api.Request[object]], name: str, value: object) -> api.Request[object] | None:
+    """Make a request with one field set; None where it does not fit."""
+    try:
+        asked = kind(**{name: value})
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return None if asked == _plain(kind) else asked
+
+
+def _plain(kind: type[api.Request[object]]) -> api.Request[object] | None:
+    try:
+        return kind()
+    except (TypeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        api.GetStatus(),
+        api.PrewarmModels(models=(ModelName("x"),)),
+        api.EvictEntries(),
+        api.EvictEntries(dry_run=True),
+        api.ReplayEntries(),
+        api.ScanStores(),
+        api.LookAgain(),
+    ],
+)
+def test_what_policies_do_by_themselves_may_be_asked_for(asked: api.Request[object]) -> None:
+    assert hosting.is_tending(asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        api.AddModel(name=ModelName("x"), command=("/bin/true",), directory=Path("/")),
+        api.RemoveModel(name=ModelName("x")),
+        api.EmptyTrash(),
+        api.RestoreTrash(all=True),
+        api.VerifyStores(fix=True),
+        api.ListEntries(),
+        api.GetConfig(),
+        api.GetEnv(),
+        api.ListEvents(),
+        api.CancelJob(id=JobId("1")),
+    ],
+)
+def test_everything_else_may_not(asked: api.Request[object]) -> None:
+    assert not hosting.is_tending(asked)
+
+
+def test_a_worker_gives_the_host_s_daemon_what_may_be_tended_and_others_nothing(short_dir: Path) -> None:
+    refused = lambda _uid, _right: False  # noqa: E731 - nobody is the owner
+    with (
+        doors.running(short_dir, allowed=refused, tends=lambda uid: uid == OURS) as there,
+        Client(there.path) as client,
+    ):
+        assert client.call(api.GetStatus()).value.verdict is Verdict.WARM
+        assert "secret" not in str(client.call(api.ListModels()).data)
+        for asked in (api.GetConfig(), api.ListEntries(), api.EmptyTrash()):
+            with pytest.raises(Denied):
+                client.call(asked)
+    with (
+        doors.running(short_dir, allowed=refused) as there,
+        Client(there.path) as client,
+        pytest.raises(Denied, match="another user's"),
+    ):
+        client.call(api.GetStatus())
+
+
+# -- who lives here -------------------------------------------------------------------------------------------------
+
+
+def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "login.defs").write_text("UID_MIN 500\n# UID_MAX 9\nUID_MAX\t2000\n")
+    names = {"root": 0, "daemon": 2, "old": 499, "first": 500, "last": 2000, "llm": 300, "nobody": 65534, "me": OURS}
+    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")) for name, uid in names.items()]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(one for one in known if one.pw_uid == uid))
+
+    def who(owners: tuple[str, ...] = (), **wanted: object) -> set[str]:
+        return set(household(Workers.model_validate(wanted), owners, tmp_path).values())
+
+    assert who() == {"first", "last"}
+    assert who(("llm", "root", "nobody")) == {"first", "last", "llm"}
+    assert who(include=["499"], exclude=["first"], humans=True) == {"old", "last"}
+    assert who(humans=False, include=["last"]) == {"last"}
+
+
+# -- one house, without systemd -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Hands:
+    """What stands in for systemd: it notes what it is told."""
+
+    started: list[int] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    on_start: Callable[[int], None] = lambda _uid: None
+
+    async def start(self, uid: int, /) -> None:
+        self.started.append(uid)
+        self.on_start(uid)
+
+    async def stop(self, uid: int, /) -> None:
+        self.stopped.append(uid)
+
+    async def fate(self, uid: int, /) -> units.Fate:
+        return units.Fate(active=uid < 0, failed=False)
+
+
+def make(tmp_path: Path, hands: Hands, place: Path) -> Steward:
+    config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
+    state = tmp_path / "state"
+    state.mkdir(exist_ok=True)
+    config = replace(config, state=state, socket=tmp_path / "s", models_directory=tmp_path / "models.d")
+    made = Steward(config, hands, lambda _uid: place, lambda: doors.NOW, runtime=tmp_path)
+    made._people = {OURS: "me", OURS + 1: "other"}
+    made._said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
+    return made
+
+
+def go(one: Steward, work: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await work()
+        finally:
+            await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_answers_is_heard_and_told(tmp_path: Path, short_dir: Path) -> None:
+    hands = Hands()
+    with doors.running(short_dir) as there:
+        one = make(tmp_path, hands, there.path)
+
+        async def work() -> None:
+            assert await one.wake(OURS) == Awake("me", OURS, there.path)
+            await one._quiet(OURS)
+
+        go(one, work)
+    said = one._said[OURS]
+    assert hands.started == []
+    assert (said.state, said.verdict, said.seen, said.models) == (
+        WorkerState.AWAKE,
+        Verdict.WARM,
+        doors.NOW,
+        ("resnet",),
+    )
+    # The next life knows it.
+    assert make(tmp_path, hands, there.path)._recall().of()[OURS] == said
+
+
+def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, short_dir: Path) -> None:
+    hands = Hands()
+    one = make(tmp_path, hands, short_dir / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable, match="the worker of me does not answer"):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert hands.started == [OURS]
+    assert one._said[OURS].state is WorkerState.FAILED
+
+
+def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:
+    (short_dir / steward.ASIDE).touch()
+    one = make(tmp_path, Hands(), short_dir / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Conflict, match="runs a daemon himself"):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert one._said[OURS].state is WorkerState.ASIDE
+
+
+def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Path) -> None:
+    with doors.running(short_dir) as there:
+        with pytest.raises(Unavailable, match=f"user {OURS} listens there"):
+            envoy.ask(OURS + 1, api.GetStatus(), lambda _uid: there.path)
+        assert envoy.ask(OURS, api.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
+
+
+@contextmanager
+def liar(path: Path, answer: bytes) -> Iterator[None]:
+    """Answer every request with the same bytes."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(16)
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                try:
+                    client.recv(1 << 16)
+                    client.sendall(answer)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def http(body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (length or len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"hello\r\n\r\n",
+        http(b"not json"),
+        http(b'{"api": 1, "data": {"verdict": "very warm"}}'),
+        http(b'{"api": 1, "data": [[[[]]]]}'),
+        http(b'{"api": 1, "data": {}}', 1 << 60),
+        http(b"[" * 100_000),
+        http(b'{"api": 1, "error": {"code": "internal", "message": "' + b"x" * 5000 + b'"}}'),
+        http(b" " * (envoy.LARGEST + 2)),
+    ],
+    ids=lambda answer: answer[-20:].decode("ascii", "replace"),
+)
+def test_a_worker_that_lies_costs_only_its_own_row(tmp_path: Path, short_dir: Path, answer: bytes) -> None:
+    one = make(tmp_path, Hands(), short_dir / "s")
+    other = one._said[OURS + 1]
+
+    async def work() -> None:
+        one._follow(OURS, urgent=True)
+        await asyncio.wait({one._following[OURS]}, timeout=30)
+        assert one._following[OURS].done()
+
+    with liar(short_dir / "s", answer):
+        go(one, work)
+    assert one._said[OURS].state is WorkerState.FAILED
+    assert len(one._said[OURS].sentence) <= 300
+    assert one._said[OURS + 1] == other
+    assert {row.user for row in one.status(None).users} == {"me", "other"}
+
+
+def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._said = {
+        1: UserStatus("never-asked", 1),
+        2: UserStatus("empty", 2, WorkerState.ASLEEP, seen=doors.NOW),
+        3: UserStatus("has-entries", 3, WorkerState.ASLEEP, seen=doors.NOW, entries=1),
+        4: UserStatus("has-a-model", 4, WorkerState.ASLEEP, seen=doors.NOW, models=(ModelName("x"),)),
+    }
+    stamps = iter(["a", "a", "b"])
+    monkeypatch.setattr(host, "fingerprint", lambda _variables: next(stamps))
+
+    async def work() -> None:
+        await one._compare()
+        assert (one._changed, set(one._owed)) == (None, set())
+        await one._compare()
+        assert (one._changed, set(one._owed)) == (None, set())
+        await one._compare()
+
+    go(one, work)
+    assert (one._changed, set(one._owed)) == (doors.NOW, {1, 3, 4})
+    # Killed now, the next life still owes it.
+    assert set(make(tmp_path, Hands(), tmp_path)._owed) == {1, 3, 4}
+
+
+def test_whose_a_model_is(tmp_path: Path) -> None:
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._said[OURS] = replace(one._said[OURS], models=(ModelName("mine"), ModelName("both")))
+    one._said[OURS + 1] = replace(one._said[OURS + 1], models=(ModelName("theirs"), ModelName("both")))
+
+    async def work() -> None:
+        assert await one.whose((ModelName("mine"),)) == OURS
+        assert await one.whose((ModelName("theirs"),)) == OURS + 1
+        for names, error in (
+            (("both",), Conflict),
+            (("mine", "theirs"), Conflict),
+            (("nobodys",), NotFound),
+        ):
+            with pytest.raises(error):
+                await one.whose(tuple(map(ModelName, names)))
+        with pytest.raises(NotFound):
+            one.find("nobody-of-that-name", OURS)
+        with pytest.raises(Denied, match="does not look after you"):
+            one.find(None, 12345)
+
+    go(one, work)
+
+
+def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:
+    for damage in (b"", b"{", b"[]", b'{"stamp": 1}', b"\xff"):
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / "household.json").write_bytes(damage)
+
+        assert make(tmp_path, Hands(), tmp_path)._stamp == ""
+
+
+# -- models of the host ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_of_the_host_is_its_user_s(tmp_path: Path) -> None:
+    for name, text in {
+        "a": 'user = "llm"\ncommand = ["/bin/true"]\n',
+        "b": 'user = "other"\ncommand = ["/bin/true"]\n',
+        "c": 'command = ["/bin/true"]\n',
+    }.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    mine, problems = settings.models(tmp_path, user="llm")
+    owners, _ = settings.owners(tmp_path)
+    own, refused = settings.models(tmp_path)
+
+    assert [model.name for model in mine] == ["a"]
+    assert owners == {"a": "llm", "b": "other"}
+    assert [one.subject for one in problems] == [str(tmp_path / "c.toml")]
+    assert "user: is required here" in problems[0].message
+    # In one's own directory nobody else's name counts.
+    assert [model.name for model in own] == ["c"]
+    assert {one.subject for one in refused} == {str(tmp_path / "a.toml"), str(tmp_path / "b.toml")}
+
+
+# -- files alone ----------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_changes_with_files_and_with_nothing_else(tmp_path: Path) -> None:
+    places = Places(tmp_path / "sys", tmp_path / "proc", tmp_path / "etc", tmp_path / "dev", (tmp_path / "lib",))
+    firmware = tmp_path / "firmware"
+    (firmware / "xe").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+
+    def stamp() -> str:
+        return host.fingerprint({}, places, (firmware, tmp_path / "link"))
+
+    seen = [stamp()]
+    assert stamp() == seen[0]
+    (firmware / "xe" / "guc.bin").write_text("1")
+    seen.append(stamp())
+    (firmware / "xe" / "guc.bin").write_text("12")
+    seen.append(stamp())
+    (tmp_path / "lib" / "libze_intel_gpu.so.1").write_text("driver")
+    seen.append(stamp())
+    assert len(set(seen)) == 4
+    # Under two names it is still one file.
+    (tmp_path / "link").symlink_to(firmware)
+    assert stamp() == seen[-1]
+    (tmp_path / "unrelated").touch()
+    assert stamp() == seen[-1]
+
+
+# -- systemd --------------------------------------------------------------------------------------------------------
+
+
+def test_the_journal_gets_fields_that_cannot_be_forged(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(short_dir / "j"))
+        systemd.tell("evicted", "two\nPRIORITY=0", {"removed": "2"}, short_dir / "j")
+        text = journal.recv(1 << 16)
+    assert b"MESSAGE\n" + struct.pack("<Q", 14) + b"two\nPRIORITY=0\n" in text
+    assert f"MESSAGE_ID={systemd.MESSAGES['evicted']}\n".encode() in text
+    assert b"XPUCACHED_REMOVED=2\n" in text
+    # Nobody listens: nothing fails.
+    systemd.tell("alarm", "x", place=short_dir / "j")
+
+
+def test_every_message_is_in_the_manual_with_its_id() -> None:
+    told = dict(row[:2] for row in rows(section(page("docs/operations.md"), "The log")))
+
+    assert {name.strip("`"): id_.strip("`") for name, id_ in told.items()} == dict(systemd.MESSAGES)
+    assert len(set(systemd.MESSAGES.values())) == len(systemd.MESSAGES)
+
+
+def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_STEWARD", pwd.getpwuid(OURS).pw_name)
+    assert daemon.is_steward(OURS)
+    assert not daemon.is_steward(OURS + 1)
+    monkeypatch.setattr(daemon, "_STEWARD", "nobody-of-that-name")
+    assert not daemon.is_steward(OURS)
+
+
+# -- the wire -------------------------------------------------------------------------------------------------------
+
+
+def test_every_request_to_the_host_s_daemon_is_in_the_manual() -> None:
+    told = [row[0] for row in rows(section(page("docs/protocol.md"), "The host's daemon")) if codes(row[0])]
+
+    assert sorted(told) == sorted(f"`{one.method} {one.path}`" for one in hosting.ENDPOINTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HostStatus("1", doors.NOW, "s", None, (), (UserStatus("x", 1), UserStatus("y", 2, verdict=Verdict.COLD))),
+        Awake("x", 1, Path("/run/x")),
+    ],
+)
+def test_values_of_the_host_s_daemon_travel(value: object) -> None:
+    wire = json.loads(json.dumps(codec.to_json(value)))
+    manual = page("docs/protocol.md")
+
+    assert codec.from_json(type(value), wire) == value
+    assert set(wire) <= set(codes(section(manual, type(value).__name__)))

@@ -1,0 +1,429 @@
+"""The host's service under a real systemd: users and their workers, a reboot, a driver that changes, deaths, rights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests import hosts
+from xpucached import systemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.runtimes import Runtime
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
+
+RUNTIMES: Final = ("rt2025.2", "rt2025.3")
+PLACE: Final = "/opt/runtimes"
+DRIVER: Final = "/opt/driver"
+
+_PRESSURES: Final = ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE", "GPU_BUSY")
+
+PROGRAM: Final = """
+import os
+import dpctl.tensor as t
+x = t.ones(64, dtype="f4")
+for name in ("exp", "sqrt", "abs"):
+    getattr(t, name)(x)
+os._exit(0)
+"""
+
+SERVED: Final = """
+[Unit]
+Wants=xpucached-prewarm@served.service
+After=xpucached-prewarm@served.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+User=llm
+ExecStart=/bin/sh -c 'find /home/llm/.cache/xpucached/sycl -name "*.bin" | wc -l >/home/llm/found'
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass(slots=True)
+class House:
+    """A machine with the project, a SYCL runtime, a driver for the CPU, and people."""
+
+    machine: hosts.Machine
+
+    def furnish(self) -> None:
+        """Install all, and let people move in."""
+        machine = self.machine
+        machine.install_project()
+        machine.install_units()
+        for name in ("alice", "bob", "carol", "dora", "eve"):
+            machine.run("useradd", "--create-home", name)
+        machine.run("useradd", "--system", "--create-home", "llm")
+        machine.run("usermod", "--append", "--groups", "xpucached-admin", "dora")
+        home = f"{PLACE}/{RUNTIMES[0]}"
+        library = f"{home}/lib/python3.11/site-packages"
+        machine.write("/opt/app.py", PROGRAM)
+        text = f"#!/bin/sh\nPYTHONPATH={library} exec /usr/bin/python3 -W ignore /opt/app.py\n"
+        machine.write("/usr/local/bin/app", text, 0o755)
+        self.use_driver(RUNTIMES[0])
+        machine.write("/etc/OpenCL/vendors/intel-cpu.icd", f"{DRIVER}/libintelocl.so\n")
+        machine.write("/etc/ld.so.conf.d/runtime.conf", f"{home}/lib\n")
+        machine.run("ldconfig")
+        # However busy the host is on which the tests run, theirs go on.
+        calm = "".join(f"Environment=XPUCACHED_MANNERS_{name}=unlimited\n" for name in _PRESSURES)
+        machine.write("/etc/systemd/system/xpucached-worker@.service.d/calm.conf", f"[Service]\n{calm}")
+        machine.run("systemctl", "daemon-reload")
+        machine.write("/etc/xpucached/xpucached.toml", '[workers]\nexclude = ["eve"]\n[schedule]\nsettle = "1s"\n')
+
+    def use_driver(self, runtime: str) -> None:
+        """Let programs meet this runtime's driver."""
+        self.machine.run("ln", "-sfn", f"{PLACE}/{runtime}/lib", DRIVER)
+
+    def run_app(self, user: str, store: str) -> None:
+        """Run a program that caches, as a user."""
+        self.machine.run("env", "SYCL_CACHE_PERSISTENT=1", f"SYCL_CACHE_DIR={store}", "app", user=user)
+
+    def ctl(self, *words: str, user: str = "", check: int | None = 0) -> str:
+        """Call xpucachectl; give what it prints, its complaints too."""
+        done = self.machine.run("xpucachectl", *words, user=user, check=check)
+        return done.stdout + done.stderr
+
+    def users(self, user: str = "") -> dict[str, dict[str, object]]:
+        """Give what the host's daemon says of each user."""
+        done = self.machine.run("xpucachectl", "--system", "status", "--json", user=user, check=None)
+        host = json.loads(done.stdout or "{}").get("data") or {"users": []}
+        return {one["user"]: one for one in host["users"]}
+
+    def until(self, user: str, **wanted: object) -> None:
+        """Wait until the host's daemon says so of a user."""
+        self.machine.until(
+            lambda: wanted.items() <= self.users().get(user, {}).items(),
+            f"{user} {wanted}, not {self.users().get(user)}",
+        )
+
+    def events(self, what: str, *words: str) -> list[dict[str, str]]:
+        """Give the journal's messages with an id."""
+        text = self.machine.journal(f"MESSAGE_ID={systemd.MESSAGES[what]}", "-o", "json", *words)
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def boot(debian: Path, runtime: Callable[[str], Runtime]) -> Callable[[], hosts.Machine]:
+    """Give what makes machines."""
+    binds = {runtime(name).root: f"{PLACE}/{name}" for name in RUNTIMES}
+    return lambda: hosts.Machine(debian, {**hosts.needs(), **binds})
+
+
+@pytest.fixture(scope="module")
+def house(boot: Callable[[], hosts.Machine]) -> Iterator[House]:
+    """Give a house in which the service runs, and alice has a model that is warm."""
+    machine = boot()
+    try:
+        one = House(machine.start())
+        one.furnish()
+        machine.run("systemctl", "enable", "--now", "xpucached")
+        # What comes from his own configuration: a worker that does not stay.
+        machine.run("install", "-d", "-o", "carol", "-g", "carol", "/home/carol/.config/xpucached")
+        machine.write("/home/carol/.config/xpucached/xpucached.toml", '[workers]\nidle = "1s"\n')
+        one.ctl("model", "add", "hello", "--env", "TOKEN=secret", "--", "/usr/local/bin/app", user="alice")
+        one.ctl("prewarm", "hello")
+        one.until("alice", warm=1, state="awake")
+        one.until("bob", state="awake")
+        yield one
+    finally:
+        machine.stop()
+
+
+def test_from_enable_to_disable(boot: Callable[[], hosts.Machine]) -> None:
+    """Enabled, rebooted, another driver, killed, disabled: the models are warm before they are served."""
+    machine = boot()
+    try:
+        one = House(machine.start())
+        one.furnish()
+        one.run_app("alice", "/home/alice/.cache/libsycl_cache")
+        one.run_app("bob", "/home/bob/.cache/xpucached/sycl")
+        machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
+        machine.write("/etc/systemd/system/served.service", SERVED)
+        machine.run("systemctl", "enable", "--now", "xpucached")
+
+        # Each one's cache is indexed by his own worker, and the model is warmed as the user whom its file names.
+        machine.until(lambda: min(int(str(one.users()[user]["entries"])) for user in ("alice", "bob")) >= 3)
+        one.until("llm", warm=1, cold=0)
+        entries = int(str(one.users()["llm"]["entries"]))
+        assert "eve" not in one.users()
+        assert machine.out("stat", "-c", "%U", "/home/llm/.cache/xpucached/sycl") == "llm"
+
+        # After a reboot it is warm before it is served, even if its store was lost meanwhile.
+        machine.run("systemctl", "enable", "served")
+        machine.run("systemctl", "stop", "xpucached")
+        machine.run("rm", "-r", "/home/llm/.cache/xpucached")
+        machine.reboot()
+        machine.until(lambda: machine.show("served.service", "ActiveState") == "active", "the service")
+        assert machine.read("/home/llm/found").strip() == str(entries)
+        assert machine.show("xpucached-prewarm@served.service", "Result") == "success"
+        one.until("llm", warm=1, cold=0)
+
+        # The loader's cache is written anew at the end of an installation: nobody has to say anything.
+        one.use_driver(RUNTIMES[1])
+        machine.run("ldconfig")
+        machine.until(lambda: one.events("driver-changed"), "the change")
+        machine.until(lambda: len(drivers(one, "llm")) == 2, "the new generation")
+        one.until("llm", warm=1, cold=0)
+        machine.until(lambda: len(drivers(one, "alice")) == 2, "alice's new generation")
+        # The old generation is kept: who has to go back finds it warm.
+        assert min(drivers(one, "llm").values()) == entries
+        assert len(drivers(one, "bob")) in {1, 2}
+
+        # Who dies comes back, and knows what it knew.
+        before = one.users()["llm"]["entries"]
+        machine.kill("xpucached.service")
+        machine.until(lambda: machine.show("xpucached.service", "NRestarts") == "1", "the daemon")
+        machine.until(lambda: one.users().get("llm", {}).get("entries") == before, "what it knew")
+        uid = str(one.users()["llm"]["uid"])
+        one.ctl("--of", "llm", "status")
+        machine.kill(f"xpucached-worker@{uid}.service")
+        machine.until(lambda: machine.show(f"xpucached-worker@{uid}.service", "NRestarts") == "1", "the worker")
+        assert "served" in one.ctl("--of", "llm", "model", "list")
+
+        # Disabled and stopped, nothing of ours runs; the caches are their owners' and stay.
+        machine.run("systemctl", "disable", "--now", "xpucached")
+        machine.run("systemctl", "stop", "xpucached.socket", "xpucached-admin.socket")
+        machine.until(
+            lambda: machine.run("pgrep", "-f", "xpucached --(worker|system)", check=None).returncode == 1, "the end"
+        )
+        assert machine.out("ls", "/home/bob/.cache/xpucached/sycl")
+        assert not machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*")
+    finally:
+        machine.stop()
+
+
+def drivers(house: House, user: str) -> dict[str, int]:
+    """Count a user's entries by their driver."""
+    text = house.machine.run("xpucachectl", "--of", user, "ls", "--json", check=None).stdout
+    found: dict[str, int] = {}
+    for one in (json.loads(text or "{}").get("data") or {"entries": []})["entries"]:
+        name = one["driver"]
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+# -- rights ---------------------------------------------------------------------------------------------------------
+
+ALICES: Final = "/run/xpucached-worker/1000/xpucached.sock"
+
+
+def test_a_user_sees_only_himself(house: House) -> None:
+    assert set(house.users("bob")) == {"bob"}
+    assert {"alice", "bob", "carol", "dora"} <= set(house.users())
+    assert "hello" not in house.ctl("model", "list", user="bob")
+    assert "hello" in house.ctl("model", "list", user="alice")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--json"),
+        ("model", "list"),
+        ("ls",),
+        ("prewarm", "hello"),
+        ("evict",),
+        ("model", "remove", "hello"),
+        ("model", "add", "mine", "--", "/bin/true"),
+        ("jobs", "--cancel", "prewarm-1"),
+        ("config", "show"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("way", ["through the host's daemon", "at the worker's socket"])
+def test_a_user_is_refused_at_anothers(house: House, words: tuple[str, ...], way: str) -> None:
+    where = ("--socket", ALICES) if way == "at the worker's socket" else ("--of", "alice")
+    said = house.ctl(*where, *words, user="bob", check=77)
+
+    assert "another user's" in said or "may look" in said or "administrators" in said
+
+
+def test_a_user_can_neither_wake_warm_nor_stop_anothers(house: House) -> None:
+    machine = house.machine
+    before = machine.show("xpucached-worker@1000.service", "MainPID")
+
+    assert "administrators" in house.ctl("--system", "prewarm", "hello", user="bob", check=77)
+    assert "administrators" in house.ctl("--system", "driver-changed", user="bob", check=77)
+    for verb in ("stop", "restart", "kill"):
+        words = ("systemctl", "--no-ask-password", verb, "xpucached-worker@1000.service")
+        assert machine.run(*words, user="bob", check=None).returncode != 0
+    assert machine.run("kill", before, user="bob", check=None).returncode != 0
+    assert machine.run("ls", "/var/lib/xpucached-worker/1000", user="bob", check=None).returncode != 0
+    assert machine.show("xpucached-worker@1000.service", "MainPID") == before
+
+
+def test_who_is_not_looked_after_is_told_so(house: House) -> None:
+    said = house.ctl("status", user="eve", check=77)
+
+    assert "does not look after you" in said
+    assert "systemctl --user start xpucached" in said
+    assert "no user nobody-knows" in house.ctl("--of", "nobody-knows", "status", check=66)
+
+
+def test_root_does_everything_at_anybodys(house: House) -> None:
+    house.ctl("--of", "bob", "model", "add", "of-root", "--", "/bin/true")
+
+    assert "of-root" in house.ctl("--of", "bob", "model", "list")
+    # It is bob's now: he sees it, and it would run as him.
+    assert "of-root" in house.ctl("model", "list", user="bob")
+    house.ctl("--of", "bob", "model", "remove", "of-root")
+    assert "needs a user" in house.ctl("ls", check=64)
+
+
+def test_an_administrator_looks_and_tends_but_decides_nothing(house: House) -> None:
+    assert {"alice", "bob"} <= set(house.users("dora"))
+    assert "hello" in house.ctl("--of", "alice", "model", "list", user="dora")
+    assert "warm already" in house.ctl("--of", "alice", "prewarm", "hello", user="dora")
+    assert "warm already" in house.ctl("--system", "prewarm", "hello", user="dora")
+    house.ctl("--of", "alice", "scan", user="dora")
+    house.ctl("--of", "alice", "evict", "--dry-run", user="dora")
+    house.ctl("--of", "alice", "replay", "--dry-run", user="dora")
+    assert "secret" not in house.ctl("--of", "alice", "model", "show", "hello", "--json", user="dora")
+    for words in (
+        ("model", "add", "x", "--", "/bin/true"),
+        ("model", "remove", "hello"),
+        ("scan", "/home/bob"),
+        ("replay", "--into", "/tmp/x", "--driver-root", "/tmp"),
+        ("evict", "0123456789ab"),
+        ("verify", "--fix"),
+        ("env",),
+    ):
+        house.ctl("--of", "alice", *words, user="dora", check=77)
+
+
+def test_the_host_s_daemon_may_only_tend(house: House) -> None:
+    where = ("--socket", ALICES)
+
+    assert '"verdict"' in house.ctl(*where, "status", "--json", user="xpucached")
+    for words in (
+        ("model", "add", "x", "--", "/bin/true"),
+        ("scan", "/home/bob"),
+        ("config", "show"),
+        ("trash", "empty"),
+    ):
+        house.ctl(*where, *words, user="xpucached", check=77)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("start", "xpucached-worker@0.service"),
+        ("start", "xpucached-worker@01000.service"),
+        ("start", "xpucached-worker@alice.service"),
+        ("restart", "xpucached-worker@1000.service"),
+        ("kill", "xpucached-worker@1000.service"),
+        ("start", "xpucached-look.service"),
+        ("stop", "dbus.service"),
+        ("start", "rescue.target"),
+        ("daemon-reload",),
+        ("enable", "xpucached-worker@1000.service"),
+        ("reboot",),
+    ],
+    ids=" ".join,
+)
+def test_polkit_denies_the_daemon_everything_else(house: House, words: tuple[str, ...]) -> None:
+    done = house.machine.run("systemctl", "--no-ask-password", *words, user="xpucached", check=None)
+
+    assert done.returncode != 0
+    assert "denied" in done.stderr.lower() or "authentication required" in done.stderr.lower(), done.stderr
+
+
+def test_polkit_grants_the_daemon_workers_and_no_unit_of_its_own_making(house: House) -> None:
+    house.machine.run("systemctl", "--no-ask-password", "start", "xpucached-worker@1000.service", user="xpucached")
+    transient = ("systemd-run", "--no-ask-password", "--unit=xpucached-worker@4242.service", "id")
+
+    assert house.machine.run(*transient, user="xpucached", check=None).returncode != 0
+
+
+def test_the_processes_have_the_rights_that_the_manual_says(house: House) -> None:
+    machine = house.machine
+    for unit in ("xpucached.service", "xpucached-worker@1000.service"):
+        status = machine.read(f"/proc/{machine.show(unit, 'MainPID')}/status")
+        lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert {lines[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0000000000000000"}
+        assert lines["NoNewPrivs"] == "1"
+    pid = machine.show("xpucached.service", "MainPID")
+    assert machine.out("nsenter", "-m", "-t", pid, "ls", "/home") == ""
+    assert "dri" not in machine.out("nsenter", "-m", "-t", pid, "ls", "/dev")
+    assert "user-1000.slice/" in machine.show("xpucached-worker@1000.service", "ControlGroup")
+
+
+# -- life -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_nothing_to_do_goes_and_comes_when_it_is_wanted(house: House) -> None:
+    house.until("carol", state="asleep")
+
+    assert "daemon" in house.ctl("status", user="carol")
+    house.until("carol", state="asleep")
+
+
+def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
+    machine = house.machine
+    machine.run("loginctl", "enable-linger", "dora")
+    machine.run("systemctl", "--user", "start", "xpucached", user="dora", session=True)
+    house.until("dora", state="aside")
+
+    assert '"verdict"' in machine.out("xpucachectl", "status", "--json", user="dora", session=True)
+    assert "runs a daemon himself" in house.ctl("--of", "dora", "status", check=65)
+    machine.run("systemctl", "--user", "stop", "xpucached.socket", "xpucached.service", user="dora", session=True)
+    assert '"verdict"' in house.ctl("--of", "dora", "status", "--json")
+
+
+def test_the_configuration_is_read_again(house: House) -> None:
+    machine = house.machine
+    text = machine.read("/etc/xpucached/xpucached.toml")
+    machine.run("useradd", "frank")
+    machine.run("systemctl", "reload", "xpucached")
+    machine.until(lambda: "frank" in house.users(), "frank")
+    machine.write("/etc/xpucached/xpucached.toml", text.replace('"eve"', '"eve", "frank"'))
+    machine.run("systemctl", "reload", "xpucached")
+
+    machine.until(lambda: "frank" not in house.users(), "frank to go")
+
+
+def test_a_hook_never_fails(house: House) -> None:
+    house.ctl("driver-changed", "--no-wait")
+    house.ctl("driver-changed", "--no-wait", user="eve")
+    house.ctl("--socket", "/run/nobody", "driver-changed", "--no-wait")
+
+    assert "told" in house.ctl("driver-changed")
+
+
+def test_the_journal_has_messages_that_others_can_wait_for(house: House) -> None:
+    (warmed,) = [one for one in house.events("model-warmed") if one.get("XPUCACHED_MODEL") == "hello"][:1]
+
+    assert (warmed["XPUCACHED_USER"], warmed["XPUCACHED_OUTCOME"]) == ("alice", "warmed")
+    assert warmed["_SYSTEMD_UNIT"] == "xpucached-worker@1000.service"
+    assert {one.get("XPUCACHED_USER") for one in house.events("started")} >= {None, "alice", "bob"}
+
+
+def test_who_logs_in_is_told_of_cold_models(house: House) -> None:
+    machine = house.machine
+    house.ctl("model", "add", "cold-one", "--", "/bin/false", user="bob")
+    house.ctl("prewarm", "cold-one", check=None)
+    house.until("bob", cold=1)
+
+    machine.until(lambda: "1 of 2 models on this host are cold" in machine.read("/run/motd.d/60-xpucached"), "the line")
+    house.ctl("model", "remove", "cold-one", user="bob")
+    house.until("bob", cold=0)
+    machine.until(lambda: machine.read("/run/motd.d/60-xpucached") == "", "no line")
+
+
+def test_systemd_accepts_the_units_where_they_are_installed(house: House) -> None:
+    found = house.machine.out("sh", "-c", "ls /usr/lib/systemd/system/xpucached*").split()
+    names = [name.replace("@.", "@1000.") for name in found]
+    # An instance has no file of its own: verified under its name it is read from the template.
+    instances = [name.rsplit("/", 1)[1] for name in names]
+    done = house.machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *instances, check=None)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,66 @@
+"""Door: `xpucachectl setup`, the one command that asks no daemon: it puts in place what one is started by."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import api, installing
+from xpucached.api import codec
+from xpucached.errors import RunFailed
+from xpucached.installing import Verb
+from xpucached.render.text import plain
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from xpucached.api import Json
+
+
+def run(options: Namespace) -> int:
+    """Set up, or take away, and tell each step; gives the exit status."""
+    user = options.scope != "system" if options.scope else os.geteuid() != 0 and options.root is None
+    place = installing.Place.of(user=user, root=options.root, environ=os.environ)
+    running = options.root is None and Path("/run/systemd/system").is_dir()
+    if options.remove:
+        installing.check(place, Path(), remove=True)
+        plan = installing.removal(place, running=running)
+    else:
+        files, folder = installing.packed(), installing.programs()
+        installing.check(place, folder, remove=False)
+        plan = installing.plan(place, folder, files, running=running)
+    if not options.dry_run:
+        plan = installing.carry_out(plan)
+    if options.json:
+        _dump(plan, user=user, dry_run=options.dry_run)
+    elif not options.quiet:
+        _tell(plan, dry_run=options.dry_run)
+    return RunFailed.exit if any(step.failed for step in plan.steps) else 0
+
+
+def _dump(plan: installing.Plan, *, user: bool, dry_run: bool) -> None:
+    steps: list[Json] = [
+        {"step": str(one.verb), "what": one.what, "why": one.why, "failed": one.failed} for one in plan.steps
+    ]
+    data: dict[str, Json] = {
+        "scope": "user" if user else "system",
+        "dry_run": dry_run,
+        "steps": steps,
+        "next": list(plan.after),
+    }
+    print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
+
+
+def _tell(plan: installing.Plan, *, dry_run: bool) -> None:
+    same = sum(one.verb is Verb.SAME for one in plan.steps)
+    for one in plan.steps:
+        if one.verb is not Verb.SAME:
+            why = plain(one.failed or one.why)
+            print(f"{'FAILED ' if one.failed else ''}{one.verb:6} {plain(one.what)}{f' ({why})' if why else ''}")
+    if same:
+        print(f"{same} files are in place already")
+    if dry_run:
+        print("nothing was done: this was a dry run")
+    elif plan.after:
+        print("next:", *(f"  {line}" for line in plan.after), sep="\n")

@@ -1,0 +1,205 @@
+"""Door: what is asked of the host's daemon, as answers.  Which of its two sockets one came through says what one may.
+
+Who could open the administrators' socket is one: its mode is the check.  Through the public one each sees himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from typing import TYPE_CHECKING, Protocol, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from xpucached import api
+from xpucached.api import codec, hosting, intake
+from xpucached.errors import Denied, NotFound, XpucachedError
+from xpucached.server.connection import Limits, Peer
+from xpucached.server.routes import (
+    Handler,
+    check_origin,
+    not_found,
+    read_body,
+    refusal,
+    refuse,
+    unless_gone,
+    wrong_method,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.domain import Awake, HostStatus, Job, JobId, ModelName
+
+log = logging.getLogger(__name__)
+
+_FEATURES = ("host", "look", "prewarm", "users", "wake")
+
+
+class Steward(Protocol):
+    """What these answers need from below.  Refusals are raised as `XpucachedError`."""
+
+    def find(self, name: str | None, caller: int) -> int:
+        """Give the number of a user who is looked after."""
+
+    def status(self, only: int | None) -> HostStatus:
+        """Tell how the host stands."""
+
+    def look(self) -> None:
+        """Hear that something may have changed."""
+
+    async def whose(self, models: tuple[ModelName, ...]) -> int:
+        """Give the user whose models these are."""
+
+    async def wake(self, uid: int) -> Awake:
+        """See that a user's worker answers."""
+
+    async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
+        """Let a worker warm models."""
+
+    async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
+        """Give a worker's job."""
+
+    async def tend(self, uid: int, request: api.Request[object]) -> api.Json:
+        """Pass a request on to a worker."""
+
+    def meant(self, name: JobId) -> tuple[int, JobId]:
+        """Give the user and the job that a job's name here means."""
+
+
+class HostRoutes:
+    """Everything that the host's daemon answers, as an ASGI application."""
+
+    def __init__(self, steward: Steward, version: str, limits: Limits, *, admin: bool) -> None:
+        self._steward = steward
+        self._version = version
+        self._limits = limits
+        self._admin = admin
+        self._stopping = asyncio.Event()
+        paths: dict[str, dict[str, api.Endpoint]] = {}
+        for row in hosting.ENDPOINTS:
+            paths.setdefault(row.path, {})[row.method] = row
+        routes = [Route(path, Handler(functools.partial(self._answer, rows))) for path, rows in paths.items()]
+        self._theirs: dict[str, dict[str, api.Endpoint]] = {}
+        for row in api.ENDPOINTS:
+            self._theirs.setdefault(row.path, {})[row.method] = row
+        self._inner = [Route(path, lambda _: None) for path in self._theirs]
+        routes.append(Route(f"{hosting.USERS}{{user}}", Handler(self._pass_on)))
+        routes.append(Route(f"{hosting.USERS}{{user}}/{{rest:path}}", Handler(self._pass_on)))
+        self.application = Starlette(routes=routes, exception_handlers={HTTPException: not_found})
+        self.application.router.redirect_slashes = False
+
+    def stop(self) -> None:
+        """End the waits."""
+        self._stopping.set()
+
+    async def _answer(self, rows: Mapping[str, api.Endpoint], request: Request) -> Response:
+        row = rows.get("GET" if request.method == "HEAD" else request.method)
+        if row is None:
+            return wrong_method(request, rows)
+        return await self._guarded(row, request, cast("Mapping[str, str]", request.path_params), None)
+
+    async def _pass_on(self, request: Request) -> Response:
+        """Find what is asked of a user's worker in the worker's own table."""
+        rest = cast("str", request.path_params.get("rest", ""))
+        scope = {"type": "http", "path": f"/v1/{rest}".rstrip("/"), "method": "GET", "root_path": ""}
+        for route in self._inner:
+            match, child = route.matches(scope)
+            if match is Match.NONE:
+                continue
+            rows = self._theirs[route.path]
+            row = rows.get("GET" if request.method == "HEAD" else request.method)
+            if row is None:
+                return wrong_method(request, rows)
+            places = cast("Mapping[str, str]", child["path_params"])
+            return await self._guarded(row, request, places, cast("str", request.path_params["user"]))
+        return refusal(404, NotFound.code, f"there is nothing at {request.url.path[:200]}")
+
+    async def _guarded(
+        self, row: api.Endpoint, request: Request, places: Mapping[str, str], user: str | None
+    ) -> Response:
+        try:
+            body = await read_body(row, request, self._limits)
+            check_origin(request)
+            query = cast("bytes", request.scope["query_string"]).decode("latin-1")
+            asked = intake.read(row, places, query, body)
+            peer: Peer = request.state.peer
+            call = self._tend(asked, user, peer) if user is not None else self._call(asked, peer)
+            data = await (unless_gone(request, call) if row.method == "GET" else call)
+        except XpucachedError as error:
+            return refuse(error)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception:
+            log.exception("internal error while answering: %s %s", request.method, request.url.path)
+            return refusal(500, "internal", "something went wrong inside xpucached", "the daemon's log has the details")
+        content = codec.dumps({"api": api.VERSION, "data": cast("api.Json", data)})
+        return Response(content, row.status, media_type="application/json")
+
+    def _trusts(self, peer: Peer) -> bool:
+        return self._admin or peer.uid in {0, os.getuid()}
+
+    def _check(self, uid: int, peer: Peer) -> None:
+        if uid != peer.uid and not self._trusts(peer):
+            raise _denied()
+
+    async def _tend(self, asked: api.Request[object], user: str, peer: Peer) -> object:
+        if not self._trusts(peer) and _is_other(self._steward, user, peer):
+            raise _denied()
+        return await self._steward.tend(self._steward.find(user, peer.uid), asked)
+
+    async def _call(self, asked: api.Request[object], peer: Peer) -> object:
+        steward = self._steward
+        match asked:
+            case api.GetHello():
+                return codec.to_json(api.Hello(api.VERSION, self._version, _FEATURES))
+            case hosting.GetHost():
+                return codec.to_json(steward.status(None if self._trusts(peer) else peer.uid))
+            case hosting.WakeWorker():
+                if asked.user is not None and not self._trusts(peer) and _is_other(steward, asked.user, peer):
+                    raise _denied()
+                return codec.to_json(await steward.wake(steward.find(asked.user, peer.uid)))
+            case api.LookAgain():
+                if not self._trusts(peer):
+                    raise _denied()
+                return steward.look()  # type: ignore[func-returns-value] # null on the wire
+            case api.PrewarmModels():
+                uid = peer.uid if not asked.models and not self._trusts(peer) else await self._one(asked)
+                self._check(uid, peer)
+                return codec.to_json(await steward.prewarm(steward.find(str(uid), peer.uid), asked))
+            case api.GetJob() | api.WaitJob():
+                uid, job = steward.meant(asked.id)
+                self._check(uid, peer)
+                inner = api.GetJob(id=job) if isinstance(asked, api.GetJob) else _waiting(asked, job)
+                return codec.to_json(await steward.job(steward.find(str(uid), peer.uid), inner))
+            case _:
+                message = f"no answer to {type(asked).__name__}"
+                raise AssertionError(message)
+
+    async def _one(self, asked: api.PrewarmModels) -> int:
+        if not asked.models:
+            raise Denied("the host's daemon warms models by name", hint="say whose: --of USER, or which: prewarm NAME")
+        return await self._steward.whose(asked.models)
+
+
+def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:
+    return api.WaitJob(id=job, timeout=asked.timeout)
+
+
+def _is_other(steward: Steward, user: str, peer: Peer) -> bool:
+    """Tell whether somebody who may only ask for himself asks for another; also if there is no such user."""
+    try:
+        return steward.find(user, peer.uid) != peer.uid
+    except XpucachedError:
+        return True
+
+
+def _denied() -> Denied:
+    message = "that is for root and administrators"
+    return Denied(message, hint="administrators are in the group xpucached-admin; for yourself leave out --of")

@@ -1,0 +1,482 @@
+"""Conduct: the host's daemon, which works in nobody's store.
+
+It knows who lives here, starts each one's worker through systemd, asks how things stand and remembers the answers, and
+notices by files alone that the driver became another one.  A worker is its user's: what it says is believed about him
+only, and it is asked for no more than `hosting.is_tending` names.
+
+`units` talks with systemd, `envoy` with workers, `people` tells who lives here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from xpucached import __version__, api, host, settings, systemd
+from xpucached.api import codec, hosting
+from xpucached.domain import (
+    Awake,
+    HostStatus,
+    Job,
+    JobId,
+    ModelName,
+    Problem,
+    Remembered,
+    UserStatus,
+    Verdict,
+    WorkerState,
+)
+from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError
+from xpucached.steward import envoy, units
+from xpucached.steward.people import household, user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xpucached.api.client import Answer
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ASIDE: Final = "aside"
+"""The file beside its socket by which a worker says that its user runs a daemon himself."""
+
+_AT_ONCE: Final = 2
+"""So many workers that nobody waits for do their first work at the same time."""
+
+_PER_USER: Final = 4
+_THREADS: Final = 64
+"""So many questions to one worker, and to all, may wait for an answer at the same time."""
+
+_BUSY: Final = 900.0
+"""Seconds after which the next one may begin although this one has not finished."""
+
+_ANSWER: Final = 30.0
+"""Seconds that a worker has to answer once it was started."""
+
+_BEAT: Final = 1.0
+_SLOW_BEAT: Final = 10.0
+
+
+class Hands(Protocol):
+    """What starts and stops workers."""
+
+    async def start(self, uid: int, /) -> None:
+        """Start one."""
+
+    async def stop(self, uid: int, /) -> None:
+        """Stop one."""
+
+    async def fate(self, uid: int, /) -> units.Fate:
+        """Tell what became of one."""
+
+
+class Steward:
+    """The host's daemon.  Used from one event loop."""
+
+    def __init__(
+        self,
+        config: Settings,
+        hands: Hands = units,
+        place: Callable[[int], Path] = envoy.socket_of,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        runtime: Path,
+    ) -> None:
+        """``place`` tells where a user's worker answers; ``runtime`` is a directory of ours that a reboot empties."""
+        self._runtime = runtime
+        self.settings = config
+        self._hands = hands
+        self._place = place
+        self._clock = clock
+        self._started = clock()
+        self._file = config.state / "household.json"
+        kept = self._recall()
+        self._stamp, self._changed = kept.stamp, kept.changed
+        self._said: dict[int, UserStatus] = dict(kept.of())
+        self._owed: dict[int, None] = dict.fromkeys(kept.owed)
+        self._people: Mapping[int, str] = {}
+        self._owners: Mapping[ModelName, str] = {}
+        self._problems: tuple[Problem, ...] = ()
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._answering: dict[int, asyncio.Event] = {}
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._places: dict[int, asyncio.Semaphore] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
+        self._look = asyncio.Event()
+        self._pokes = 0
+
+    # -- the life of it -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look, wake whom it concerns, and look again, for ever."""
+        await asyncio.to_thread(self._meet)
+        if await asyncio.to_thread(self._first_since_boot):
+            # What happened while the host was off, nobody told us.
+            self._owe(lambda _one: True)
+        else:
+            self._owe(lambda one: one.state in {WorkerState.AWAKE, WorkerState.STARTING})
+        await self._compare()
+        while True:
+            # Whoever is new here has yet to be asked.
+            self._owe(lambda one: one.seen is None)
+            self._wake_owed()
+            self._remember()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.workers.every):
+                    await self._look.wait()
+            poked = self._look.is_set()
+            await self._settled()
+            await asyncio.to_thread(self._meet)
+            await self._compare()
+            if not poked:
+                self._owe(lambda one: one.matters)
+
+    async def stop(self) -> None:
+        """Let go; workers go on by themselves."""
+        tasks = tuple(self._following.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._remember()
+
+    def take_settings(self, config: Settings) -> None:
+        """Go on with other settings."""
+        self.settings = config
+        self._look.set()
+
+    def _first_since_boot(self) -> bool:
+        """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
+        # The kernel's own number for the boot is in a part of /proc that we do not see.
+        try:
+            with (self._runtime / "began").open("x"):
+                return True
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+
+    def look(self) -> None:
+        """Hear that something may have changed."""
+        self._pokes += 1
+        self._look.set()
+
+    async def _settled(self) -> None:
+        """Wait until nobody pokes any more: in the middle of a transaction half of a driver is there."""
+        quiet = self.settings.settle
+        for _ in range(10):
+            before = self._pokes
+            self._look.clear()
+            await asyncio.sleep(quiet)
+            if self._pokes == before:
+                return
+
+    def _meet(self) -> None:
+        """See who lives here, and whose models are whose."""
+        self._owners, problems = settings.owners(self.settings.models_directory)
+        self._people = household(self.settings.workers, self._owners.values())
+        strangers = [name for name in dict.fromkeys(self._owners.values()) if not _is_user(name)]
+        self._problems = (
+            *problems,
+            *(
+                Problem("no-such-user", f"a model file names the user {name}, whom nobody knows", "correct the file")
+                for name in strangers
+            ),
+        )
+        for uid in set(self._said) - set(self._people):
+            del self._said[uid]
+            self._owed.pop(uid, None)
+        for uid, name in self._people.items():
+            self._said[uid] = replace(self._said.get(uid, UserStatus(name, uid)), user=name)
+
+    async def _compare(self) -> None:
+        """See whether the driver is another one, by its files alone."""
+        found = await asyncio.to_thread(host.fingerprint, self.settings.variables)
+        if found == self._stamp:
+            return
+        before, self._stamp = self._stamp, found
+        if before:
+            self._changed = self._clock()
+            systemd.tell("driver-changed", "the driver's files changed: whom it concerns is woken", {"stamp": found})
+            log.info("the driver's files changed: %s to %s", before, found)
+            self._owe(lambda one: one.matters)
+
+    def _owe(self, whom: Callable[[UserStatus], bool]) -> None:
+        self._owed |= dict.fromkeys(uid for uid, one in self._said.items() if whom(one))
+
+    def _wake_owed(self) -> None:
+        for uid in tuple(self._owed):
+            self._follow(uid)
+
+    # -- one worker ---------------------------------------------------------------------------------------------------
+
+    def _follow(self, uid: int, *, urgent: bool = False) -> asyncio.Event:
+        """See to it that somebody sees to this worker; gives what is set when it answers."""
+        task = self._following.get(uid)
+        if task is None or task.done():
+            self._answering[uid] = asyncio.Event()
+            task = asyncio.create_task(self._attend(uid, urgent=urgent), name=f"worker {uid}")
+            self._following[uid] = task
+        elif urgent and not self._answering[uid].is_set():
+            # It waits for its turn; somebody waits for it, so it is its turn.
+            task.cancel()
+            del self._following[uid]
+            return self._follow(uid, urgent=True)
+        return self._answering[uid]
+
+    async def _attend(self, uid: int, *, urgent: bool) -> None:
+        """Start a worker, let it look at what is owed to it, and hear how it stands until it ends."""
+        answering = self._answering[uid]
+        try:
+            async with contextlib.AsyncExitStack() as turn:
+                if not urgent:
+                    await turn.enter_async_context(self._turn)
+                await self._begin(uid)
+                answering.set()
+                if uid in self._owed:
+                    await self._ask(uid, api.LookAgain())
+                    self._owed.pop(uid, None)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_BUSY):
+                        await self._listen(uid, until_quiet=True)
+            await self._listen(uid, until_quiet=False)
+        except Unavailable as error:
+            await self._ended(uid, error, began=answering.is_set())
+        except XpucachedError as error:
+            log.warning("a worker refuses: uid %d: %s", uid, error.message)
+            self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
+        except Exception:
+            # Whatever a worker makes us stumble over, the others are still looked after.
+            log.exception("a worker could not be attended to: uid %d", uid)
+            self._say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
+        finally:
+            self._remember()
+
+    async def _listen(self, uid: int, *, until_quiet: bool) -> None:
+        """Hear how a worker stands, until it has done what it had to, or until it ends (raises `Unavailable`)."""
+        while True:
+            if uid in self._owed and not until_quiet:
+                await self._ask(uid, api.LookAgain())
+                self._owed.pop(uid, None)
+            quiet = await self._quiet(uid)
+            if quiet and until_quiet:
+                return
+            await asyncio.sleep(_SLOW_BEAT if quiet else _BEAT)
+
+    async def _begin(self, uid: int) -> None:
+        """Start a worker and wait until it answers.  Raises `Unavailable`."""
+        with contextlib.suppress(Unavailable):
+            await self._ask(uid, api.GetHello())
+            return
+        self._say(uid, state=WorkerState.STARTING)
+        await self._hands.start(uid)
+        end = asyncio.get_running_loop().time() + _ANSWER
+        while True:
+            try:
+                await self._ask(uid, api.GetHello())
+            except Unavailable:
+                if asyncio.get_running_loop().time() > end or not (await self._hands.fate(uid)).active:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    async def _quiet(self, uid: int) -> bool:
+        """Hear how a worker stands; whether it has done what it had to."""
+        said = (await self._ask(uid, api.GetStatus())).value
+        known = self._said.get(uid)
+        if known is not None:
+            fresh = envoy.digest(known, said, self._clock())
+            if replace(fresh, seen=None) != replace(known, seen=None):
+                self._said[uid] = fresh
+                self._remember()
+            self._said[uid] = fresh
+        return said.verdict is not Verdict.STARTING and not said.jobs
+
+    async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> None:
+        """Note why a worker does not answer."""
+        try:
+            fate = await self._hands.fate(uid)
+        except Unavailable:
+            fate = units.Fate(active=False, failed=True)
+        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(ASIDE))
+        if aside:
+            self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
+        elif fate.failed or not began:
+            log.warning("a worker does not answer: uid %d: %s", uid, error.message)
+            self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
+        else:
+            self._say(uid, state=WorkerState.ASLEEP)
+        if began or aside:
+            self._owed.pop(uid, None)
+
+    def _say(self, uid: int, *, state: WorkerState, sentence: str | None = None) -> None:
+        known = self._said.get(uid)
+        if known is not None:
+            self._said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
+
+    async def _ask(self, uid: int, request: api.Request[T]) -> Answer[T]:
+        # A worker that lets us wait keeps its own user's places, and none of others'.
+        places = self._places.setdefault(uid, asyncio.Semaphore(_PER_USER))
+        async with places:
+            call = functools.partial(envoy.ask, uid, request, self._place)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    # -- what is asked of us ------------------------------------------------------------------------------------------
+
+    def find(self, name: str | None, caller: int) -> int:
+        """Give the number of a user whom we look after.  Raises `NotFound`, or `Denied` for the caller himself."""
+        if name is None:
+            uid = caller
+        else:
+            try:
+                uid = user(name).pw_uid
+            except (KeyError, ValueError):
+                raise NotFound(f"there is no user {name} on this host") from None
+        if uid not in self._people:
+            who = "you" if uid == caller else f"user {name}"
+            hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
+            if uid == caller:
+                hint = "start a daemon of your own: systemctl --user start xpucached"
+            raise Denied(f"the host's daemon does not look after {who}", hint=hint)
+        return uid
+
+    def status(self, only: int | None) -> HostStatus:
+        """Tell how the host stands: all users, or one."""
+        users = sorted(self._said.values(), key=lambda one: one.user)
+        shown = tuple(one for one in users if only is None or one.uid == only)
+        problems = self._problems if only is None else ()
+        return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
+
+    async def wake(self, uid: int) -> Awake:
+        """See that a user's worker answers.  Raises `Unavailable`."""
+        try:
+            await self._ask(uid, api.GetHello())
+            self._follow(uid, urgent=True)
+        except Unavailable:
+            answering = self._follow(uid, urgent=True)
+            task = self._following[uid]
+            waiting = asyncio.create_task(answering.wait())
+            await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not answering.is_set():
+                said = self._said.get(uid, UserStatus(str(uid), uid))
+                if said.state is WorkerState.ASIDE:
+                    raise Conflict(
+                        f"{said.user} runs a daemon himself, so he has no worker",
+                        hint="that one answers him alone: xpucachectl --user",
+                    ) from None
+                hint = f"see: journalctl -u xpucached-worker@{uid}"
+                raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
+        return Awake(self._people.get(uid, str(uid)), uid, self._place(uid))
+
+    async def whose(self, models: tuple[ModelName, ...]) -> int:
+        """Give the one user whose models these are.  Raises `NotFound` and `Conflict`."""
+        found: set[int] = set()
+        for name in models:
+            if name in self._owners and _is_user(self._owners[name]):
+                found.add(user(self._owners[name]).pw_uid)
+                continue
+            theirs = self._with(name)
+            if not theirs:
+                await self._hear()
+                theirs = self._with(name)
+            if not theirs:
+                raise NotFound(f"no user's model is called {name}", hint="see: xpucachectl --system status")
+            if len(theirs) > 1:
+                raise Conflict(f"several users have a model {name}", hint="say whose: --of USER")
+            found |= theirs
+        if len(found) != 1:
+            raise Conflict("these models are of several users", hint="ask for those of one at a time, with --of USER")
+        return found.pop()
+
+    def _with(self, name: ModelName) -> set[int]:
+        return {one.uid for one in self._said.values() if name in one.models}
+
+    async def _hear(self) -> None:
+        """Ask all whose workers are awake how they stand now."""
+        awake = [uid for uid, one in self._said.items() if one.state is WorkerState.AWAKE]
+        for result in await asyncio.gather(*map(self._quiet, awake), return_exceptions=True):
+            if isinstance(result, Exception):
+                log.debug("a worker does not say how it stands: %s", result)
+
+    async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
+        """Let a user's worker warm models of his."""
+        await self.wake(uid)
+        return envoy.outward(uid, (await self._ask(uid, request)).value)
+
+    async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
+        """Give a job of a user's worker."""
+        return envoy.outward(uid, (await self._ask(uid, request)).value)
+
+    def meant(self, name: JobId) -> tuple[int, JobId]:
+        """Give the user and the job that a job's name here means.  Raises `NotFound`."""
+        found = envoy.inward(name)
+        if found is None:
+            raise NotFound(f"no job {name}", hint="jobs are their users': xpucachectl --of USER jobs")
+        return found
+
+    async def tend(self, uid: int, request: api.Request[object]) -> api.Json:
+        """Pass on what may be passed on; gives the answer as it came.  Raises `Denied` for the rest."""
+        if not hosting.is_tending(request):
+            raise Denied(
+                "that is for its user and root: an administrator may look, warm, replay, evict and scan",
+                hint="as root: xpucachectl --of USER …",
+            )
+        await self.wake(uid)
+        answer = await self._ask(uid, request)
+        # Read as what it must be, so that nothing else gets through.
+        _ = answer.value
+        return answer.data
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _recall(self) -> Remembered:
+        try:
+            return codec.from_json(Remembered, json.loads(self._file.read_bytes()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            log.warning("what was known of the users is lost, and asked for again: %s", error)
+        return Remembered()
+
+    def _remember(self) -> None:
+        kept = Remembered(self._stamp, self._changed, tuple(self._said.values()), tuple(self._owed))
+        beside = self._file.with_suffix(".new")
+        try:
+            beside.write_bytes(codec.dumps(codec.to_json(kept)))
+            beside.replace(self._file)
+        except OSError as error:
+            log.warning("what is known of the users cannot be kept: %s", error)
+        self._greet()
+
+    def _greet(self) -> None:
+        """Leave a line for those who log in, while models are cold."""
+        cold = sum(one.cold for one in self._said.values())
+        every = cold + sum(one.warm for one in self._said.values())
+        text = f"xpucached: {cold} of {every} models on this host are cold; see: xpucachectl --system status\n"
+        with contextlib.suppress(OSError):
+            place = self._runtime / "motd"
+            place.write_text(text if cold else "", encoding="utf-8")
+            place.chmod(0o644)
+
+
+def _is_user(name: str) -> bool:
+    try:
+        user(name)
+    except (KeyError, ValueError):
+        return False
+    return True

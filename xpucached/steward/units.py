@@ -1,0 +1,82 @@
+"""Start and stop users' workers through systemd, and learn what became of them.  Touches processes.
+
+A rule of polkit lets the host's daemon do exactly this: start and stop units of one template, whose only parameter is a
+number.  What they run is in the unit file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from xpucached.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What systemd says of a worker."""
+
+    active: bool
+    failed: bool
+
+
+def unit(uid: int) -> str:
+    """Give the name of a user's worker.  Nobody else's unit can come of it, and never root's."""
+    if uid <= 0:
+        message = f"no worker is for user {uid}"
+        raise ValueError(message)
+    return f"xpucached-worker@{uid:d}.service"
+
+
+async def start(uid: int) -> None:
+    """Ask systemd to start a worker.  Raises `Unavailable` if it does not want to."""
+    # Not waited for: a unit that hangs must not hold us.
+    await _systemctl("--no-block", "start", unit(uid))
+
+
+async def stop(uid: int) -> None:
+    """Ask systemd to stop a worker."""
+    await _systemctl("--no-block", "stop", unit(uid))
+
+
+async def fate(uid: int) -> Fate:
+    """Tell what became of a worker."""
+    text = await _systemctl("show", "--property=ActiveState", unit(uid))
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    state = said.get("ActiveState", "")
+    return Fate(
+        active=state in {"active", "activating", "reloading", "deactivating"},
+        failed=state == "failed",
+    )
+
+
+async def _systemctl(*words: str) -> str:
+    try:
+        child = await asyncio.create_subprocess_exec(
+            "systemctl",
+            "--no-ask-password",
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise Unavailable(f"systemctl cannot be started: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            said, complaint = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        raise Unavailable(f"systemd did not answer in {_PATIENCE:.0f} s", hint="see: systemctl status") from None
+    if child.returncode:
+        words_ = " ".join(complaint.decode("utf-8", "replace").split())[:500]
+        hint = "is the polkit rule installed? see docs/operations.md"
+        raise Unavailable(f"systemctl {' '.join(words)}: {words_}", hint=hint)
+    return said.decode("utf-8", "replace")

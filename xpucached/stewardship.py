@@ -1,0 +1,94 @@
+"""The life of the host's daemon: its two sockets, signals, and what systemd hears of it.
+
+It has no rights: no capability, no device, no home, no network.  See `steward` for what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import __version__, server, systemd
+from xpucached.errors import SettingsError
+from xpucached.server.connection import Limits
+from xpucached.server.hosting import HostRoutes
+from xpucached.steward import Steward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+ADMIN = "admin"
+"""What the unit of the administrators' socket calls it."""
+
+
+async def serve(config: Settings, load: Callable[[], Settings]) -> None:
+    """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    steward = Steward(config, runtime=Path(runtime) if runtime else config.socket.parent)
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(steward, load))
+    given = server.activated_by_name()
+    # Without systemd there is the public one, at which root may do all.
+    listening = given or [("", server.bind(config.socket, config.socket_mode))]
+    doors: list[server.Door] = []
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for name, one in listening:
+            limits = Limits()
+            door = server.Door(HostRoutes(steward, __version__, limits, admin=name == ADMIN), limits)
+            await door.start([one])
+            doors.append(door)
+        tasks = [
+            asyncio.create_task(steward.run(), name="steward"),
+            asyncio.create_task(systemd.ping(), name="watchdog"),
+        ]
+        stop = asyncio.create_task(_until(stopping), name="stop")
+        tasks.append(stop)
+        systemd.notify("READY=1", "STATUS=looking after the users of this host")
+        systemd.tell("started", f"xpucached {__version__} looks after this host's users")
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended - {stop}:
+            # It never returns, so it failed: better to end, and be started again, than to live on deaf.
+            task.result()
+    finally:
+        systemd.notify("STOPPING=1")
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await steward.stop()
+        for door in doors:
+            await door.stop()
+        if not given:
+            with contextlib.suppress(OSError):
+                server.clear(config.socket)
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _reload(steward: Steward, load: Callable[[], Settings]) -> None:
+    systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    try:
+        fresh = load()
+    except SettingsError as error:
+        log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
+    else:
+        steward.take_settings(fresh)
+        logging.getLogger().setLevel(fresh.log_level)
+        log.info("configuration read by process %d", os.getpid())
+    systemd.notify("READY=1")

@@ -1,0 +1,83 @@
+"""Act: tell systemd how we are, and its journal what happened; touches the two sockets that it gives us.
+
+A message of the journal that other programs may wait for has an id that never changes: ``docs/operations.md`` lists
+them.  Without systemd nothing is told, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+MESSAGES: Final[Mapping[str, str]] = {
+    "started": "e562682f6e9f46a09df64e5a333055b6",
+    "driver-changed": "a2a52a44c6bc46a38f4d9b7a0d172900",
+    "model-warmed": "6ed6583bb0cf4a91859f4f3c3d6d9331",
+    "model-failed": "d30755ec49f34466b5131fc7b446ea7a",
+    "evicted": "2ab8b78b60f344ed8801cf79362c791a",
+    "alarm": "5d65c777635e412f9be3b1668008b0a3",
+}
+"""What is told with an id, and the id."""
+
+_PRIORITIES: Final[Mapping[str, int]] = {"model-failed": 4, "alarm": 3}
+_JOURNAL: Final = Path("/run/systemd/journal/socket")
+_LONGEST: Final = 16 << 10  # longer ones would need a file of their own, and nobody reads them
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd something, if it started us."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+        try:
+            speaker.connect("\0" + address[1:] if address.startswith("@") else address)
+            speaker.sendall("\n".join(lines).encode())
+        except OSError as error:
+            log.warning("systemd cannot be told: %s", error)
+
+
+async def ping() -> None:
+    """Tell systemd for ever that the loop turns, as often as it wants to hear it."""
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    ours = os.environ.get("WATCHDOG_PID") in (None, str(os.getpid()))
+    wanted = microseconds.isdigit() and ours and int(microseconds) > 0
+    while True:
+        if wanted:
+            notify("WATCHDOG=1")
+        await asyncio.sleep(int(microseconds) / 3e6 if wanted else 3600)
+
+
+def tell(what: str, message: str, fields: Mapping[str, str] | None = None, place: Path = _JOURNAL) -> None:
+    """Write a message with an id into the journal, if our log goes there; ``fields`` get ``XPUCACHED_`` before them."""
+    if "JOURNAL_STREAM" not in os.environ:
+        return
+    values = {
+        "MESSAGE": message,
+        "MESSAGE_ID": MESSAGES[what],
+        "PRIORITY": str(_PRIORITIES.get(what, 6)),
+        "SYSLOG_IDENTIFIER": "xpucached",
+        "XPUCACHED_EVENT": what,
+    }
+    values |= {f"XPUCACHED_{name.upper().replace('-', '_')}": value for name, value in (fields or {}).items()}
+    data = b"".join(_field(name, value[:_LONGEST]) for name, value in values.items())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+        try:
+            speaker.sendto(data, os.fspath(place))
+        except OSError as error:
+            log.info("%s (the journal takes no fields: %s)", message, error)
+
+
+def _field(name: str, value: str) -> bytes:
+    data = value.encode("utf-8", "replace")
+    if b"\n" not in data:
+        return name.encode("ascii") + b"=" + data + b"\n"
+    # A value of several lines would otherwise be read as further fields.
+    return name.encode("ascii") + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
