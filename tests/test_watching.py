@@ -146,6 +146,18 @@ def test_in_a_burst_nothing_is_lost(where: str, mode: WatchMode, request: pytest
         assert Due() not in ears.wakes
 
 
+def test_a_fifo_on_an_overlay_holds_nobody_up(overlay: Path) -> None:
+    rights()
+    (overlay / LEAF).mkdir(parents=True)
+    os.mkfifo(overlay / LEAF / "0.src")
+    with watching(overlay, opens=True) as (watcher, ears):
+        assert watcher.mode is WatchMode.CLASSIC
+        os.close(os.open(overlay / LEAF / "0.src", os.O_RDWR))
+        (overlay / LEAF / "1.src").write_bytes(b"")
+
+        ears.until(lambda: f"{LEAF}/1.src" in {one.path for one in ears.touches})
+
+
 def watched_as(root: Path) -> WatchMode:
     with watching(root) as (watcher, _):
         return watcher.mode

@@ -2,9 +2,10 @@
 
 The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.lookout``),
-and knows nothing else of this program.  It opens no file and follows no path: a daemon hands in its directory, open, on
-a socket; who the daemon is says the kernel; the directory must be that user's.  What goes back are names below it that
-look like those of a SYCL cache, and the numbers of processes.
+and knows nothing else of this program.  It opens no file and follows no path (where the kernel gives no names, it hands
+out the closed file itself, and we ask where that is): a daemon hands in its directory, open, on a socket; who the
+daemon is says the kernel; the directory must be that user's.  What goes back are names below it that look like those of
+a SYCL cache, and the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "opens": bool}`` with the directory, and
 ``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "opens": bool}``, ``{"refused": N, "why": text}``,
@@ -308,7 +309,13 @@ class Lookout:
 
     def _look(self, group: Group) -> None:
         for _ in range(_ROUNDS):
-            came = group.read()
+            try:
+                came = group.read()
+            except OSError as error:
+                # The one event whose file could not be opened is lost, and nobody knows which it was.
+                log.debug("an event could not be read: %s", error)
+                self._lose(group)
+                continue
             if not came:
                 break
             for one in came:
@@ -358,13 +365,13 @@ class Lookout:
             status = os.fstat(one.descriptor)
             roots = [root for client in self._clients for root in client.roots.values() if not root.names]
             parts = path.split("/")
-            for depth in range(2, _DEEPEST + 2):
-                below = "/".join(parts[-depth:])
-                if not _BELOW.fullmatch("/".join(parts[-depth:-1])):
-                    break
-                for root in roots:
-                    if _is(root.descriptor, below, status):
+            for root in roots:
+                # Most are as deep as can be.
+                for depth in range(_DEEPEST + 1, 1, -1):
+                    below = "/".join(parts[-depth:])
+                    if _BELOW.fullmatch("/".join(parts[-depth:-1])) and _is(root.descriptor, below, status):
                         self._note(root, below, one)
+                        break
         except OSError as error:
             log.debug("an event leads nowhere: %s", error)
         finally:

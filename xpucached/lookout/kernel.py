@@ -33,6 +33,8 @@ _EVENT: Final = struct.Struct("=IBBHQii")  # length, version, reserved, length o
 _INFO: Final = struct.Struct("=BBHQIi")  # type, padding, length, file system, bytes of the handle, its type
 _INFO_HEAD: Final = 4 + 8  # what stands before the handle
 _BUFFER: Final = 1 << 18
+_FILES: Final = 128
+"""Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -67,9 +69,10 @@ class Group:
         """Raise OSError where the kernel has no fanotify, or not for us."""
         flags = _CLOEXEC | _NONBLOCK | (_REPORT_DFID_NAME if names else 0)
         self.names = names
-        self._descriptor = _call(
-            "fanotify_init", ctypes.c_uint(flags), ctypes.c_uint(os.O_RDONLY | os.O_CLOEXEC | os.O_LARGEFILE)
-        )
+        self._room = _BUFFER if names else _FILES * _EVENT.size
+        # Files that come with events are opened by the kernel for us; a FIFO among them must not make it wait.
+        opened = os.O_RDONLY | os.O_CLOEXEC | os.O_LARGEFILE | os.O_NONBLOCK | os.O_NOATIME
+        self._descriptor = _call("fanotify_init", ctypes.c_uint(flags), ctypes.c_uint(opened))
 
     def fileno(self) -> int:
         """Give the descriptor, to wait for."""
@@ -106,9 +109,9 @@ class Group:
         )
 
     def read(self) -> list[Happening]:
-        """Give what came since; nothing if nothing did."""
+        """Give what came since; nothing if nothing did.  Raises OSError where a file could not be opened for us."""
         try:
-            data = os.read(self._descriptor, _BUFFER)
+            data = os.read(self._descriptor, self._room)
         except BlockingIOError:
             return []
         return happenings(data)

@@ -250,7 +250,9 @@ class Watcher:
         if self._stopped:
             return
         self._heard(touch)
-        if touch.act is not Act.READ:
+        # A binary alone is half an entry: its source follows.
+        half = touch.act is Act.WRITTEN and touch.path.endswith("/0.bin")
+        if touch.act is not Act.READ and not half:
             for root in self._stores.get(touch.store, ()):
                 self._post(StoreTouched(root))
 
