@@ -141,7 +141,7 @@ if [ "$1" = purge ]; then
     fi
     # What systemd and the daemon made.  The account stays, so that its number is nobody else's; homes are not touched.
     rm -rf /etc/xpucached /var/lib/xpucached /var/lib/xpucached-worker /var/cache/xpucached
-    rm -rf /run/xpucached /run/xpucached-worker /run/motd.d/60-xpucached
+    rm -rf /run/xpucached /run/xpucached-* /run/motd.d/60-xpucached
 fi
 exit 0
 """
