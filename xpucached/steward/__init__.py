@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, settings, systemd
+from xpucached import __version__, api, host, settings, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.domain import (
     Awake,
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-ASIDE: Final = "aside"
-"""The file beside its socket by which a worker says that its user runs a daemon himself."""
 
 _AT_ONCE: Final = 2
 """So many workers that nobody waits for do their first work at the same time."""
@@ -327,7 +324,7 @@ class Steward:
             fate = await self._hands.fate(uid)
         except Unavailable:
             fate = units.Fate(active=False, failed=True)
-        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(ASIDE))
+        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(sockets.ASIDE))
         if aside:
             self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
         elif fate.failed or not began:
