@@ -259,7 +259,8 @@ class Machine:
         self.put(REPOSITORY / "xpucached", f"{here}/xpucached")
         self.put(REPOSITORY / "migrations", f"{here}/xpucached/migrations")
         self.write(f"{here}/needs.pth", f"{_NEEDS}\n")
-        for name, module in (("xpucached", "daemon"), ("xpucachectl", "ctl")):
+        scripts = {"xpucached": "daemon", "xpucachectl": "ctl", "xpucached-watch": "lookout.__main__"}
+        for name, module in scripts.items():
             text = f"#!{place}/bin/python\nimport sys\nfrom xpucached.{module} import main\nsys.exit(main())\n"
             self.write(f"/usr/bin/{name}", text, 0o755)
         self.run(f"{place}/bin/python", "-m", "compileall", "-q", f"{here}/xpucached")

@@ -430,3 +430,23 @@ def test_systemd_accepts_the_units_where_they_are_installed(house: House) -> Non
     done = house.machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *instances, check=None)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- who watches ----------------------------------------------------------------------------------------------------
+
+
+def test_workers_hear_from_who_watches(house: House) -> None:
+    machine = house.machine
+    machine.run("systemctl", "start", "xpucached-watch")
+
+    def mode() -> str:
+        house.ctl("--of", "alice", "scan")
+        text = machine.run("xpucachectl", "--of", "alice", "status", "--json").stdout
+        return str(json.loads(text)["data"]["watching"]["mode"])
+
+    try:
+        machine.until(lambda: mode().startswith("fanotify"), "fanotify")
+        assert machine.show("xpucached-watch.service", "ActiveState") == "active"
+    finally:
+        machine.run("systemctl", "stop", "xpucached-watch")
+    machine.until(lambda: mode() == "inotify", "inotify again")

@@ -176,9 +176,19 @@ exit 69
 """
 
 
+_PROGRAMS: Final = {
+    "xpucached": "xpucached",
+    "xpucachectl": "xpucached.ctl",
+    "xpucached-watch": "xpucached.lookout",
+}
+
+
+_COMMAND: Final = re.compile(rb"^(Exec\w+=[-@:+!|]*)(xpucached|xpucachectl|xpucached-watch)(?=\s|$)", re.MULTILINE)
+
+
 def _launchers(tree: Path, pythons: Sequence[str]) -> None:
     newest_first = sorted(pythons, key=lambda version: [int(part) for part in version.split(".")], reverse=True)
-    for program, module in (("xpucached", "xpucached"), ("xpucachectl", "xpucached.ctl")):
+    for program, module in _PROGRAMS.items():
         path = tree / "usr/bin" / program
         path.parent.mkdir(parents=True, exist_ok=True)
         words = {"program": program, "module": module, "either": " or ".join(pythons)}
@@ -213,7 +223,7 @@ def _settle_one(tree: Path, docs: Path, name: str, content: bytes, zsh: str) -> 
         _write(tree / "etc/xpucached/xpucached.toml", content)
     elif folder in _PLACES and (folder not in {"", "user"} or file.endswith(_UNITS)):
         # Looked for by name, a program in /usr/local/bin would come first.
-        text = re.sub(rb"^(Exec\w+=[-@:+!|]*)(xpucache(?:d|ctl))(?=\s)", rb"\1/usr/bin/\2", content, flags=re.MULTILINE)
+        text = _COMMAND.sub(rb"\1/usr/bin/\2", content)
         _write(tree / _PLACES[folder].format(zsh=zsh) / file, text)
     else:
         _write(docs / "examples" / name.removeprefix("examples/"), content)

@@ -111,7 +111,7 @@ def spec(tree: Path, version: str) -> str:
         home=bundle.HOME,
         units=" ".join(bundle.startable(tree)),
         patterns=" ".join(f"'{one.replace('@.', '@*.')}'" for one in bundle.templates(tree)),
-        sysusers="xpucached.conf",
+        sysusers="xpucached.conf xpucached-watch.conf",
         tmpfiles="xpucached.conf",
         folders=FOLDERS,
         poke=POKE,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
-_PROGRAMS: Final = ("xpucached", "xpucachectl")
+_PROGRAMS: Final = ("xpucached", "xpucachectl", "xpucached-watch")
 _COMMAND: Final = re.compile(rf"^(Exec\w+=[-@:+!|]*)(?:/usr/bin/)?({'|'.join(_PROGRAMS)})(?=\s|$)", re.MULTILINE)
 _LONGEST: Final = 1 << 20
 _PACKAGED: Final = "/usr/lib/systemd/system/xpucached.service"
