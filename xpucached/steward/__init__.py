@@ -59,7 +59,7 @@ _THREADS: Final = 64
 _BUSY: Final = 900.0
 """Seconds after which the next one may begin although this one has not finished."""
 
-_ANSWER: Final = 30.0
+_ANSWER: Final = 50.0
 """Seconds that a worker has to answer once it was started."""
 
 _BEAT: Final = 1.0
