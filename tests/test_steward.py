@@ -18,7 +18,7 @@ import pytest
 
 from tests import doors
 from tests.test_docs import codes, page, rows, section
-from xpucached import api, daemon, host, settings, steward, systemd
+from xpucached import api, daemon, host, settings, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.api.client import Client
 from xpucached.domain import Awake, HostStatus, JobId, ModelName, UserStatus, Verdict, WorkerState
@@ -217,7 +217,7 @@ def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, sh
 
 
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:
-    (short_dir / steward.ASIDE).touch()
+    (short_dir / sockets.ASIDE).touch()
     one = make(tmp_path, Hands(), short_dir / "nobody")
 
     async def work() -> None:

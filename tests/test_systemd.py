@@ -384,11 +384,14 @@ def test_the_configuration_is_read_again(house: House) -> None:
     text = machine.read("/etc/xpucached/xpucached.toml")
     machine.run("useradd", "frank")
     machine.run("systemctl", "reload", "xpucached")
-    machine.until(lambda: "frank" in house.users(), "frank")
+    machine.until(lambda: house.users().get("frank", {}).get("state") == "awake", "frank")
+    unit = f"xpucached-worker@{house.users()['frank']['uid']}.service"
+    assert machine.show(unit, "ActiveState") == "active"
     machine.write("/etc/xpucached/xpucached.toml", text.replace('"eve"', '"eve", "frank"'))
     machine.run("systemctl", "reload", "xpucached")
 
     machine.until(lambda: "frank" not in house.users(), "frank to go")
+    machine.until(lambda: machine.show(unit, "ActiveState") == "inactive", "his worker to go")
 
 
 def test_a_hook_never_fails(house: House) -> None:

@@ -24,7 +24,7 @@ from typing import Final
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from xpucached import __version__, api, host, server, settings, steward, stewardship, systemd
+from xpucached import __version__, api, host, server, settings, sockets, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
@@ -318,7 +318,7 @@ def load(options: argparse.Namespace) -> settings.Settings:
 
 def step_aside(config: settings.Settings) -> None:
     """See that our user runs no daemon himself.  Raises `RunningError` if one answers, and leaves word of it."""
-    word = config.socket.with_name(steward.ASIDE)
+    word = config.socket.with_name(sockets.ASIDE)
     path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as other:
@@ -441,6 +441,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.user:
             asyncio.run(serve(options, config))
         else:
+            from xpucached import stewardship  # noqa: PLC0415 - users' daemons need none of it
+
             with alone(config.state):
                 asyncio.run(stewardship.serve(config, lambda: load(options)))
     except XpucachedError as error:

@@ -16,6 +16,10 @@ ADMIN = "/run/xpucached/admin.sock"
 """Where it answers administrators: its mode says who they are."""
 
 
+ASIDE = "aside"
+"""The file beside a worker's socket by which it says that its user runs a daemon himself."""
+
+
 def worker_path(uid: int) -> str:
     """Tell where a user's worker answers."""
     return f"/run/xpucached-worker/{uid}/xpucached.sock"

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, settings, systemd
+from xpucached import __version__, api, host, settings, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.domain import (
     Awake,
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-ASIDE: Final = "aside"
-"""The file beside its socket by which a worker says that its user runs a daemon himself."""
 
 _AT_ONCE: Final = 2
 """So many workers that nobody waits for do their first work at the same time."""
@@ -111,6 +108,7 @@ class Steward:
         self._problems: tuple[Problem, ...] = ()
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
+        self._unwanted: set[int] = set()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._places: dict[int, asyncio.Semaphore] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
@@ -129,6 +127,7 @@ class Steward:
             self._owe(lambda one: one.state in {WorkerState.AWAKE, WorkerState.STARTING})
         await self._compare()
         while True:
+            await self._dismiss()
             # Whoever is new here has yet to be asked.
             self._owe(lambda one: one.seen is None)
             self._wake_owed()
@@ -197,7 +196,8 @@ class Steward:
             ),
         )
         for uid in set(self._said) - set(self._people):
-            del self._said[uid]
+            if self._said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
+                self._unwanted.add(uid)
             self._owed.pop(uid, None)
         for uid, name in self._people.items():
             self._said[uid] = replace(self._said.get(uid, UserStatus(name, uid)), user=name)
@@ -213,6 +213,18 @@ class Steward:
             systemd.tell("driver-changed", "the driver's files changed: whom it concerns is woken", {"stamp": found})
             log.info("the driver's files changed: %s to %s", before, found)
             self._owe(lambda one: one.matters)
+
+    async def _dismiss(self) -> None:
+        """Stop the workers of users who are not looked after any more."""
+        while self._unwanted:
+            uid = self._unwanted.pop()
+            task = self._following.pop(uid, None)
+            if task is not None:
+                task.cancel()
+            try:
+                await self._hands.stop(uid)
+            except Unavailable as error:
+                log.warning("a worker cannot be stopped: uid %d: %s", uid, error.message)
 
     def _owe(self, whom: Callable[[UserStatus], bool]) -> None:
         self._owed |= dict.fromkeys(uid for uid, one in self._said.items() if whom(one))
@@ -312,7 +324,7 @@ class Steward:
             fate = await self._hands.fate(uid)
         except Unavailable:
             fate = units.Fate(active=False, failed=True)
-        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(ASIDE))
+        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(sockets.ASIDE))
         if aside:
             self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
         elif fate.failed or not began:
