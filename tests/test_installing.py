@@ -242,7 +242,7 @@ def machine(debian: Path) -> Iterator[hosts.Machine]:
     with hosts.boot(debian, hosts.needs()) as one:
         one.install_project()
         # As pip leaves it: the commands are in the environment, and the distribution knows nothing.
-        for name in ("xpucached", "xpucachectl"):
+        for name in ("xpucached", "xpucachectl", "xpucached-watch"):
             one.run("mv", f"/usr/bin/{name}", f"/opt/xpucached/bin/{name}")
         here = one.out("sh", "-c", "echo /opt/xpucached/lib/python3*/site-packages/xpucached")
         one.put(REPOSITORY / "systemd", f"{here}/units")
