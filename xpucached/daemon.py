@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import fcntl
+import gc
 import hashlib
 import logging
 import os
@@ -211,6 +213,7 @@ class Daemon:
                 self._service.take_watch(self._watcher.reason)
             try:
                 again = await self._service.reconcile(wakes)
+                await asyncio.to_thread(trim)
                 if again is not None:
                     self._loop.call_later(again, self._take, Due())
                 await self._watch()
@@ -289,6 +292,13 @@ class Daemon:
         self._take(ModelsTouched())
         self._take(DriverTouched())
         notify("READY=1")
+
+
+def trim() -> None:
+    """Give memory back that a scan needed: the C library keeps what was freed, and we rest for an hour."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None)["malloc_trim"](0)
 
 
 def load(options: argparse.Namespace) -> settings.Settings:
