@@ -323,7 +323,7 @@ def machine() -> str:
     words = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
     return (
-        f"{os.cpu_count()} cores, {gigabytes:.0f} GB, {kind}, Linux {platform.release()}, Python "
+        f"{os.cpu_count()} cores, {gigabytes:.0f} GB, {kind}, Linux {platform.release().partition('-')[0]}, Python "
         f"{platform.python_version()}; commit {commit}, {datetime.now(UTC):%Y-%m-%d}"
     )
 

@@ -294,6 +294,15 @@ class Daemon:
         notify("READY=1")
 
 
+_ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
+
+
+def share_memory() -> None:
+    """Let all threads take their memory from one place: each scan has another thread, and each would keep its own."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None)["mallopt"](_ARENA_MAX, 1)
+
+
 def trim() -> None:
     """Give memory back that a scan needed: the C library keeps what was freed, and we rest for an hour."""
     gc.collect()
@@ -382,6 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"the configuration is in order; {len(found)} model files")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
         _log_to(config.log_level)
+        share_memory()
         asyncio.run(serve(options, config))
     except XpucachedError as error:
         print(f"xpucached: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
