@@ -53,13 +53,20 @@ def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
     function = _syscall()
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
-    how = _How(flags, 0, resolve)
-    arguments = (ctypes.c_long(_OPENAT2), ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(name)))
-    descriptor = int(function(*arguments, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+    descriptor = int(function(_OPENAT2, directory, os.fsencode(name), _how(flags, resolve), _HOW_SIZE))
     if descriptor < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), name)
     return descriptor
+
+
+_HOW_SIZE: Final = ctypes.sizeof(_How)
+
+
+@cache
+def _how(flags: int, resolve: int) -> _How:
+    # Made once: a scan calls this for every directory and file, and the kernel only reads it.
+    return _How(flags, 0, resolve)
 
 
 @cache
@@ -69,6 +76,7 @@ def _syscall() -> ctypes._NamedFuncPointer | None:
     except (OSError, AttributeError):
         return None
     function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_How), ctypes.c_size_t)
     return function
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
@@ -73,11 +74,13 @@ def _spirv_kernels(data: bytes) -> Iterator[bytes]:
     """Walk each module up to its first function: entry points come before."""
     left = _INSTRUCTIONS
     module = _next_module(data, 0)
+    # One view of all words, because thousands of instructions may stand before the first function.
+    words = memoryview(data)[: len(data) & ~3].cast("I") if sys.byteorder == "little" else None
     while module is not None and left > 0:
         at = module + 20
         while at + 4 <= len(data) and left > 0:
             left -= 1
-            (word,) = struct.unpack_from("<I", data, at)
+            word: int = struct.unpack_from("<I", data, at)[0] if words is None else words[at >> 2]
             length, opcode = word >> 16, word & 0xFFFF
             if length == 0 or opcode == _LAST_BEFORE_BODIES or word == _SPIRV_WORD:
                 break

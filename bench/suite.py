@@ -1,0 +1,384 @@
+"""How fast we are at 10,000, 100,000 and a million entries, beside what others take for the same files.
+
+Usage: ``python bench/suite.py [--sizes N,N…] [--rounds N] [--parts …] [--place FOLDER] [--write]``
+
+Every measurement of one size runs in turns with the others, on the same files, so that what else the machine does hits
+all alike: look at the ratios.  The stores stay in the folder (``.bench``) and are used again.  With ``--write`` the
+tables and drawings go into ``docs/performance.md`` and ``docs/performance-*.svg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from bench import drawing, stores  # noqa: E402 - found beside us
+from tests.daemons import Daemon  # noqa: E402 - as above
+from xpucached import host, planning  # noqa: E402 - as above
+from xpucached.catalog import Catalog  # noqa: E402 - as above
+from xpucached.domain import EvictReason, FoundStore, Host, Note, Policy, Store, StoreOrigin  # noqa: E402 - as above
+from xpucached.kinds import sycl  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xpucached.domain import EvictionPlan
+
+Times = dict[str, list[float]]
+
+FIND: Final = "find -printf"
+DELETE: Final = "find -delete"
+HEADER: Final = 256
+COPIED: Final = 10_000
+"""Larger stores are not copied for each tool that removes: deleting 300,000 files takes minutes, whoever does it."""
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Give the seconds that something takes, with nothing left to be written before."""
+    os.sync()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def command(words: list[str], **variables: str) -> Callable[[], object]:
+    """Give a run of another tool."""
+    return lambda: subprocess.run(words, env={**os.environ, **variables}, check=True, capture_output=True)
+
+
+def turns(works: dict[str, Callable[[], object]], rounds: int) -> Times:
+    """Measure all of them so many times, in turns."""
+    times: Times = {name: [] for name in works}
+    for number in range(rounds):
+        for name, work in works.items():
+            times[name].append(timed(work))
+            print(f"  round {number + 1}: {name}: {times[name][-1]:.2f} s", flush=True)
+    return times
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def walk(root: Path, *, headers: bool) -> int:
+    """Do what any Python program must: list every directory, look at every file, perhaps read its head."""
+    seen = 0
+    stack = [os.fspath(root)]
+    while stack:
+        with os.scandir(stack.pop()) as found:
+            for one in found:
+                if one.is_dir(follow_symlinks=False):
+                    stack.append(one.path)
+                    continue
+                seen += one.stat(follow_symlinks=False).st_size
+                if headers and one.name.endswith(".src"):
+                    descriptor = os.open(one.path, os.O_RDONLY | os.O_NOATIME)
+                    os.read(descriptor, HEADER)
+                    os.close(descriptor)
+    return seen
+
+
+def looking(root: Path, state: Path, entries: int, rounds: int) -> Times:
+    """Measure first looks and looks at what has not changed."""
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, "bench")
+    now = datetime.now(UTC)
+    kept = Catalog.open(state / "kept.sqlite")
+    kept.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+
+    def index() -> None:
+        path = state / "first.sqlite"
+        path.unlink(missing_ok=True)
+        catalog = Catalog.open(path)
+        catalog.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+        catalog.close()
+
+    def again() -> None:
+        delta = kept.record_scan(sycl.scan(found, now, kept.stamps(found.store), None), host.architecture)
+        assert (delta.added, delta.changed, delta.entries) == (0, 0, entries), delta
+
+    rows = [(number, f"{number}/1/2/3/0", "stamp", 23_000, 45_056, number, None, 1) for number in range(entries)]
+
+    def insert() -> None:
+        path = state / "raw.sqlite"
+        path.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as raw:
+            raw.execute("PRAGMA journal_mode = WAL")
+            raw.execute("CREATE TABLE e (a INTEGER PRIMARY KEY, b TEXT UNIQUE, c, d, e, f, g, h)")
+            raw.executemany("INSERT INTO e VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            raw.commit()
+
+    works: dict[str, Callable[[], object]] = {
+        FIND: command(["find", os.fspath(root), "-printf", "%p %s %T@ %b\n"]),
+        "du -s": command(["du", "-s", os.fspath(root)]),
+        "os.scandir": lambda: walk(root, headers=False),
+        "os.scandir and headers": lambda: walk(root, headers=True),
+        "sqlite3, raw insert": insert,
+        "xpucached, first look": lambda: sycl.scan(found, now, {}, None),
+        "xpucached, first index": index,
+        "xpucached, look again": again,
+    }
+    if shutil.which("ccache"):
+        other = stores.ccache(root.with_name(f"ccache-{entries}"), entries)
+        works["ccache --cleanup"] = command(["ccache", "--cleanup"], CCACHE_DIR=os.fspath(other))
+    works[FIND]()
+    times = turns(works, rounds)
+    kept.close()
+    return times
+
+
+# -- deciding and evicting --------------------------------------------------------------------------------------------
+
+
+def deciding(state: Path, rounds: int) -> Times:
+    """Measure plans, with the reading of the catalog."""
+    catalog = Catalog.open(state / "kept.sqlite")
+    now = datetime.now(UTC) + timedelta(minutes=1)
+    on = Host(now, "", "", "")
+    total = catalog.summary().allocated
+
+    def plan(policy: Policy) -> EvictionPlan:
+        return decided(catalog, on, policy, now)
+
+    times = turns(
+        {
+            "plan: nothing unused": lambda: plan(Policy()),
+            "plan: 1 % over a budget": lambda: plan(Policy(max_unused=None, max_bytes=int(total * 0.99))),
+            "plan: 10 % over a budget": lambda: plan(Policy(max_unused=None, max_bytes=int(total * 0.9))),
+        },
+        rounds,
+    )
+    catalog.close()
+    return times
+
+
+def decided(catalog: Catalog, on: Host, policy: Policy, now: datetime) -> EvictionPlan:
+    """Decide as the daemon does."""
+    presence = catalog.presence()
+    sieve = planning.sift(catalog.holdings(), on, presence, {}, policy, now)
+    some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+    return planning.plan_eviction(some, on, presence, frozenset(), {}, policy, now, others=others, rate=rate)
+
+
+def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
+    """Measure how every tool removes what is older than 30 days: half of the store."""
+    times: Times = {}
+
+    def measure(name: str, prepared: Path, work: Callable[[], object], left: int) -> None:
+        times.setdefault(name, []).append(timed(work))
+        assert abs(stores.count(prepared) - left) <= left // 100, (name, stores.count(prepared), left)
+        print(f"  {name}: {times[name][-1]:.2f} s", flush=True)
+        shutil.rmtree(prepared)
+
+    half = 3 * entries // 2
+    for _ in range(rounds):
+        copied = stores.copy(root, place / "copy")
+        old = ["find", os.fspath(copied), "-type", "f", "-mtime", "+30", "-delete"]
+        empty = ["find", os.fspath(copied), "-mindepth", "1", "-type", "d", "-empty", "-delete"]
+        measure(DELETE, copied, lambda old=old, empty=empty: (command(old)(), command(empty)()), half)  # type: ignore[misc]
+        if shutil.which("systemd-tmpfiles"):
+            copied = stores.copy(root, place / "copy")
+            rules = place / "rules.conf"
+            rules.write_text(f"e {copied} - - - m:30d\n")
+            measure("systemd-tmpfiles", copied, command(["systemd-tmpfiles", "--clean", os.fspath(rules)]), half)
+        if shutil.which("ccache"):
+            other = stores.ccache(place / "ccache", entries)
+            words = ["ccache", "--evict-older-than", "30d"]
+            measure("ccache --evict-older-than", other, command(words, CCACHE_DIR=os.fspath(other)), half)
+        for name, trashing in (("xpucached, for good", False), ("xpucached, into the trash", True)):
+            copied = stores.copy(root, place / "copy")
+            found = FoundStore(Store(sycl.NAME, copied), StoreOrigin.CONFIGURED, "bench")
+            now = datetime.now(UTC)
+            (place / "evict.sqlite").unlink(missing_ok=True)
+            catalog = Catalog.open(place / "evict.sqlite")
+            catalog.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+            plan = decided(catalog, Host(now, "", "", ""), Policy(max_unused=30 * stores.DAY, grace=0.0), now)
+            catalog.close()
+            victims = [one.entry.entry for one in plan.evict]
+            notes = {one.id: Note(now, EvictReason.UNUSED, "unused") for one in victims} if trashing else {}
+            measure(name, copied, lambda victims=victims, notes=notes: sycl.remove(victims, notes), half)  # type: ignore[misc]
+    return times
+
+
+# -- the daemon -------------------------------------------------------------------------------------------------------
+
+
+def memory(pid: int) -> float:
+    """Give what a process holds in memory, in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) / 1000
+
+
+def ticks(pid: int) -> int:
+    """Give the processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def answer(path: Path, target: str) -> bytes:
+    """Ask a daemon, and give what it says."""
+    with contextlib.closing(http.client.HTTPConnection("localhost")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(os.fspath(path))
+        connection.request("GET", target)
+        reply = connection.getresponse()
+        text = reply.read()
+        if reply.status != 200:  # noqa: PLR2004 - all is well
+            raise RuntimeError(text.decode())
+        return text
+
+
+@contextlib.contextmanager
+def running(root: Path, place: Path) -> Iterator[Daemon]:
+    """Let a daemon look after a store."""
+    home = place / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    daemon = Daemon(home, Path(tempfile.mkdtemp(prefix="xb")), {"HOME": os.fspath(home), "XDG_CONFIG_HOME": "",
+                    "XDG_STATE_HOME": "", "XDG_CACHE_HOME": ""})  # fmt: skip
+    daemon.configure(f'[stores]\npaths = ["{root}"]\n[schedule]\nevict = false\n')
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None:
+            daemon.process.terminate()
+            daemon.process.wait(120)
+        shutil.rmtree(daemon.run)
+
+
+def living(root: Path, place: Path, entries: int) -> dict[str, float]:
+    """Measure a daemon: its start, its memory, its answers."""
+    facts: dict[str, float] = {}
+    with running(root, place) as daemon:
+        began = time.perf_counter()
+        daemon.start(ready=False)
+        assert daemon.process is not None
+        pid = daemon.process.pid
+        while True:
+            status = daemon.ask("status")
+            if status:
+                facts.setdefault("first answer, s", time.perf_counter() - began)
+            if status.get("entries") == entries and status.get("verdict") != "starting":
+                break
+            time.sleep(0.2)
+        facts["all indexed, s"] = time.perf_counter() - began
+        facts["memory after the first scan, MB"] = memory(pid)
+        for number in (1, 2, 3):
+            daemon.ctl("scan", "--wait", check=None)
+            facts[f"memory after scan {number}, MB"] = memory(pid)
+        for name, path in (
+            ("status", "/v1/status"),
+            ("ls, first page", "/v1/entries?limit=50"),
+            ("ls by driver, first page", "/v1/entries?limit=50&driver=25.9.33578"),
+            ("ls by state, first page", "/v1/entries?limit=50&state=flawed"),
+            ("ls by kernel, first page", "/v1/entries?limit=50&kernel=00042"),
+        ):
+            asked = [
+                timed(lambda path=path: answer(daemon.run / "xpucached" / "xpucached.sock", path)) for _ in range(9)
+            ]  # type: ignore[misc]
+            facts[f"{name}, ms"] = statistics.median(asked) * 1000
+        time.sleep(5)
+        before = ticks(pid)
+        time.sleep(20)
+        facts["idle processor, %"] = (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
+        plain, whole = [], []
+        for _ in range(15):
+            plain.append(timed(command([sys.executable, "-c", "pass"])))
+            whole.append(timed(lambda: daemon.ctl("status")))
+        facts["xpucachectl status / python -c pass"] = statistics.median(whole) / statistics.median(plain)
+        daemon.process.terminate()
+        daemon.process.wait(120)
+        began = time.perf_counter()
+        daemon.start(ready=False)
+        while daemon.ask("status").get("entries") != entries:
+            time.sleep(0.02)
+        facts["status after a restart, s"] = time.perf_counter() - began
+        facts["memory after a restart, MB"] = memory(daemon.process.pid)
+    return facts
+
+
+# -- all together -----------------------------------------------------------------------------------------------------
+
+
+def machine() -> str:
+    """Say where and how busy."""
+    gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    kind = subprocess.run(["stat", "-f", "-c", "%T", "."], capture_output=True, text=True, check=False).stdout.strip()
+    words = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    return (
+        f"{os.cpu_count()} cores, {gigabytes:.0f} GB, {kind}, Linux {platform.release().partition('-')[0]}, Python "
+        f"{platform.python_version()}; commit {commit}, {datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+def measured(
+    entries: int, place: Path, rounds: int, parts: str, before: dict[str, object]
+) -> Iterator[dict[str, object]]:
+    """Measure at one size; give what is known after each part, with what was measured of the others before."""
+    print(f"{entries} entries", flush=True)
+    root = stores.store(place / f"sycl-{entries}", entries)
+    state = place / f"state-{entries}"
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir()
+    load = os.getloadavg()[0]
+    times = dict(before.get("times") or {})  # type: ignore[call-overload]
+    facts = dict(before.get("facts") or {})  # type: ignore[call-overload]
+    for part in parts.split(","):
+        if part == "looking":
+            times |= looking(root, state, entries, rounds) | deciding(state, rounds)
+        elif part == "evicting" and entries <= COPIED:
+            times |= evicting(root, state, entries, max(1, rounds // 2))
+        elif part == "living":
+            facts = living(root, state, entries)
+            print(json.dumps(facts, indent=1), flush=True)
+        yield {"times": times, "facts": facts, "load": [load, os.getloadavg()[0]], "machine": machine()}
+    shutil.rmtree(state)
+
+
+def main() -> int:
+    """Measure, print, and perhaps write."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--sizes", default="10000,100000", help="entries, with commas (10000,100000)")
+    options.add_argument("--parts", default="looking,evicting,living", help="some of these, others as they were")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--place", type=Path, default=REPOSITORY / ".bench")
+    options.add_argument("--write", action="store_true", help="into docs/performance.md")
+    given = options.parse_args()
+    given.place.mkdir(parents=True, exist_ok=True)
+    kept = given.place / "results.json"
+    results: dict[str, dict[str, object]] = json.loads(kept.read_text()) if kept.exists() else {}
+    for text in given.sizes.split(","):
+        entries = int(text)
+        rounds = max(1, given.rounds if entries < stores.LARGE else given.rounds // 3)
+        for result in measured(entries, given.place, rounds, given.parts, results.get(text, {})):
+            results[text] = result
+            kept.write_text(json.dumps(results))
+    tables, pictures = drawing.report(results)
+    print(tables)
+    if given.write:
+        page = REPOSITORY / "docs" / "performance.md"
+        page.write_text(drawing.between(page.read_text(), tables))
+        for name, picture in pictures.items():
+            (page.parent / name).write_text(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
