@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from tests.daemons import Daemon, daemon
+from xpucached.kinds.sycl import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -519,27 +520,35 @@ def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStor
     host.configure(host.config.read_text() + "evict = false\n")
     chance = random.Random(7)  # noqa: S311 - a test's own luck, the same each time
     keep = {sycl_store.add(f"_ZTS5keep{number}").leaf for number in range(5)}
+    trash = sycl_store.root / layout.TRASH
     for round_ in range(6):
         for number in range(300):
             slot = sycl_store.add(f"_ZTS9go{round_:03d}{number:04d}", driver=OLD, age=9e5)
             for path in (slot.bin, slot.src):
                 os.utime(path, (time.time() - 9e5, time.time() - 9e5))
         host.start()
+        kept = len(list(trash.glob("*")))
         client = subprocess.Popen(
             [sys.executable, "-m", "xpucached.ctl", "--user", "evict"],
             env=host.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(chance.uniform(0.1, 0.6))
+        while client.poll() is None and len(list(trash.glob("*"))) == kept:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.2))
         assert host.end(signal.SIGKILL) == -signal.SIGKILL
         client.wait(30)
         host.start()
         assert list(sycl_store.root.rglob("*.lock")) == []
-        truth = {str(path.relative_to(sycl_store.root).with_suffix("")) for path in sycl_store.root.rglob("*.bin")}
+        there = [path.relative_to(sycl_store.root) for path in sycl_store.root.rglob("*.bin")]
+        truth = {str(path.with_suffix("")) for path in there if path.parts[0] != layout.TRASH}
         assert {row["key"] for row in host.rows("ls")} == truth
         assert all(row["state"] == "ok" for row in host.rows("ls"))
         assert all((leaf / "0.bin").exists() for leaf in keep)
+        # However far it came: what is not in its place is in the trash, whole.
+        assert len(there) == len(keep) + 300 * (round_ + 1)
+        assert sum(bool(row["whole"]) for row in host.rows("trash", "list")) == len(there) - len(truth)
         assert host.end() == 0
 
 
