@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 @dataclass(slots=True)

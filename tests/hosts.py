@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
-PATIENCE: Final = 60.0
+PATIENCE: Final = 150.0
 
 RUNNING: Final[set[int]] = set()
 """The processes on which machines hang; what is below them is a machine's, and ends with it."""

@@ -325,7 +325,7 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_model_that_crashes_with_the_cache_on_is_told_from_one_that_is_broken(
     home: Path, short_dir: Path, runtime: Callable[[str], Runtime]
 ) -> None:

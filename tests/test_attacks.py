@@ -492,7 +492,7 @@ with daemon(disk, run) as one:
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

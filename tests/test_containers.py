@@ -100,7 +100,7 @@ def look(store: Path) -> Scan:
 
 @needs_root
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_containers_of_one_user_share_his_store(
     place: Path, program: tuple[Runtime, Path, str], tmp_path: Path
 ) -> None:
@@ -119,7 +119,7 @@ def test_containers_of_one_user_share_his_store(
 
 @needs_root
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_store_that_came_with_an_image_is_used_and_never_written(
     place: Path, program: tuple[Runtime, Path, str]
 ) -> None:
@@ -188,3 +188,18 @@ def test_a_catalog_on_a_network_file_system_is_refused(
         # As the hint says.
         environ["XPUCACHED_PATHS_STATE"] = str(tmp_path / "state")
     assert settings.load(None, user=user, environ=environ).state.is_relative_to(tmp_path if user else "/var/lib")
+
+
+@pytest.mark.parametrize("how", ["another's", "open to all"])
+def test_a_directory_for_the_catalog_that_is_not_ours_alone_is_refused(tmp_path: Path, how: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    if how == "open to all":
+        state.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(state, NOBODY, NOBODY)
+    else:
+        pytest.skip("only root can give a directory away")
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_STATE": str(state)}
+    with pytest.raises(SettingsError, match="is not ours alone"):
+        settings.load(None, user=True, environ=environ)

@@ -19,8 +19,8 @@ import pytest
 from tests.doors import NASTY, Running, make_entry, running
 from xpucached import __version__, api, ctl
 from xpucached.api import Right
-from xpucached.ctl import quick
-from xpucached.domain import Exercise, JobState, Kernel, Loader, Outcome, Verdict
+from xpucached.ctl import quick, waiting
+from xpucached.domain import Exercise, Job, JobState, Kernel, Loader, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -533,6 +533,32 @@ def test_who_stops_waiting_leaves_the_job_running(served: Running) -> None:
     assert "xpucachectl jobs --cancel 1" in err
     assert "Traceback" not in err
     assert served.service.begun["1"].state is JobState.RUNNING
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_loses_is_heard_all_the_same(
+    served: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Dying:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    # Whoever runs the tests in the background of a script lets them ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    served.service.hold = True
+    show = waiting._Lines.show
+
+    def lose(lines: waiting._Lines, job: Job) -> None:
+        show(lines, job)
+        # Raised in a place from which Python lets nothing out.
+        Dying()
+
+    monkeypatch.setattr(waiting._Lines, "show", lose)
+    try:
+        assert run(capsys, "scan")[0] == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("terminal")

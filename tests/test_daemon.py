@@ -269,7 +269,7 @@ def warm(host: Daemon, name: str) -> dict[str, object]:
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_driver_upgrade_is_noticed_warmed_and_tidied(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -309,7 +309,7 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_driver_that_the_daemons_own_variables_name_is_watched(
     home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
@@ -330,7 +330,7 @@ def test_driver_that_the_daemons_own_variables_name_is_watched(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.3", "rt2026.2"])
 def test_every_runtimes_trace_is_understood(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, name: str
@@ -346,7 +346,7 @@ def test_every_runtimes_trace_is_understood(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -362,7 +362,7 @@ def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_driver_that_is_away_for_a_moment_is_no_change(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -384,7 +384,7 @@ def test_driver_that_is_away_for_a_moment_is_no_change(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_going_back_to_the_old_driver_needs_nothing(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -405,7 +405,7 @@ def test_going_back_to_the_old_driver_needs_nothing(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.3", "rt2026.2"])
 def test_caches_of_every_runtime_are_shown_and_left_alone(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, name: str
@@ -451,7 +451,7 @@ def everything(root: Path) -> dict[str, tuple[int, int, int, int, bytes]]:
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_programs_do_not_feel_scans_and_evictions(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, sycl_store: SyclStore
 ) -> None:
@@ -514,7 +514,7 @@ def test_programs_do_not_feel_scans_and_evictions(
     assert {row["key"] for row in host.rows("ls")} == truth
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStore) -> None:
     with_store(host, sycl_store, "[policy]\ngrace = '0s'\nmax_unused = '1d'\n")
     host.configure(host.config.read_text() + "evict = false\n")

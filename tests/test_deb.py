@@ -189,7 +189,7 @@ def there(machine: hosts.Machine) -> set[str]:
     return {path for path in listed if not WANDERS.search(path)}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> None:
     root = debian_tool.root(DEBIAN, suite)

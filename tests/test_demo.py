@@ -18,7 +18,7 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_demo_shows_what_it_says(
     runtimes: Path, runtime: Callable[[str], Runtime], tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ def compiled(cache: Path) -> set[str]:
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", SHAPES)
 def test_what_is_rebuilt_for_a_gpu_is_what_its_runtime_makes(
     device: str, gpu: SimulatedGpu, replayer: Daemon, tmp_path: Path
@@ -82,7 +82,7 @@ def test_what_is_rebuilt_for_a_gpu_is_what_its_runtime_makes(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_one_gpus_entries_serve_another_and_say_so(gpu: SimulatedGpu, replayer: Daemon, tmp_path: Path) -> None:
     here, truth = tmp_path / "here", tmp_path / "truth"
     gpu.run("acm-g10", SHAPES["acm-g10"], here, tmp_path / "neo")
@@ -102,7 +102,7 @@ def test_one_gpus_entries_serve_another_and_say_so(gpu: SimulatedGpu, replayer: 
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_card_by_its_number_has_the_name_that_programs_meet(
     gpu: SimulatedGpu, replayer: Daemon, tmp_path: Path
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_card_by_its_number_has_the_name_that_programs_meet(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_not_installed_yet_is_ready_when_it_is(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -190,7 +190,7 @@ int urDeviceGetInfo(void *device, int what, size_t room, char *value, size_t *si
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_replay_stops_where_the_runtime_names_the_device_otherwise(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:

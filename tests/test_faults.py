@@ -187,7 +187,7 @@ def test_what_cannot_be_written_has_a_name(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("number", "code"),
     [(errno.ENOSPC, "store-full"), (errno.EDQUOT, "store-full"), (errno.EIO, "store-failing")],
@@ -277,7 +277,7 @@ with daemon(home, run) as one:
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_disk_that_is_full_or_read_only_is_named(tmp_path: Path, short_dir: Path, home: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

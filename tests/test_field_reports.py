@@ -173,7 +173,7 @@ def test_a_model_that_answers_with_nothing_has_no_time_per_token(torch: Torch, t
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_every_precision_has_its_own_outcome_and_times(host: Daemon, torch: Torch, tmp_path: Path) -> None:
     models = tmp_path / "models.d"
     exercise = example("precisions", models).workload.exercise
@@ -204,7 +204,7 @@ def test_every_precision_has_its_own_outcome_and_times(host: Daemon, torch: Torc
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file(host: Daemon, torch: Torch) -> None:
     host.configure("[schedule]\nprewarm = false\nsettle = '0.2s'\n")
     host.start()

@@ -256,7 +256,7 @@ def test_without_rights_it_says_what_to_do(machine: hosts.Machine) -> None:
     assert "xpucachectl setup --user" in done.stderr
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_what_is_set_up_runs_and_goes_again(machine: hosts.Machine) -> None:
     before = set(machine.out("find", "/etc", "/usr", "-not", "-name", "*.pyc", "-not", "-type", "d").splitlines())
     client = "/opt/xpucached/bin/xpucachectl"

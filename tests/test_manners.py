@@ -397,7 +397,7 @@ def test_the_nice_level_is_that_of_the_effort(tmp_path: Path) -> None:
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_outside_its_window_only_what_is_asked_for_is_run(
     home: Path, short_dir: Path, runtime: Callable[[str], Runtime]
 ) -> None:

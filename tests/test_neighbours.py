@@ -289,7 +289,7 @@ def test_lengths_of_two_to_the_sixty_second(host: Daemon, sycl_store: SyclStore)
     assert {row["state"] for row in host.rows("ls")} <= {"ok"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_hundred_thousand_slots_in_one_leaf(host: Daemon, sycl_store: SyclStore) -> None:
     """A program that stores anew at every start makes them in a year.  Status answers while they are looked at."""
     made = sycl_store.add("_ZTS1a", age=7200, access_time=False)

@@ -97,7 +97,7 @@ def start(one: Daemon, program: str) -> None:
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_prewarm_as_another_user_touches_nothing_outside_that_users_rights(
     theirs: Daemon, short_dir: Path, runtime: Callable[[str], Runtime]
 ) -> None:

@@ -340,7 +340,7 @@ def checksum_and_trace(real: Runtime, driver: Runtime, workload: Path, root: Pat
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_driver_change_is_replayed_and_proven(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -365,7 +365,7 @@ def test_a_driver_change_is_replayed_and_proven(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_away_finds_no_entry_guilty(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -396,7 +396,7 @@ def test_a_driver_that_is_away_finds_no_entry_guilty(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_seven_drivers_in_one_store_in_any_direction(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -420,7 +420,7 @@ def test_seven_drivers_in_one_store_in_any_direction(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -447,7 +447,7 @@ def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
@@ -498,7 +498,7 @@ def test_a_compiler_that_takes_too_much_memory_is_ended(
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
     replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:

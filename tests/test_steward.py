@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pwd
@@ -147,7 +148,7 @@ class Hands:
 
     started: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
-    on_start: Callable[[int], None] = lambda _uid: None
+    on_start: Callable[[int], object] = lambda _uid: None
 
     async def start(self, uid: int, /) -> None:
         self.started.append(uid)
@@ -214,6 +215,26 @@ def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, sh
     go(one, work)
     assert hands.started == [OURS]
     assert one._said[OURS].state is WorkerState.FAILED
+
+
+# The server in this process, which is ended in the middle of an answer, leaves a connection behind.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(tmp_path: Path, short_dir: Path) -> None:
+    with contextlib.ExitStack() as second:
+        hands = Hands(on_start=lambda _uid: bool(second.enter_context(doors.running(short_dir))))
+        first = contextlib.ExitStack()
+        there = first.enter_context(doors.running(short_dir))
+        one = make(tmp_path, hands, there.path)
+
+        async def work() -> None:
+            assert await one.wake(OURS) == Awake("me", OURS, there.path)
+            await one._answering[OURS].wait()
+            # Nobody has noticed yet: who follows it asks every now and then.
+            await asyncio.to_thread(first.close)
+            assert await asyncio.gather(*(one.wake(OURS) for _ in range(3))) == [Awake("me", OURS, there.path)] * 3
+
+        go(one, work)
+        assert hands.started == [OURS]
 
 
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.runtimes import Runtime
     from xpucached.domain import Wake
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 90.0
 BURST: Final = int(os.environ.get("BURST", "3000"))
 NOWHERE: Final = Path("/nowhere/watch.sock")
 LEAF: Final = "11/22/33/44"

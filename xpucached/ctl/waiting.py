@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
@@ -29,8 +31,9 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -
     """
     end = time.monotonic() + limit if limit is not None else None
     try:
-        with _shower(quiet=quiet) as show:
+        with _interrupts() as heed, _shower(quiet=quiet) as show:
             while True:
+                heed()
                 beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
                 answer = client.call(api.WaitJob(id=job.id, timeout=beat))
                 now = answer.value
@@ -40,6 +43,32 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -
     except KeyboardInterrupt:
         print(f"\njob {job.id} goes on; to end it: xpucachectl jobs --cancel {job.id}", file=sys.stderr)
         raise
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Remember Ctrl-C, and give what raises it again: while Python clears an answer away, it would be lost."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        # In the background of a script, Ctrl-C is somebody else's; and only a program's first thread hears signals.
+        yield lambda: None
+        return
+
+    def heed() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def ended(job: Job) -> bool:

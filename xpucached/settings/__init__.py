@@ -204,7 +204,7 @@ def _settle(
     )
     if paths.socket is None and user:
         _check_runtime(places.runtime)
-    _check_state(settings.state)
+    _check_state(settings.state, user=user)
     object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
     return settings
 
@@ -267,8 +267,20 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
     )
 
 
-def _check_state(directory: Path) -> None:
-    """Refuse a place for the catalog that several hosts share: they would write to it past each other's locks."""
+def _check_state(directory: Path, *, user: bool) -> None:
+    """Refuse a place for the catalog that several hosts share, or that somebody else could have made for us.
+
+    Hosts would write to it past each other's locks.  The host's own directory is systemd's, and root checks it for us.
+    """
+    try:
+        status = directory.stat() if user else None
+    except OSError:
+        status = None
+    if status is not None and (status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH):
+        raise SettingsError(
+            f"paths.state: {directory} is not ours alone (uid {status.st_uid}, mode {stat.filemode(status.st_mode)})",
+            hint="set paths.state to a directory that belongs to you and that others may not write to",
+        )
     kind = mounts.network(directory)
     if kind:
         raise SettingsError(

@@ -108,6 +108,7 @@ class Steward:
         self._problems: tuple[Problem, ...] = ()
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
+        self._urgent: set[int] = set()
         self._unwanted: set[int] = set()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._places: dict[int, asyncio.Semaphore] = {}
@@ -235,18 +236,21 @@ class Steward:
 
     # -- one worker ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, uid: int, *, urgent: bool = False) -> asyncio.Event:
-        """See to it that somebody sees to this worker; gives what is set when it answers."""
+    def _follow(self, uid: int, *, urgent: bool = False, silent: bool = False) -> asyncio.Event:
+        """See to it that somebody sees to this worker; gives what is set when it answers.
+
+        ``urgent``: somebody waits for it, so it waits for no turn.  ``silent``: whatever it did before, it does not
+        answer now.
+        """
         task = self._following.get(uid)
-        if task is None or task.done():
-            self._answering[uid] = asyncio.Event()
-            task = asyncio.create_task(self._attend(uid, urgent=urgent), name=f"worker {uid}")
-            self._following[uid] = task
-        elif urgent and not self._answering[uid].is_set():
-            # It waits for its turn; somebody waits for it, so it is its turn.
+        if task is not None and not task.done():
+            answered = self._answering[uid].is_set()
+            if not ((silent and answered) or (urgent and not answered and uid not in self._urgent)):
+                return self._answering[uid]
             task.cancel()
-            del self._following[uid]
-            return self._follow(uid, urgent=True)
+        (self._urgent.add if urgent else self._urgent.discard)(uid)
+        self._answering[uid] = asyncio.Event()
+        self._following[uid] = asyncio.create_task(self._attend(uid, urgent=urgent), name=f"worker {uid}")
         return self._answering[uid]
 
     async def _attend(self, uid: int, *, urgent: bool) -> None:
@@ -379,7 +383,7 @@ class Steward:
             await self._ask(uid, api.GetHello())
             self._follow(uid, urgent=True)
         except Unavailable:
-            answering = self._follow(uid, urgent=True)
+            answering = self._follow(uid, urgent=True, silent=True)
             task = self._following[uid]
             waiting = asyncio.create_task(answering.wait())
             await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
