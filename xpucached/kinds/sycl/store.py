@@ -70,15 +70,17 @@ class _Rows:
         self.passed: list[EntryKey] = []
         """Those between what was taken: nothing that is there has their names."""
 
-    def take(self, prefix: str) -> dict[EntryKey, Known]:
+    def take(self, prefix: str) -> list[Known]:
         """Give those below a directory, and pass those before it."""
-        found: dict[EntryKey, Known] = {}
-        while self._next is not None and self._next.key < prefix:
-            self.passed.append(self._next.key)
-            self._next = next(self._rest, None)
-        while self._next is not None and self._next.key.startswith(prefix):
-            found[self._next.key] = self._next
-            self._next = next(self._rest, None)
+        found: list[Known] = []
+        row = self._next
+        while row is not None and row.key < prefix:
+            self.passed.append(row.key)
+            row = next(self._rest, None)
+        while row is not None and row.key.startswith(prefix):
+            found.append(row)
+            row = next(self._rest, None)
+        self._next = row
         return found
 
     def pass_all(self) -> None:
@@ -177,9 +179,7 @@ def parts(
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
             look = _Look(found, now, _Rows(known), writer_since, quick, root, status)
             look.notes = tuple(perils.told(found, root, now, writer_since))
-            for _ in _walk_root(look):
-                if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
-                    yield look.part()
+            yield from _walk_root(look)
             yield look.part(last=True)
     except FileNotFoundError:
         yield Scan(found, now, StoreState.MISSING, None, vanished=())
@@ -190,8 +190,8 @@ def parts(
         yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
 
 
-def _walk_root(look: _Look) -> Iterator[None]:
-    """Go through a store in the order of its keys, with a stop after each image."""
+def _walk_root(look: _Look) -> Iterator[Scan]:
+    """Go through a store in the order of its keys; give all but the last part."""
     names = sorted(os.listdir(look.root))
     for name in names:
         if layout.NUMBER.match(name):
@@ -202,15 +202,15 @@ def _walk_root(look: _Look) -> Iterator[None]:
         elif name not in (layout.RTC, _MARKER, layout.TRASH, perils.SIZE, perils.SIZE_LOCK):
             look.foreign += 1
     if layout.RTC in names:
-        with _remembered(look, layout.RTC):
+        with _remembered(look, look.rows.take(layout.RTC + "/")):
             _walk_run_time_compiled(look)
     look.rows.pass_all()
 
 
 @contextlib.contextmanager
-def _remembered(look: _Look, path: str) -> Iterator[None]:
+def _remembered(look: _Look, rows: list[Known]) -> Iterator[None]:
     """Look at what is below a directory, and note which of its known entries are not there any more."""
-    look.known = look.rows.take(path + "/")
+    look.known = {row.key: row for row in rows}
     look.seen = set()
     yield
     look.rows.passed += look.known.keys() - look.seen
@@ -229,7 +229,7 @@ def _foreign(look: _Look) -> Iterator[None]:
         look.foreign += 1
 
 
-def _walk_device(look: _Look, name: str) -> Iterator[None]:
+def _walk_device(look: _Look, name: str) -> Iterator[Scan]:
     here = -1
     images: list[str] = []
     with _foreign(look):
@@ -242,47 +242,46 @@ def _walk_device(look: _Look, name: str) -> Iterator[None]:
             if not layout.NUMBER.match(below):
                 look.foreign += 1
                 continue
-            path = f"{name}/{below}"
-            with _remembered(look, path):
-                if look.quick and _settled(look, here, below):
-                    look.seen.update(look.known)
-                else:
-                    _walk(look, here, status.st_uid, below, (name, below), ())
-            yield
+            rows = look.rows.take(f"{name}/{below}/")
+            if look.quick and rows and _settled(here, below, rows):
+                continue
+            with _remembered(look, rows):
+                _walk(look, here, status.st_uid, below, (name, below), ())
+            if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
+                yield look.part()
     finally:
         os.close(here)
 
 
-def _settled(look: _Look, device: int, image: str) -> bool:
+def _settled(device: int, image: str, rows: list[Known]) -> bool:
     """Tell whether the directories of an image are those that were seen, and nothing was added, taken or renamed there.
 
     Three questions for each leaf instead of opening and listing three directories.  Nothing that a link leads to has
     the numbers that were noted down of what was opened.
     """
-    places: dict[str, int | None] = {}
-    for key, row in look.known.items():
-        if places.setdefault(key[key.index("/") + 1 : key.rindex("/")], row.place) != row.place:
-            return False
-    if not places:
-        return False
+    before, place = "", None
     try:
         first = os.stat(image, dir_fd=device, follow_symlinks=False)
-        for path, place in places.items():
-            third = os.stat(path[: path.rindex("/")], dir_fd=device, follow_symlinks=False)
-            leaf = os.stat(path, dir_fd=device, follow_symlinks=False)
-            if place is None or place != _place((first, third, leaf)):
+        for row in rows:
+            key = row.key
+            leaf = key[key.index("/") + 1 : key.rindex("/")]
+            if leaf != before:
+                before = leaf
+                third = os.stat(leaf[: leaf.rindex("/")], dir_fd=device, follow_symlinks=False)
+                place = _place(first, third, os.stat(leaf, dir_fd=device, follow_symlinks=False))
+            if row.place != place:
                 return False
     except OSError:
         return False
     return True
 
 
-def _place(directories: tuple[os.stat_result, ...]) -> int:
+def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -> int:
     """Give a number (64 bits, signed) that changes with the directories that an entry lies in.
 
     The hash of a tuple of numbers, which is the same in every process, is made in a quarter of the time of a digest.
     """
-    return hash(tuple([(one.st_ino, one.st_ctime_ns) for one in directories]))
+    return hash((first.st_ino, first.st_ctime_ns, third.st_ino, third.st_ctime_ns, leaf.st_ino, leaf.st_ctime_ns))
 
 
 def _walk(
@@ -324,8 +323,9 @@ def _walk_run_time_compiled(look: _Look) -> None:
 def _leaf(
     look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
 ) -> None:
-    newest = max((one.st_ctime_ns for one in through), default=_SIZE)
-    place = _place(through) if newest + _TICK < look.now.timestamp() * 1e9 else None
+    place = None
+    if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
+        place = _place(*through)
     for _ in range(_RETRIES):
         slots, foreign = slots_in(leaf, pattern)
         try:
