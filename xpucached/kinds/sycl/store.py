@@ -232,12 +232,10 @@ def _foreign(look: _Look) -> Iterator[None]:
 def _walk_device(look: _Look, name: str) -> Iterator[Scan]:
     here = -1
     images: list[str] = []
-    with _foreign(look):
-        here, status = files.enter(look.root, name, look.device, look.status.st_uid)
-        images = sorted(os.listdir(here))
-    if here < 0:
-        return
     try:
+        with _foreign(look):
+            here, status = files.enter(look.root, name, look.device, look.status.st_uid)
+            images = sorted(os.listdir(here))
         for below in images:
             if not layout.NUMBER.match(below):
                 look.foreign += 1
@@ -250,7 +248,8 @@ def _walk_device(look: _Look, name: str) -> Iterator[Scan]:
             if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
                 yield look.part()
     finally:
-        os.close(here)
+        if here >= 0:
+            os.close(here)
 
 
 def _settled(device: int, image: str, rows: list[Known]) -> bool:
