@@ -34,7 +34,7 @@ from bench import drawing, stores  # noqa: E402 - found beside us
 from tests.daemons import Daemon  # noqa: E402 - as above
 from xpucached import host, planning  # noqa: E402 - as above
 from xpucached.catalog import Catalog  # noqa: E402 - as above
-from xpucached.domain import EvictReason, FoundStore, Host, Note, Policy, Store, StoreOrigin  # noqa: E402 - as above
+from xpucached.domain import Delta, EvictReason, FoundStore, Host, Note, Policy, Store, StoreOrigin  # noqa: E402 - as above
 from xpucached.kinds import sycl  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -95,23 +95,35 @@ def walk(root: Path, *, headers: bool) -> int:
     return seen
 
 
+def recorded(catalog: Catalog, found: FoundStore, now: datetime, *, quick: bool = False) -> tuple[Delta, int]:
+    """Look at a store as the daemon does; give what the last part said, and how many changes all of them did."""
+    changes = 0
+    for part in sycl.parts(found, now, catalog.known(found.store), None, quick=quick):
+        delta = catalog.record_scan(part, host.architecture)
+        changes += delta.added + delta.changed + delta.vanished
+    return delta, changes
+
+
 def looking(root: Path, state: Path, entries: int, rounds: int) -> Times:
     """Measure first looks and looks at what has not changed."""
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, "bench")
     now = datetime.now(UTC)
     kept = Catalog.open(state / "kept.sqlite")
-    kept.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+    recorded(kept, found, now)
+
+    def look() -> None:
+        assert sum(len(part.entries) for part in sycl.parts(found, now, (), None)) == entries
 
     def index() -> None:
         path = state / "first.sqlite"
         path.unlink(missing_ok=True)
         catalog = Catalog.open(path)
-        catalog.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+        recorded(catalog, found, now)
         catalog.close()
 
-    def again() -> None:
-        delta = kept.record_scan(sycl.scan(found, now, kept.stamps(found.store), None), host.architecture)
-        assert (delta.added, delta.changed, delta.entries) == (0, 0, entries), delta
+    def again(*, quick: bool) -> None:
+        delta, changes = recorded(kept, found, datetime.now(UTC), quick=quick)
+        assert (changes, delta.entries) == (0, entries), delta
 
     rows = [(number, f"{number}/1/2/3/0", "stamp", 23_000, 45_056, number, None, 1) for number in range(entries)]
 
@@ -130,9 +142,10 @@ def looking(root: Path, state: Path, entries: int, rounds: int) -> Times:
         "os.scandir": lambda: walk(root, headers=False),
         "os.scandir and headers": lambda: walk(root, headers=True),
         "sqlite3, raw insert": insert,
-        "xpucached, first look": lambda: sycl.scan(found, now, {}, None),
+        "xpucached, first look": look,
         "xpucached, first index": index,
-        "xpucached, look again": again,
+        "xpucached, look again": lambda: again(quick=True),
+        "xpucached, look at every file again": lambda: again(quick=False),
     }
     if shutil.which("ccache"):
         other = stores.ccache(root.with_name(f"ccache-{entries}"), entries)
@@ -207,7 +220,7 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
             now = datetime.now(UTC)
             (place / "evict.sqlite").unlink(missing_ok=True)
             catalog = Catalog.open(place / "evict.sqlite")
-            catalog.record_scan(sycl.scan(found, now, {}, None), host.architecture)
+            recorded(catalog, found, now)
             plan = decided(catalog, Host(now, "", "", ""), Policy(max_unused=30 * stores.DAY, grace=0.0), now)
             catalog.close()
             victims = [one.entry.entry for one in plan.evict]

@@ -69,7 +69,17 @@ PATIENCE: Final = 5.0
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _same_directory() -> Iterator[None]:
+    """Fail the test that goes elsewhere and does not come back."""
+    before = Path.cwd()
+    yield
+    after = Path.cwd()
+    os.chdir(before)
+    assert after == before
+
+
+@pytest.fixture(autouse=True)
+def home(_same_directory: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a private home directory, to which HOME and the XDG variables point."""
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         monkeypatch.delenv(name)

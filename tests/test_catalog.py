@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpucached.catalog import Catalog, opening, tables
-from xpucached.catalog.scans import Known, judge
+from xpucached.catalog.scans import Before, judge
 from xpucached.domain import (
     Architecture,
     Attribution,
@@ -100,6 +100,11 @@ def scan(*entries: Entry, store: Store = STORE, at: datetime = NOW, **facts: obj
     found = FoundStore(store, StoreOrigin.FOUND, "default")
     plain = Scan(found, at, StoreState.OK, 1000, entries=entries)
     return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+
+
+def stamps(catalog: Catalog) -> dict[EntryKey, str]:
+    """Give what a look need not read again."""
+    return {row.key: row.stamp for row in catalog.known(STORE) if row.stamp is not None}
 
 
 def host(*environments: Environment, at: datetime = NOW, stamp: str = "one") -> Host:
@@ -502,8 +507,9 @@ def test_only_what_cannot_change_in_silence_has_a_stamp(catalog: Catalog) -> Non
         ),
         architecture,
     )
-    assert catalog.stamps(STORE) == {"whole": "stamp-whole", "torn": "stamp-torn"}
-    assert catalog.stamps(OTHER) == {}
+    assert stamps(catalog) == {"whole": "stamp-whole", "torn": "stamp-torn"}
+    assert [row.key for row in catalog.known(STORE)] == ["locked", "torn", "whole", "young"]
+    assert list(catalog.known(OTHER)) == []
 
 
 def test_stores_have_figures_and_go_with_their_entries(catalog: Catalog) -> None:
@@ -555,7 +561,7 @@ def test_after_any_scans_the_catalog_is_the_last_one(
     seen: dict[EntryKey, datetime] = {}
     for step, disk in enumerate(disks):
         at = NOW + step * HOUR
-        known = {} if complete else shared.stamps(STORE)
+        known = {} if complete else stamps(shared)
         entries = [met(key, version, step) for key, version in disk.items()]
         fresh = tuple(one for one in entries if known.get(one.id.key) != one.stamp)
         unchanged = tuple(Seen(one.id.key, one.accessed) for one in entries if known.get(one.id.key) == one.stamp)
@@ -588,7 +594,7 @@ def test_a_program_that_changed_in_place_is_flawed_until_it_is_itself_again(cata
 
 
 def test_what_was_not_there_or_not_whole_before_is_judged_anew() -> None:
-    before = Known("stamp", NOW, 1000, EntryState.OK, None, "one")
+    before = Before("stamp", NOW, 1000, EntryState.OK, None, "one")
     changed = entry("a/0", created=NOW, digest="two")
     assert judge(changed, before)[0].flaw is Flaw.BIN_CHANGED
     assert judge(changed, None) == (changed, "two")
@@ -946,7 +952,7 @@ def test_a_large_store_is_recorded_and_recorded_again(catalog: Catalog) -> None:
     kernels = (Kernel("_ZTS4gemm", "gemm"),)
     entries = tuple(entry(f"{number}/1/2/3/0", kernels=kernels) for number in range(20_000))
     assert catalog.record_scan(scan(*entries), architecture).added == 20_000
-    assert len(catalog.stamps(STORE)) == 20_000
+    assert len(stamps(catalog)) == 20_000
     unchanged = tuple(Seen(one.id.key, NOW) for one in entries[:15_000])
     delta = catalog.record_scan(scan(unchanged=unchanged), architecture)
     assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 0, 5_000, 15_000)

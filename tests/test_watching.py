@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -365,6 +366,51 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
             assert {program.pid for program in found.made} <= traces.keys()
             used_last = {pid: used for pid, (_, used) in traces.items()}
         assert all(used_last.values())
+
+
+def test_what_is_written_into_a_file_in_its_place_is_heard_of(
+    home: Path, short_dir: Path, sycl_store: SyclStore
+) -> None:
+    rights()
+    slot = sycl_store.add()
+    # A binary alone wakes nobody, for it is half an entry; the next look knows of it.
+    schedule = {"XPUCACHED_SCHEDULE_SCAN_INTERVAL": "1s", "XPUCACHED_SCHEDULE_EVICT": "false"}
+    with daemon(home, short_dir, **schedule) as one:
+        one.configure(f'[stores]\npaths = ["{sycl_store.root}"]\n')
+        one.start()
+        one.until(lambda: trusted(one) == 1)
+        assert {row["state"] for row in one.rows("ls")} == {"ok"}
+        slot.cut(slot.bin, 3)
+        with slot.bin.open("ab"):
+            pass
+        one.until(lambda: {row["state"] for row in one.rows("ls")} == {"flawed"})
+
+
+def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:
+    slot = sycl_store.add()
+    schedule = {"XPUCACHED_SCHEDULE_SCAN_INTERVAL": "1s", "XPUCACHED_SCHEDULE_EVICT": "false"}
+    with daemon(home, short_dir, XPUCACHED_WATCH_MODE="polling", **schedule) as one:
+        one.configure(f'[stores]\npaths = ["{sycl_store.root}"]\n')
+        one.start()
+        time.sleep(2.1)  # so long directories are too young to be trusted
+        one.until(lambda: trusted(one) == 1)
+        slot.cut(slot.bin, 3)
+        sycl_store.add("_ZTS5other")
+        one.until(lambda: len(one.rows("ls")) == 2)
+        assert {row["state"] for row in one.rows("ls")} == {"ok"}
+        one.end()
+
+        with contextlib.closing(sqlite3.connect(one.state / "catalog.sqlite")) as catalog:
+            catalog.execute("UPDATE stores SET thorough = thorough - 86400000000")
+            catalog.commit()
+        one.start()
+        one.until(lambda: sorted(str(row["state"]) for row in one.rows("ls")) == ["flawed", "ok"])
+
+
+def trusted(one: Daemon) -> int:
+    """Count the entries whose files a look need not see."""
+    with contextlib.closing(sqlite3.connect(one.state / "catalog.sqlite")) as catalog:
+        return int(catalog.execute("SELECT count(*) FROM entries WHERE place IS NOT NULL").fetchone()[0])
 
 
 @pytest.mark.runtime

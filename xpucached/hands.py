@@ -31,6 +31,7 @@ from xpucached.domain import (
     EntryKey,
     FoundStore,
     Hazard,
+    Known,
     Note,
     Remedy,
     Restored,
@@ -43,7 +44,7 @@ from xpucached.domain import (
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xpucached.api import Json
 
@@ -64,20 +65,12 @@ _KEY: Final = re.compile(r"[A-Za-z0-9+_=.-]{1,200}(?:/[A-Za-z0-9+_=-]{1,200}){0,
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The stamp of an entry that was seen before."""
-
-    key: EntryKey
-    stamp: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
     """What a child is asked to do: one of these."""
 
     scan: FoundStore | None = None
     now: datetime | None = None
-    known: tuple[_Known, ...] = ()
+    known: tuple[Known, ...] = ()
     remove: tuple[Entry, ...] = ()
     notes: tuple[Note | None, ...] = ()  #: one for each that is removed
     sweep: EntryId | None = None
@@ -108,7 +101,7 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
     uid = foreign(found.store)
     if uid is None:
         return KINDS[found.store.kind].scan(found, now, known, writer_since)
-    job = _Job(scan=found, now=now, known=tuple(_Known(key, stamp) for key, stamp in known.items()))
+    job = _Job(scan=found, now=now, known=tuple(Known(key, stamp) for key, stamp in known.items()))
     try:
         answer = _lend(uid, job)
     except (OSError, ValueError) as error:
@@ -116,6 +109,17 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
     if answer.scan is None:
         return Scan(found, now, StoreState.UNREADABLE, uid, notes=(f"as user {uid}: no answer",))
     return _about(found, uid, answer.scan)
+
+
+def parts(
+    found: FoundStore, now: datetime, known: Iterable[Known], writer_since: datetime | None, *, quick: bool = False
+) -> Iterator[Scan]:
+    """Look at a store bit by bit; see `Kind.parts`.  Somebody else's comes in one part, and is never quick."""
+    if foreign(found.store) is None:
+        yield from KINDS[found.store.kind].parts(found, now, known, writer_since, quick=quick)
+    else:
+        stamps = {row.key: row.stamp for row in known if row.stamp is not None}
+        yield scan(found, now, stamps, writer_since)
 
 
 def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
@@ -284,7 +288,7 @@ def _lend(uid: int, job: _Job) -> _Answer:
 def _perform(job: _Job) -> _Answer:
     """Do what the daemon asks, as whom we are."""
     if job.scan is not None:
-        known = {one.key: one.stamp for one in job.known}
+        known = {one.key: one.stamp for one in job.known if one.stamp is not None}
         writer_since = host.writer_since(host.processes(os.getuid()))
         now = job.now or datetime.now(UTC)
         return _Answer(scan=KINDS[job.scan.store.kind].scan(job.scan, now, known, writer_since))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -313,10 +314,8 @@ def test_foreign_files_are_counted_and_left(tmp_path: Path) -> None:
         tmp_path / ("9" * 40),
     ):
         path.write_text("")
-    with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(leaf)
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(leaf):
         listener.bind("0.sock")
-        os.chdir("/")
     scan = look(tmp_path)
     assert only(scan).state is EntryState.OK
     assert scan.foreign == 8  # and the test's home
@@ -325,10 +324,8 @@ def test_foreign_files_are_counted_and_left(tmp_path: Path) -> None:
 def test_sockets_and_devices_are_not_opened(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     (leaf / "0.src").unlink()
-    with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(leaf)
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(leaf):
         listener.bind("0.src")
-        os.chdir("/")
     assert only(look(tmp_path)).flaw is Flaw.SRC_NOT_A_FILE
 
 

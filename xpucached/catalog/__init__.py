@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from xpucached.catalog import (
     assays,
@@ -25,6 +25,7 @@ from xpucached.catalog import (
     scans,
     sifting,
 )
+from xpucached.domain import EntryKey
 from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         Delta,
         DriverChange,
         EntryId,
-        EntryKey,
         EntryPage,
         EntryQuery,
         EntryRef,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Holding,
         Host,
         IndexedEntry,
+        Known,
         Model,
         ModelName,
         Outcome,
@@ -67,6 +68,10 @@ if TYPE_CHECKING:
         Use,
         WarmReason,
     )
+
+
+_PAGE: Final = 2000
+"""What is known of so many entries is read at a time."""
 
 
 class Catalog:
@@ -154,7 +159,7 @@ class Catalog:
     # -- stores and entries ---------------------------------------------------------------------------------------
 
     def record_scan(self, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
-        """Make the catalog equal to what the scan found.
+        """Make the catalog equal to what the scan, or a part of one, found.
 
         What vanished is forgotten; `Entry`s that the scan calls unchanged keep all but their access time.  A missing
         store has no entries; one that could not be read keeps those it had.  ``architecture`` must be pure.
@@ -162,10 +167,29 @@ class Catalog:
         with self._write() as connection:
             return scans.record(connection, scan, architecture)
 
-    def stamps(self, store: Store) -> dict[EntryKey, str]:
-        """Give what the next scan of this store need not read again while it is unchanged."""
+    def keys(self, store: Store) -> frozenset[EntryKey]:
+        """Give the keys of a store's entries."""
         with self._read() as connection:
-            return scans.stamps(connection, store)
+            return scans.keys(connection, store)
+
+    def known(self, store: Store) -> Iterator[Known]:
+        """Give what the next look at this store need not read again, in the order of the keys.
+
+        Read bit by bit, as it is asked for: what is recorded meanwhile of later keys is seen.
+        """
+        after = EntryKey("")
+        while True:
+            with self._read() as connection:
+                some = scans.known(connection, store, after, _PAGE)
+            yield from some
+            if len(some) < _PAGE:
+                return
+            after = some[-1].key
+
+    def looked(self, store: Store) -> datetime | None:
+        """Tell when each file of a store was last looked at, not only its directories; None: never."""
+        with self._read() as connection:
+            return scans.looked(connection, store)
 
     def entries(self, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime) -> EntryPage:
         """Give one page of the entries that match, and the figures of all that match.

@@ -12,13 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import builds, environments
-from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, Moment, microseconds
+from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
 from xpucached.domain import (
     Delta,
     EntryKey,
     EntryState,
     Flaw,
     KindName,
+    Known,
     Origin,
     Store,
     StoreOrigin,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from xpucached.domain import Architecture, Entry, Environment, Scan
+    from xpucached.domain import Architecture, Entry, Environment, Scan, Seen
 
 _T = TypeVar("_T")
 
@@ -46,19 +47,9 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 # Entries below it declare nothing; their environment is a neighbour's.
 _SILENT: Final = "ext_kernel_compiler"
 
-# What the look saw.  A table of the connection: the database finds what vanished, and no row comes up here for it.
-_LOOK: Final = sa.Table(
-    "look",
-    sa.MetaData(),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("accessed", Moment),
-    prefixes=["TEMPORARY"],
-    sqlite_with_rowid=False,
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Before:
     """What the catalog held of an entry before a look."""
 
     stamp: str
@@ -69,7 +60,7 @@ class Known:
     trusted: str | None  #: the digest that it had when it was first seen whole
 
 
-def judge(entry: Entry, before: Known | None) -> tuple[Entry, str | None]:
+def judge(entry: Entry, before: Before | None) -> tuple[Entry, str | None]:
     """Compare an entry with what it was: give it, flawed if its program changed in place, and the digest to trust.
 
     The runtime never writes over a whole program.  So another digest in a file of the same size and birth is damage,
@@ -94,31 +85,37 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
         return _delta(connection, store, vanished=gone)
     if scan.state is not StoreState.OK:
         return _delta(connection, store)
-    # If anything fails from here on, the rollback takes this table with it.
-    _LOOK.create(connection, checkfirst=False)
     declared = {entry.environment for entry in scan.entries if entry.environment is not None}
     rows = environments.ensure(connection, {one: architecture(one) for one in declared})
     numbers = {one: rows[one.fingerprint] for one in declared}
+    gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
     added = changed = 0
     for some in _batches(scan.entries):
         before = _known(connection, store, [entry.id.key for entry in some])
-        _note(connection, [(entry.id.key, entry.accessed) for entry in some])
         judged = [judge(entry, before.get(entry.id.key)) for entry in some]
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
         added += len({entry.id.key for entry in some} - before.keys())
         changed += sum(_differs(entry, before[entry.id.key]) for entry, _ in judged if entry.id.key in before)
     for seen in _batches(scan.unchanged):
-        _note(connection, [(one.key, one.accessed) for one in seen])
-    if scan.unchanged:
-        _touch(connection, store)
+        _touch(connection, store, seen)
     if scan.entries:
         builds.claim(connection, store)
-    vanished = connection.execute(
-        sa.delete(ENTRIES).where(ENTRIES.c.store_id == store, ENTRIES.c.key.not_in(sa.select(_LOOK.c.key)))
-    ).rowcount
-    _LOOK.drop(connection, checkfirst=False)
-    return _delta(connection, store, added=added, changed=changed, vanished=vanished)
+    return _delta(connection, store, added=added, changed=changed, vanished=gone)
+
+
+def _absent(connection: sa.Connection, store: int, scan: Scan) -> list[EntryKey]:
+    """Give the entries of which a look at everything says nothing."""
+    seen = {entry.id.key for entry in scan.entries} | {one.key for one in scan.unchanged}
+    rows = connection.exec_driver_sql("SELECT key FROM entries WHERE store_id = ?", (store,))
+    return [EntryKey(key) for (key,) in rows if key not in seen]
+
+
+def _vanish(connection: sa.Connection, store: int, keys: Iterable[EntryKey]) -> int:
+    rows = [(store, key) for key in keys]
+    if not rows:
+        return 0
+    return connection.exec_driver_sql("DELETE FROM entries WHERE store_id = ? AND key = ?", rows).rowcount
 
 
 def _batches(values: Iterable[_T]) -> Iterator[list[_T]]:
@@ -134,13 +131,16 @@ def _record_store(connection: sa.Connection, scan: Scan) -> int:
         "via": scan.found.via,
         "state": scan.state.value,
         "owner": scan.owner,
-        "foreign_files": scan.foreign,
         "scanned": scan.at,
         "notes": list(scan.notes),
     }
+    if scan.foreign is not None:
+        facts["foreign_files"] = scan.foreign
+    if scan.thorough and scan.state is StoreState.OK:
+        facts["thorough"] = scan.at
     connection.execute(
         insert(STORES)
-        .values(kind=store.kind, root=str(store.root), **facts)
+        .values(kind=store.kind, root=str(store.root), **{"foreign_files": 0, **facts})
         .on_conflict_do_update(index_elements=[STORES.c.kind, STORES.c.root], set_=facts)
     )
     number: int = connection.execute(sa.select(STORES.c.id).where(*_is(store))).scalar_one()
@@ -151,12 +151,7 @@ def _is(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return (STORES.c.kind == store.kind, STORES.c.root == str(store.root))
 
 
-def _note(connection: sa.Connection, seen: list[tuple[EntryKey, datetime | None]]) -> None:
-    rows = [(key, None if accessed is None else microseconds(accessed)) for key, accessed in seen]
-    connection.exec_driver_sql("INSERT OR IGNORE INTO look (key, accessed) VALUES (?, ?)", rows)
-
-
-def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, Known]:
+def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, Before]:
     c = ENTRIES.c
     rows = connection.execute(
         sa.select(c.key, c.stamp, c.created, c.size, c.state, c.flaw, c.trusted).where(
@@ -164,14 +159,14 @@ def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) ->
         )
     )
     return {
-        EntryKey(row.key): Known(
+        EntryKey(row.key): Before(
             row.stamp, row.created, row.size, EntryState(row.state), Flaw(row.flaw) if row.flaw else None, row.trusted
         )
         for row in rows
     }
 
 
-def _differs(entry: Entry, before: Known) -> bool:
+def _differs(entry: Entry, before: Before) -> bool:
     return (entry.stamp, entry.state, entry.flaw) != (before.stamp, before.state, before.flaw)
 
 
@@ -207,6 +202,7 @@ def _facts(
         "detail": entry.detail,
         "kernels": _kernels(entry),
         "kernel_names": "\n".join(dict.fromkeys(names)),
+        "place": entry.place,
     }
 
 
@@ -217,13 +213,13 @@ def _kernels(entry: Entry) -> str:
     return _ENCODER.encode(rows)
 
 
-def _touch(connection: sa.Connection, store: int) -> None:
-    """Give the unchanged entries the access times that the look saw; those that have them stay unwritten."""
-    c = ENTRIES.c
-    connection.execute(
-        sa.update(ENTRIES)
-        .values(accessed=_LOOK.c.accessed)
-        .where(c.store_id == store, c.key == _LOOK.c.key, c.accessed.is_distinct_from(_LOOK.c.accessed))
+def _touch(connection: sa.Connection, store: int, seen: list[Seen]) -> None:
+    """Give unchanged entries the access times and places that the look saw; those that have them stay unwritten."""
+    rows = [(None if one.accessed is None else microseconds(one.accessed), one.place, store, one.key) for one in seen]
+    connection.exec_driver_sql(
+        "UPDATE entries SET accessed = ?1, place = ?2"
+        " WHERE store_id = ?3 AND key = ?4 AND (accessed IS NOT ?1 OR place IS NOT ?2)",
+        rows,
     )
 
 
@@ -245,19 +241,34 @@ _UPSERT: Final = (
 )
 
 
-def stamps(connection: sa.Connection, store: Store) -> dict[EntryKey, str]:
-    """Give the stamps of the entries that need no second look while they keep theirs."""
+def keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
+    """Give the entries of a store."""
     c = ENTRIES.c
-    rows = connection.execute(
-        sa.select(c.key, c.stamp)
-        .join(STORES, STORES.c.id == c.store_id)
-        .where(
-            *_is(store),
-            c.state != EntryState.UNFINISHED.value,
-            sa.or_(c.flaw.is_(None), c.flaw.not_in([flaw.value for flaw in _PASSING])),
-        )
+    rows = connection.execute(sa.select(c.key).join(STORES, STORES.c.id == c.store_id).where(*_is(store)))
+    return frozenset(EntryKey(key) for (key,) in rows)
+
+
+def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -> list[Known]:
+    """Give what a look need not read again, in the order of the keys: so many of those after one."""
+    c = ENTRIES.c
+    passing = sa.or_(
+        c.state == EntryState.UNFINISHED.value,
+        sa.and_(c.flaw.is_not(None), c.flaw.in_([flaw.value for flaw in _PASSING])),
     )
-    return {EntryKey(key): stamp for key, stamp in rows}
+    rows = connection.execute(
+        sa.select(c.key, sa.case((passing, None), else_=c.stamp), sa.case((passing, None), else_=c.place))
+        .join(STORES, STORES.c.id == c.store_id)
+        .where(*_is(store), c.key > after)
+        .order_by(c.key)
+        .limit(most)
+    )
+    return [Known(EntryKey(key), stamp, place) for key, stamp, place in rows]
+
+
+def looked(connection: sa.Connection, store: Store) -> datetime | None:
+    """Tell when each file of a store was last looked at; None if that never was."""
+    found: datetime | None = connection.execute(sa.select(STORES.c.thorough).where(*_is(store))).scalar()
+    return found
 
 
 def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:

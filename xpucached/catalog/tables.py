@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0008"
+REVISION: Final = "0009"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -82,6 +82,7 @@ STORES: Final = sa.Table(
     sa.Column("owner", sa.Integer),
     sa.Column("foreign_files", sa.Integer, nullable=False),
     sa.Column("scanned", Moment, nullable=False),
+    sa.Column("thorough", Moment),  # when each of its files was last looked at, not only its directories
     sa.Column("notes", sa.JSON, nullable=False),
     sa.UniqueConstraint("kind", "root"),
 )
@@ -120,6 +121,7 @@ ENTRIES: Final = sa.Table(
     sa.Column("witnessed", Moment),  # when a program was last seen to load it
     sa.Column("hits", sa.Integer),  # how often one was; null: never
     sa.Column("program", sa.Text),  # the last one, `Program.label`
+    sa.Column("place", sa.BigInteger),  # `Entry.place`; null: its files must be looked at
     sa.Column(
         "last_used",
         Moment,

@@ -96,6 +96,7 @@ from xpucached.domain.stores import EntryState as EntryState
 from xpucached.domain.stores import FoundStore as FoundStore
 from xpucached.domain.stores import ImageFormat as ImageFormat
 from xpucached.domain.stores import Kernel as Kernel
+from xpucached.domain.stores import Known as Known
 from xpucached.domain.stores import Scan as Scan
 from xpucached.domain.stores import Seen as Seen
 from xpucached.domain.stores import Store as Store

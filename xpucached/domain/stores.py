@@ -110,6 +110,7 @@ class Entry:
     state: EntryState = EntryState.OK
     flaw: Flaw | None = None
     detail: str = ""  #: evidence for the flaw
+    place: int | None = None  #: changes whenever a directory that it lies in does; None while they are too young
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,21 @@ class Seen:
 
     key: EntryKey
     accessed: datetime | None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an earlier look remembers of an entry: what a later one need not read again while it is the same."""
+
+    key: EntryKey
+    stamp: str | None = None  #: None: read it again
+    place: int | None = None  #: None: look at its files again
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What one look at one store found, at one moment."""
+    """What one look at one store found, or one part of it, at one moment."""
 
     found: FoundStore
     at: datetime
@@ -130,9 +141,11 @@ class Scan:
     owner: int | None  #: uid of the root directory
     entries: tuple[Entry, ...] = ()  #: new and changed ones
     unchanged: tuple[Seen, ...] = ()
-    foreign: int = 0  #: files and directories that belong to no entry; never touched
+    foreign: int | None = 0  #: files and directories that belong to no entry, never touched; None: not counted
     notes: tuple[str, ...] = ()  #: hazards of the store as a whole (left locks, runtime eviction on)
     ours: tuple[EntryKey, ...] = ()  #: entries under a lock that a dead daemon of ours left
+    vanished: tuple[EntryKey, ...] | None = None  #: None: the look was at everything, and what it does not name is gone
+    thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
 
 
 @dataclass(frozen=True, slots=True)

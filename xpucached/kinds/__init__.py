@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         FoundStore,
         Hazard,
         KindName,
+        Known,
         NoRecipe,
         Note,
         Process,
@@ -72,6 +73,22 @@ class Kind(Protocol):
         ``known`` maps keys to the stamps of an earlier look: entries that still have theirs come back as unchanged.
         ``writer_since`` is when the oldest live process that could be writing here started (None: there is none); a
         lock that is older was left behind.
+        """
+
+    def parts(
+        self,
+        found: FoundStore,
+        now: datetime,
+        known: Iterable[Known],
+        writer_since: datetime | None,
+        *,
+        quick: bool = False,
+    ) -> Iterator[Scan]:
+        """Look at a store bit by bit, in the memory that a part takes.  Never raises for what it meets there.
+
+        ``known`` comes in the order of the keys, and is taken as the look goes on.  Each part names what vanished
+        where it looked; the last one says how the store is as a whole, and what is wrong there.  With ``quick`` only
+        directories are looked at whose entries are known: what was written into a file in its place stays unseen.
         """
 
     def named(self, root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:

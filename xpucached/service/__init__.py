@@ -232,6 +232,7 @@ class Service:
 
     def take_touch(self, touch: Touch) -> None:
         """Hear what a process did in a store; from any thread."""
+        self._observing.take_touch(touch)
         self._witnessing.take(touch)
 
     def _watched(self) -> Watching:
@@ -359,7 +360,7 @@ class Service:
             if not roots:
                 await self._observing.survey()
                 await self._observing.load_models()
-            return await self._observing.scan_stores(roots, full=request.full, progress=handle.progress)
+            return await self._observing.scan_stores(roots, full=request.full, thorough=True, progress=handle.progress)
 
         return self._jobs.start("scan", work)
 

@@ -8,15 +8,18 @@ import logging
 import os
 import pwd
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import hands, host, settings
 from xpucached.domain import (
+    Act,
     Delta,
     EntryId,
     FoundStore,
     Host,
+    Known,
     Problem,
     Process,
     ScanReport,
@@ -29,11 +32,11 @@ from xpucached.kinds import KINDS, sycl
 from xpucached.service.troubles import Troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from xpucached.catalog import Catalog
-    from xpucached.domain import EntryKey, Model
+    from xpucached.domain import EntryKey, Model, Touch
     from xpucached.service.jobs import Clock, Events
     from xpucached.settings import Settings
 
@@ -42,6 +45,22 @@ log = logging.getLogger(__name__)
 _UNSETTLED: Final = 15.0
 """While a package manager replaces a driver there is none for some seconds.  So long a device whose driver does not
 answer is still taken for there: its models must not be run without it."""
+
+
+_THOROUGH: Final = timedelta(days=1)
+"""So long a look goes by the directories.  What is written into a file in its place, no runtime does."""
+
+_TOUCHED: Final = 10_000
+"""Leaves of which it is remembered that somebody wrote there; it is more than anybody writes between two looks."""
+
+
+def _sum(first: Delta, then: Delta) -> Delta:
+    return dataclasses.replace(
+        then,
+        added=first.added + then.added,
+        changed=first.changed + then.changed,
+        vanished=first.vanished + then.vanished,
+    )
 
 
 class Observing:
@@ -64,6 +83,7 @@ class Observing:
         self._started = clock()
         self._ask_again = True
         self._missing_since: float | None = None
+        self._touched: dict[Path, set[str]] = {}
 
     @property
     def unsettled(self) -> float | None:
@@ -203,12 +223,14 @@ class Observing:
         roots: frozenset[Path] = frozenset(),
         *,
         full: bool = False,
+        thorough: bool = False,
         again: Callable[[EntryKey], bool] | None = None,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> ScanReport:
         """Look at these stores, or at all that can be found, and record what they hold.
 
-        What seems unchanged is not read again, unless ``full`` or ``again`` says so.
+        What seems unchanged is not read again, unless ``full`` or ``again`` says so.  ``thorough`` looks at every file
+        even where no directory changed, which else is done once a day.
         """
         began = time.monotonic()
         found, writer_since = await asyncio.to_thread(self._find_stores)
@@ -224,13 +246,8 @@ class Observing:
             if progress:
                 progress(number, len(wanted), str(one.store.root))
             async with self.storing:
-                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full, again=again)
-            total = Delta(
-                total.added + delta.added,
-                total.changed + delta.changed,
-                total.vanished + delta.vanished,
-                total.entries + delta.entries,
-            )
+                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full, thorough=thorough, again=again)
+            total = dataclasses.replace(_sum(total, delta), entries=total.entries + delta.entries)
         if progress:
             progress(len(wanted), len(wanted), "")
         if not roots:
@@ -254,31 +271,60 @@ class Observing:
         writer_since: datetime | None,
         *,
         full: bool = False,
+        thorough: bool = False,
         again: Callable[[EntryKey], bool] | None = None,
     ) -> Delta:
         """Look at one store, in this thread; `storing` must be held."""
-        known = {} if full else self.catalog.stamps(found.store)
-        if again is not None:
-            known = {key: stamp for key, stamp in known.items() if not again(key)}
-        seen = hands.scan(found, self.clock(), known, writer_since)
-        if seen.ours:
+        now = self.clock()
+        looked = self.catalog.looked(found.store)
+        quick = not (full or thorough) and looked is not None and timedelta() <= now - looked < _THOROUGH
+        touched = self._touched.pop(found.store.root, set())
+
+        def known() -> Iterator[Known]:
+            for row in self.catalog.known(found.store):
+                if full or (again is not None and again(row.key)):
+                    yield Known(row.key)
+                elif row.key.rpartition("/")[0] in touched:
+                    yield Known(row.key, row.stamp)
+                else:
+                    yield row
+
+        delta, ours = self._look(found, now, known(), writer_since, quick=quick)
+        if ours:
             # A predecessor was killed while it removed these: finish, and look again.
-            for key in seen.ours:
+            for key in ours:
                 hands.sweep(EntryId(found.store, key))
-            log.info("finished removals of a predecessor: %d", len(seen.ours))
-            seen = hands.scan(found, self.clock(), known, writer_since)
-        if seen.state is StoreState.UNREADABLE:
-            self.troubles.unreadable(found.store.root, "; ".join(seen.notes))
-        else:
-            self.troubles.look(found.store.root)
-        return self.catalog.record_scan(seen, host.architecture)
+            log.info("finished removals of a predecessor: %d", len(ours))
+            delta = _sum(delta, self._look(found, now, known(), writer_since, quick=quick)[0])
+        return delta
+
+    def _look(
+        self, found: FoundStore, now: datetime, known: Iterable[Known], writer_since: datetime | None, *, quick: bool
+    ) -> tuple[Delta, tuple[EntryKey, ...]]:
+        total = Delta()
+        ours: tuple[EntryKey, ...] = ()
+        for part in hands.parts(found, now, known, writer_since, quick=quick):
+            total = _sum(total, self.catalog.record_scan(part, host.architecture))
+            ours = part.ours
+            if part.state is StoreState.UNREADABLE:
+                self.troubles.unreadable(found.store.root, "; ".join(part.notes))
+            else:
+                self.troubles.look(found.store.root)
+        return total, ours
+
+    def take_touch(self, touch: Touch) -> None:
+        """Hear what a process did in a store; from any thread.  What it wrote is looked at, however quick the look."""
+        if touch.act is Act.WRITTEN:
+            some = self._touched.setdefault(touch.store, set())
+            if len(some) < _TOUCHED:
+                some.add(touch.path.rpartition("/")[0])
 
     async def entries_now(self, found: FoundStore) -> frozenset[EntryId]:
         """Look at one store, and give what is in it."""
 
         def look() -> frozenset[EntryId]:
             self.scan(found, host.writer_since(host.processes(os.getuid())))
-            return frozenset(EntryId(found.store, key) for key in self.catalog.stamps(found.store))
+            return frozenset(EntryId(found.store, key) for key in self.catalog.keys(found.store))
 
         async with self.storing:
             return await asyncio.to_thread(look)

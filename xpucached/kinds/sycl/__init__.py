@@ -21,6 +21,7 @@ OFF: Final[Mapping[str, str]] = {"SYCL_CACHE_PERSISTENT": "0"}
 TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
 
 scan = store.scan
+parts = store.parts
 remove = removal.remove
 sweep = removal.sweep
 mend = removal.mend

@@ -107,23 +107,31 @@ def _open(name: str, flags: int, directory: int) -> int:
 
 @contextlib.contextmanager
 def directory_in(parent: int, name: str, device: int) -> Iterator[int]:
-    """Open a directory below another one.
+    """Open a directory below another one; see `enter`."""
+    descriptor, _ = enter(parent, name, device, os.fstat(parent).st_uid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def enter(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat_result]:
+    """Open a directory below another one, which is ``owner``'s; give its descriptor, to be closed, and what it is.
 
     Raises OSError; also for a mount point and for a directory of somebody else, which are not the store's.
     """
     if name in {"", ".", ".."} or "/" in name:
         raise OSError(errno.EINVAL, "it is no name of a directory", name)
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
-    try:
-        status = os.fstat(descriptor)
-        # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
-        if status.st_dev != device or (not _has_openat2() and _mounted(descriptor)):
-            raise OSError(errno.EXDEV, "another file system is mounted here", name)
-        if status.st_uid not in (os.fstat(parent).st_uid, os.geteuid()):
-            raise OSError(errno.EXDEV, "it belongs to somebody else", name)
-        yield descriptor
-    finally:
+    status = os.fstat(descriptor)
+    # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
+    if status.st_dev != device or (not _has_openat2() and _mounted(descriptor)):
         os.close(descriptor)
+        raise OSError(errno.EXDEV, "another file system is mounted here", name)
+    if status.st_uid not in (owner, os.geteuid()):
+        os.close(descriptor)
+        raise OSError(errno.EXDEV, "it belongs to somebody else", name)
+    return descriptor, status
 
 
 @contextlib.contextmanager

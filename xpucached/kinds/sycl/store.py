@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ from xpucached.domain import (
     Environment,
     Flaw,
     FoundStore,
+    Known,
     Scan,
     Seen,
     Store,
@@ -60,24 +61,81 @@ class _Reading:
     live: bool = True  #: the runtime would use it, were it reached
 
 
+class _Rows:
+    """What is remembered of a store, in the order of its keys, taken as the look comes by."""
+
+    def __init__(self, rows: Iterable[Known]) -> None:
+        self._rest = iter(rows)
+        self._next = next(self._rest, None)
+        self.passed: list[EntryKey] = []
+        """Those between what was taken: nothing that is there has their names."""
+
+    def take(self, prefix: str) -> list[Known]:
+        """Give those below a directory, and pass those before it."""
+        found: list[Known] = []
+        row = self._next
+        while row is not None and row.key < prefix:
+            self.passed.append(row.key)
+            row = next(self._rest, None)
+        while row is not None and row.key.startswith(prefix):
+            found.append(row)
+            row = next(self._rest, None)
+        self._next = row
+        return found
+
+    def pass_all(self) -> None:
+        """Pass the rest."""
+        if self._next is not None:
+            self.passed += (self._next.key, *(row.key for row in self._rest))
+            self._next = None
+
+
 @dataclass(slots=True)
 class _Look:
     """One scan while it goes on."""
 
     found: FoundStore
     now: datetime
-    known: Mapping[EntryKey, str]
+    rows: _Rows
     writer_since: datetime | None
-    device: int
+    quick: bool
+    root: int
+    status: os.stat_result
+    notes: tuple[str, ...] = ()
+    known: Mapping[EntryKey, Known] = field(default_factory=dict)  #: of what is looked at just now
+    seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
     entries: list[Entry] = field(default_factory=list)
     unchanged: list[Seen] = field(default_factory=list)
     ours: list[EntryKey] = field(default_factory=list)
     foreign: int = 0
-    environments: dict[str, Environment] = field(default_factory=dict)
+    environments: dict[str, Environment | None] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
         return self.found.store
+
+    @property
+    def device(self) -> int:
+        return self.status.st_dev
+
+    def part(self, *, last: bool = False) -> Scan:
+        """Give what was found since the part before."""
+        found = Scan(
+            self.found,
+            self.now,
+            StoreState.OK,
+            self.status.st_uid,
+            tuple(self.entries),
+            tuple(self.unchanged),
+            self.foreign if last and not self.quick else None,
+            self.notes,
+            tuple(self.ours) if last else (),
+            tuple(self.rows.passed),
+            thorough=last and not self.quick,
+        )
+        for one in (self.entries, self.unchanged, self.rows.passed):
+            one.clear()
+        return found
 
 
 class _Changed(Exception):
@@ -88,99 +146,189 @@ class _Unread(Exception):
     """The disk does not give a file just now, which says nothing about what is in it."""
 
 
+_PART: Final = 1000
+"""Entries that are handed over at a time.  A store of any size takes the memory of so many."""
+
+_TICK: Final = 2_000_000_000
+"""Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
+
+
 def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
     """Look at a whole store; see `Kind.scan`."""
+    rows = (Known(key, known[key]) for key in sorted(known))
+    entries: list[Entry] = []
+    unchanged: list[Seen] = []
+    for part in parts(found, now, rows, writer_since):
+        if part.state is not StoreState.OK:
+            return dataclasses.replace(part, vanished=None)
+        entries += part.entries
+        unchanged += part.unchanged
+    return dataclasses.replace(part, entries=tuple(entries), unchanged=tuple(unchanged), vanished=None)
+
+
+def parts(
+    found: FoundStore,
+    now: datetime,
+    known: Iterable[Known],
+    writer_since: datetime | None,
+    *,
+    quick: bool = False,
+) -> Iterator[Scan]:
+    """Look at a store bit by bit; see `Kind.parts`."""
     try:
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
-            look = _Look(found, now, known, writer_since, status.st_dev)
-            notes = _walk_root(look, root)
-            return Scan(
-                found,
-                now,
-                StoreState.OK,
-                status.st_uid,
-                tuple(look.entries),
-                tuple(look.unchanged),
-                look.foreign,
-                notes,
-                tuple(look.ours),
-            )
+            look = _Look(found, now, _Rows(known), writer_since, quick, root, status)
+            look.notes = tuple(perils.told(found, root, now, writer_since))
+            yield from _walk_root(look)
+            yield look.part(last=True)
     except FileNotFoundError:
-        return Scan(found, now, StoreState.MISSING, None)
+        yield Scan(found, now, StoreState.MISSING, None, vanished=())
     except NotADirectoryError:
-        return Scan(found, now, StoreState.NOT_A_DIRECTORY, None)
+        yield Scan(found, now, StoreState.NOT_A_DIRECTORY, None, vanished=())
     except OSError as error:
-        return Scan(found, now, StoreState.UNREADABLE, None, notes=(f"{error.strerror or error}",))
+        notes = (f"{error.strerror or error}",)
+        yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
 
 
-def _walk_root(look: _Look, root: int) -> tuple[str, ...]:
-    names = sorted(os.listdir(root))
+def _walk_root(look: _Look) -> Iterator[Scan]:
+    """Go through a store in the order of its keys; give all but the last part."""
+    names = sorted(os.listdir(look.root))
     for name in names:
         if layout.NUMBER.match(name):
-            _walk(look, root, name, (name,))
+            yield from _walk_device(look, name)
         elif name == recipes.STAGING:
-            if recipes.abandoned(root, look.device):
+            if recipes.abandoned(look.root, look.device):
                 look.ours.append(EntryKey(name))
         elif name not in (layout.RTC, _MARKER, layout.TRASH, perils.SIZE, perils.SIZE_LOCK):
             look.foreign += 1
     if layout.RTC in names:
-        _walk_run_time_compiled(look, root)
-    return tuple(perils.told(look.found, root, look.now, look.writer_since))
+        with _remembered(look, look.rows.take(layout.RTC + "/")):
+            _walk_run_time_compiled(look)
+    look.rows.pass_all()
 
 
-def _walk(look: _Look, parent: int, name: str, path: tuple[str, ...]) -> None:
-    """Go down the numbered levels; a leaf is at the fourth."""
+@contextlib.contextmanager
+def _remembered(look: _Look, rows: list[Known]) -> Iterator[None]:
+    """Look at what is below a directory, and note which of its known entries are not there any more."""
+    look.known = {row.key: row for row in rows}
+    look.seen = set()
+    yield
+    look.rows.passed += look.known.keys() - look.seen
+
+
+@contextlib.contextmanager
+def _foreign(look: _Look) -> Iterator[None]:
+    """Count what is no part of the store: a link, a file, another file system, or not for us to read."""
     try:
-        with files.directory_in(parent, name, look.device) as here:
-            if len(path) == _DEPTH:
-                _leaf(look, here, path, layout.SLOT_FILE)
-                return
-            for below in sorted(os.listdir(here)):
-                if layout.NUMBER.match(below):
-                    _walk(look, here, below, (*path, below))
-                else:
-                    look.foreign += 1
+        yield
     except FileNotFoundError:
         return
     except OSError as error:
         if files.passing(error):
             raise
-        # A link, a file, another file system, or not for us to read: not a part of the store.
         look.foreign += 1
 
 
-def _walk_run_time_compiled(look: _Look, root: int) -> None:
+def _walk_device(look: _Look, name: str) -> Iterator[Scan]:
+    here = -1
+    images: list[str] = []
     try:
-        with files.directory_in(root, layout.RTC, look.device) as here:
-            for name in sorted(os.listdir(here)):
-                if layout.NUMBER.match(name):
-                    _walk(look, here, name, (layout.RTC, name))
-                elif layout.IR_KEY.match(name):
-                    try:
-                        with files.directory_in(here, name, look.device) as leaf:
-                            _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE)
-                    except FileNotFoundError:
-                        continue
-                    except OSError as error:
-                        if files.passing(error):
-                            raise
-                        look.foreign += 1
+        with _foreign(look):
+            here, status = files.enter(look.root, name, look.device, look.status.st_uid)
+            images = sorted(os.listdir(here))
+        for below in images:
+            if not layout.NUMBER.match(below):
+                look.foreign += 1
+                continue
+            rows = look.rows.take(f"{name}/{below}/")
+            if look.quick and rows and _settled(here, below, rows):
+                continue
+            with _remembered(look, rows):
+                _walk(look, here, status.st_uid, below, (name, below), ())
+            if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
+                yield look.part()
+    finally:
+        if here >= 0:
+            os.close(here)
+
+
+def _settled(device: int, image: str, rows: list[Known]) -> bool:
+    """Tell whether the directories of an image are those that were seen, and nothing was added, taken or renamed there.
+
+    Three questions for each leaf instead of opening and listing three directories.  Nothing that a link leads to has
+    the numbers that were noted down of what was opened.
+    """
+    before, place = "", None
+    try:
+        first = os.stat(image, dir_fd=device, follow_symlinks=False)
+        for row in rows:
+            key = row.key
+            leaf = key[key.index("/") + 1 : key.rindex("/")]
+            if leaf != before:
+                before = leaf
+                third = os.stat(leaf[: leaf.rindex("/")], dir_fd=device, follow_symlinks=False)
+                place = _place(first, third, os.stat(leaf, dir_fd=device, follow_symlinks=False))
+            if row.place != place:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -> int:
+    """Give a number (64 bits, signed) that changes with the directories that an entry lies in.
+
+    The hash of a tuple of numbers, which is the same in every process, is made in a quarter of the time of a digest.
+    """
+    return hash((first.st_ino, first.st_ctime_ns, third.st_ino, third.st_ctime_ns, leaf.st_ino, leaf.st_ctime_ns))
+
+
+def _walk(
+    look: _Look, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
+) -> None:
+    """Go down the numbered levels; a leaf is at the fourth."""
+    with _foreign(look):
+        here, status = files.enter(parent, name, look.device, owner)
+        try:
+            through = (*above, status)
+            if len(path) == _DEPTH:
+                _leaf(look, here, path, layout.SLOT_FILE, through)
+                return
+            for below in sorted(os.listdir(here)):
+                if layout.NUMBER.match(below):
+                    _walk(look, here, status.st_uid, below, (*path, below), through)
                 else:
                     look.foreign += 1
-    except OSError as error:
-        if files.passing(error):
-            raise
-        look.foreign += 1
+        finally:
+            os.close(here)
+
+
+def _walk_run_time_compiled(look: _Look) -> None:
+    with _foreign(look), files.directory_in(look.root, layout.RTC, look.device) as here:
+        owner = os.fstat(here).st_uid
+        for name in sorted(os.listdir(here)):
+            if layout.NUMBER.match(name):
+                _walk(look, here, owner, name, (layout.RTC, name), ())
+            elif layout.IR_KEY.match(name):
+                with _foreign(look), files.directory_in(here, name, look.device) as leaf:
+                    _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE, ())
+            else:
+                look.foreign += 1
 
 
 # -- one leaf ---------------------------------------------------------------------------------------------------------
 
 
-def _leaf(look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str]) -> None:
+def _leaf(
+    look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
+) -> None:
+    place = None
+    if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
+        place = _place(*through)
     for _ in range(_RETRIES):
         slots, foreign = slots_in(leaf, pattern)
         try:
-            readings = _readings(look, leaf, path, slots)
+            readings = _readings(look, leaf, path, slots, place)
         except _Changed:
             continue
         if readings and slots_in(leaf, pattern)[0].keys() != slots.keys():
@@ -192,6 +340,7 @@ def _leaf(look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str
         readings = [_unfinished(look, path, slot, "it changes while we look") for slot in slots.values()]
     look.foreign += foreign
     look.entries.extend(readings)
+    look.seen.update(one.id.key for one in readings)
 
 
 def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[dict[str, _Slot], int]:
@@ -242,26 +391,26 @@ def key_of(path: tuple[str, ...], slot: str) -> EntryKey:
     return EntryKey("/".join((*path, slot)))
 
 
-def _readings(look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str, _Slot]) -> list[Entry]:
+def _readings(
+    look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str, _Slot], place: int | None
+) -> list[Entry]:
     """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth."""
     stamps = {name: slot_stamp(slot) for name, slot in slots.items()}
     leaf_stamp = _digest((name, stamp) for name, stamp in stamps.items())
     keys = {name: key_of(path, name) for name in slots}
     full = {name: f"{leaf_stamp}:{stamps[name]}" for name in slots}
     locked = any(".lock" in slot.files for slot in slots.values())
-    if not locked and slots and all(look.known.get(keys[name]) == full[name] for name in slots):
+    if not locked and slots and all(_stamp(look, keys[name]) == full[name] for name in slots):
         for name, slot in slots.items():
-            look.unchanged.append(Seen(keys[name], _accessed(slot)))
-        # The environment of run-time compiled neighbours is learned from a header, so one is read all the same.
-        if path[0] != layout.RTC and path[0] not in look.environments:
-            _learn(look, leaf, path[0], slots)
+            look.unchanged.append(Seen(keys[name], _accessed(slot), place))
+            look.seen.add(keys[name])
         return []
     reader = _run_time_compiled if path[0] == layout.RTC else _ordinary
     readings: list[_Reading] = []
     expected = 0
     gap = False
     for name, slot in slots.items():
-        entry = _described(look, path, slot, full[name])
+        entry = _described(look, path, slot, full[name], place)
         try:
             reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
         except _Unread as error:
@@ -275,20 +424,40 @@ def _readings(look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str,
     return _compared(readings)
 
 
-def _learn(look: _Look, leaf: int, device: str, slots: Mapping[str, _Slot]) -> None:
-    for slot in slots.values():
-        if ".src" not in slot.files:
-            continue
-        try:
-            with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
-                head = files.read(descriptor, 64 << 10)
-                source = layout.source(head, status.st_size)
-        except OSError:
-            continue
-        environment = layout.environment(layout.text(source.device))
-        if environment is not None and str(layout.string_hash(source.device)) == device:
-            look.environments[device] = environment
-            return
+def _stamp(look: _Look, key: EntryKey) -> str | None:
+    row = look.known.get(key)
+    return None if row is None else row.stamp
+
+
+def _environment(look: _Look, device: str) -> Environment | None:
+    """Tell what a device directory stands for, from the head of one of its entries."""
+    if device not in look.environments:
+        look.environments[device] = None
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            here = stack.enter_context(files.directory_in(look.root, device, look.device))
+            for image in sorted(os.listdir(here))[:_WITNESSES]:
+                found = _declared(look, here, image, device)
+                if found is not None:
+                    look.environments[device] = found
+                    break
+    return look.environments[device]
+
+
+_WITNESSES: Final = 8
+"""So many images of a device are asked what device it is: the first may be damaged."""
+
+
+def _declared(look: _Look, parent: int, name: str, device: str, depth: int = 2) -> Environment | None:
+    """Ask the first slot of an image's first leaf."""
+    with contextlib.suppress(OSError), files.directory_in(parent, name, look.device) as here:
+        if depth < _DEPTH:
+            below = min(os.listdir(here), default=None)
+            return None if below is None else _declared(look, here, below, device, depth + 1)
+        with files.regular_file(here, "0.src") as (descriptor, status):
+            source = layout.source(files.read(descriptor, 64 << 10), status.st_size)
+        if str(layout.string_hash(source.device)) == device:
+            return layout.environment(layout.text(source.device))
+    return None
 
 
 def _accessed(slot: _Slot) -> datetime | None:
@@ -300,7 +469,7 @@ def _accessed(slot: _Slot) -> datetime | None:
     return locks.moment(max(times)) if times else None
 
 
-def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> Entry:
+def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str, place: int | None) -> Entry:
     statuses = [status for status in slot.files.values() if stat.S_ISREG(status.st_mode)]
     blocks = {(status.st_dev, status.st_ino): status.st_blocks * 512 for status in statuses}
     written = [status.st_mtime_ns for suffix, status in slot.files.items() if suffix in (".bin", ".src")]
@@ -312,11 +481,12 @@ def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str) -> E
         min(sum(blocks.values()), _SIZE),
         min(locks.moment(oldest), look.now),
         _accessed(slot),
+        place=place,
     )
 
 
 def _unfinished(look: _Look, path: tuple[str, ...], slot: _Slot, detail: str) -> Entry:
-    entry = _described(look, path, slot, "")
+    entry = _described(look, path, slot, "", None)
     return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
 
 
@@ -434,7 +604,7 @@ def _ordinary(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry:
     if wrong:
         return _Reading(_flawed(entry, Flaw.MISPLACED, wrong), live=False)
     if entry.environment is not None:
-        look.environments.setdefault(path[0], entry.environment)
+        look.environments[path[0]] = entry.environment
     platform = entry.environment.platform if entry.environment else ""
     entry = _with_binary(leaf, slot, entry, intel="intel" in platform.lower())
     if not (entry.flaw and entry.state is EntryState.FLAWED):
@@ -525,7 +695,7 @@ def _run_time_compiled(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slo
     link = _link(leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_flawed(entry, link))
-    entry = dataclasses.replace(entry, environment=look.environments.get(path[1]))
+    entry = dataclasses.replace(entry, environment=_environment(look, path[1]))
     recorded = _recorded_time(leaf, slot)
     if recorded is not None:
         entry = dataclasses.replace(entry, created=min(recorded, entry.created))

@@ -1,0 +1,336 @@
+"""Looking at a SYCL store bit by bit, and quickly: by its directories, where nothing was added or taken."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.builders import Slot, SyclStore, native
+from xpucached import host
+from xpucached.catalog import Catalog
+from xpucached.domain import (
+    Architecture,
+    EntryKey,
+    EntryState,
+    FoundStore,
+    IndexedEntry,
+    Known,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LATER: Final = timedelta(minutes=1)
+"""Looks in these tests are made from a minute ahead: the directories of a second ago are trusted by then."""
+
+TICK: Final = 0.02
+"""Seconds.  Kernels before 6.13 note changes by a clock that ticks every 4 ms or slower."""
+
+
+def found(store: SyclStore) -> FoundStore:
+    return FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
+
+
+def known(part: Scan) -> list[Known]:
+    return sorted((Known(one.id.key, one.stamp, one.place) for one in part.entries), key=lambda one: one.key)
+
+
+def look(store: SyclStore, rows: list[Known], *, quick: bool = True) -> Scan:
+    time.sleep(TICK)
+    *_, last = sycl.parts(found(store), datetime.now(UTC) + LATER, rows, None, quick=quick)
+    return last
+
+
+@pytest.fixture
+def slots(sycl_store: SyclStore) -> list[Slot]:
+    """Give three images: one with two slots in a leaf, and one with two leaves."""
+    return [
+        sycl_store.add("_ZTS1a"),
+        sycl_store.add("_ZTS1b"),
+        sycl_store.add("_ZTS1b", slot=1, binary=native(300)),
+        sycl_store.add("_ZTS1c"),
+        sycl_store.add("_ZTS1c", options="-O1"),
+    ]
+
+
+def test_where_nothing_changed_no_directory_of_an_image_is_opened(
+    sycl_store: SyclStore, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = known(look(sycl_store, []))
+    assert len(rows) == len(slots)
+    assert None not in {row.place for row in rows}
+    opened: list[str] = []
+    enter = files.enter
+
+    def entered(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat_result]:
+        opened.append(name)
+        return enter(parent, name, device, owner)
+
+    monkeypatch.setattr(files, "enter", entered)
+
+    again = look(sycl_store, rows)
+
+    assert opened == [slots[0].leaf.parents[2].name]
+    assert (again.entries, again.unchanged, again.vanished) == ((), (), ())
+    assert again.foreign is None
+    assert not again.thorough
+    whole = look(sycl_store, rows, quick=False)
+    assert {one.key for one in whole.unchanged} == {row.key for row in rows}
+    assert {one.place for one in whole.unchanged} == {row.place for row in rows}
+    assert whole.thorough
+    assert whole.foreign == 0
+
+
+def test_directories_of_a_moment_ago_are_not_trusted(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    (part,) = sycl.parts(found(sycl_store), datetime.now(UTC), [], None)
+    assert [one.place for one in part.entries] == [None]
+    rows = known(part)
+
+    (again,) = sycl.parts(found(sycl_store), datetime.now(UTC), rows, None, quick=True)
+
+    assert [one.place for one in again.unchanged] == [None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "image",
+        "constants",
+        "options",
+        "slot",
+        "slot gone",
+        "leaf gone",
+        "image gone",
+        "device gone",
+        "replaced",
+        "moved",
+    ],
+)
+def test_what_programs_do_is_seen(sycl_store: SyclStore, slots: list[Slot], change: str) -> None:
+    rows = known(look(sycl_store, []))
+    a, _, b1, c, _ = slots
+    added, gone = set(), set()
+    time.sleep(TICK)
+    if change == "image":
+        added = {sycl_store.add("_ZTS1d")}
+    elif change == "constants":
+        added = {sycl_store.add("_ZTS1a", constants=b"12345678")}
+    elif change == "options":
+        added = {sycl_store.add("_ZTS1a", options="-g")}
+    elif change == "slot":
+        added = {sycl_store.add("_ZTS1a", slot=1)}
+    elif change == "slot gone":
+        for path in (b1.bin, b1.src, b1.access_time):
+            path.unlink()
+        gone = {b1}
+    elif change == "leaf gone":
+        shutil.rmtree(c.leaf)
+        gone = {c}
+    elif change == "image gone":
+        shutil.rmtree(a.leaf.parents[1])
+        gone = {a}
+    elif change == "device gone":
+        shutil.rmtree(a.leaf.parents[2])
+        gone = set(slots)
+    elif change == "replaced":
+        other = a.bin.with_name("other")
+        other.write_bytes(b"torn")
+        other.rename(a.bin)
+    else:
+        a.leaf.rename(a.leaf.with_name("7"))
+        gone, added = {a}, {Slot(a.leaf.with_name("7"), 0)}
+
+    def key(slot: Slot) -> str:
+        return str(slot.leaf.relative_to(sycl_store.root) / str(slot.number))
+
+    seen = look(sycl_store, rows)
+
+    assert {key(one) for one in added} <= {one.id.key for one in seen.entries}
+    assert set(seen.vanished or ()) == {key(one) for one in gone}
+    if change == "replaced":
+        assert [one.state for one in seen.entries] == [EntryState.FLAWED]
+
+
+def test_what_is_written_in_its_place_is_seen_thoroughly_only(sycl_store: SyclStore, slots: list[Slot]) -> None:
+    rows = known(look(sycl_store, []))
+    slots[0].cut(slots[0].bin, 5)
+
+    assert look(sycl_store, rows).entries == ()
+    (entry,) = look(sycl_store, rows, quick=False).entries
+    assert entry.state is EntryState.FLAWED
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_link_in_the_place_of_a_directory_is_no_part_of_the_store(
+    sycl_store: SyclStore, tmp_path: Path, level: int
+) -> None:
+    leaf = sycl_store.add().leaf
+    rows = known(look(sycl_store, []))
+    place = sycl_store.root.joinpath(*leaf.relative_to(sycl_store.root).parts[: level + 1])
+    # The same directories, and the same numbers but those of the parent: only a link now leads there.
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+
+    seen = look(sycl_store, rows)
+
+    assert seen.entries == ()
+    assert seen.unchanged == ()
+    assert seen.vanished == (rows[0].key,)
+
+
+def test_a_store_comes_in_parts_in_the_order_of_its_keys(sycl_store: SyclStore) -> None:
+    for number in range(2300):
+        sycl_store.add(f"_ZTS{number}", device=f"GPU {number % 2}")
+    parts = list(sycl.parts(found(sycl_store), datetime.now(UTC), [], None))
+    keys = [one.id.key for part in parts for one in part.entries]
+    assert len(parts) == 3
+    assert len(set(keys)) == 2300
+    assert keys == sorted(keys)
+    assert max(len(part.entries) for part in parts) <= 1001
+    assert [part.thorough for part in parts] == [False, False, True]
+    assert [part.foreign for part in parts] == [None, None, 0]
+
+    # Those that are not there are passed by, wherever they would have been.
+    strange = [EntryKey(key) for key in (*(f"{key}/9" for key in keys[:3]), "0/0/0/0/0", "zzz")]
+    rows = sorted([*known(parts[0]), *map(Known, strange)], key=lambda one: one.key)
+    gone = [key for part in sycl.parts(found(sycl_store), datetime.now(UTC), rows, None) for key in part.vanished or ()]
+    assert sorted(gone) == sorted(strange)
+
+
+def test_a_store_that_is_away_or_no_store_is_one_part(sycl_store: SyclStore, tmp_path: Path) -> None:
+    (part,) = sycl.parts(found(sycl_store), datetime.now(UTC), [], None)
+    assert (part.state, part.vanished) == (StoreState.MISSING, ())
+    (tmp_path / "file").touch()
+    (part,) = sycl.parts(found(SyclStore(tmp_path / "file")), datetime.now(UTC), [], None)
+    assert part.state is StoreState.NOT_A_DIRECTORY
+
+
+def test_run_time_compiled_programs_are_always_looked_at(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    sycl_store.add_intermediate()
+    rows = known(look(sycl_store, []))
+
+    seen = look(sycl_store, rows)
+
+    assert [one.key for one in seen.unchanged] == [rows[1].key]
+    shutil.rmtree(sycl_store.root / "ext_kernel_compiler")
+    assert look(sycl_store, rows).vanished == (rows[1].key,)
+
+
+# -- into the catalog -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    one = Catalog.open(tmp_path / "catalog.sqlite")
+    yield one
+    one.close()
+
+
+def record(catalog: Catalog, store: SyclStore, *, quick: bool) -> None:
+    at = datetime.now(UTC) + LATER
+    for part in sycl.parts(found(store), at, catalog.known(found(store).store), None, quick=quick):
+        catalog.record_scan(part, lambda one: host.architecture(one) or Architecture(""))
+
+
+def facts(entries: tuple[IndexedEntry, ...]) -> dict[str, tuple[object, ...]]:
+    return {
+        one.entry.id.key: (one.entry.stamp, one.entry.state, one.entry.flaw, one.entry.size, one.entry.digest)
+        for one in entries
+    }
+
+
+def write(store: SyclStore, chance: random.Random) -> Slot:
+    """Write some slot, as the runtime does: one that was there becomes another file, and is not written into."""
+    kernel, device = f"_ZTS{chance.randint(0, 9)}x", f"GPU {chance.randint(0, 1)}"
+    options, constants, slot = chance.choice(["", "-O1"]), chance.choice([b"", b"1"]), chance.randint(0, 2)
+    made = store.add(
+        kernel,
+        device=device,
+        options=options,
+        constants=constants,
+        slot=slot,
+        access_time=False,
+        without=("bin", "src"),
+    )
+    for path in (made.bin, made.src):
+        path.unlink(missing_ok=True)
+    binary = native(chance.randint(100, 400))
+    return store.add(kernel, device=device, options=options, constants=constants, slot=slot, binary=binary)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_quick_looks_give_the_catalog_that_a_first_look_gives(
+    sycl_store: SyclStore, tmp_path: Path, catalog: Catalog, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a test's own luck, the same each time
+    sycl_store.root.mkdir()
+    there: list[Slot] = []
+    for step in range(25):
+        for _ in range(chance.randint(0, 4)):
+            what = chance.random()
+            if what < 0.6 or not there:
+                there.append(write(sycl_store, chance))
+            elif what < 0.8:
+                one = there.pop(chance.randrange(len(there)))
+                for path in (one.src, one.bin, one.access_time):
+                    path.unlink(missing_ok=True)
+            elif what < 0.9:
+                shutil.rmtree(chance.choice(there).leaf.parents[chance.randint(0, 2)], ignore_errors=True)
+            else:
+                slot = chance.choice(there)
+                if slot.leaf.exists() and not slot.lock.exists():
+                    slot.take_lock(age=900)
+        time.sleep(TICK)
+        record(catalog, sycl_store, quick=True)
+        fresh = Catalog.open(tmp_path / f"fresh{step}.sqlite")
+        try:
+            record(fresh, sycl_store, quick=False)
+            assert facts(catalog.all_entries()) == facts(fresh.all_entries())
+        finally:
+            fresh.close()
+    assert catalog.summary().entries
+
+
+def test_what_a_catalog_knows_comes_in_the_order_of_the_keys(sycl_store: SyclStore, catalog: Catalog) -> None:
+    for number in range(4100):
+        leaf = sycl_store.root / f"{number % 7}" / f"{number}" / "1" / "1"
+        leaf.mkdir(parents=True)
+        (leaf / "0.src").touch()
+    record(catalog, sycl_store, quick=False)
+
+    rows = list(catalog.known(found(sycl_store).store))
+
+    assert len(rows) == 4100
+    assert [row.key for row in rows] == sorted(row.key for row in rows)
+    assert catalog.keys(found(sycl_store).store) == {row.key for row in rows}
+
+
+def test_it_is_known_when_every_file_was_looked_at(sycl_store: SyclStore, catalog: Catalog) -> None:
+    sycl_store.add()
+    store = found(sycl_store).store
+    assert catalog.looked(store) is None
+    record(catalog, sycl_store, quick=True)
+    assert catalog.looked(store) is None
+    record(catalog, sycl_store, quick=False)
+    first = catalog.looked(store)
+    assert first is not None
+    record(catalog, sycl_store, quick=True)
+    assert catalog.looked(store) == first
+    sycl_store.root.rename(sycl_store.root.with_name("away"))
+    record(catalog, sycl_store, quick=False)
+    assert catalog.looked(store) == first
