@@ -101,7 +101,10 @@ def _open(name: str, flags: int, directory: int) -> int:
     """Open what has this name in a directory: that itself, never what a link or a mount there leads to."""
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     if _has_openat2():
-        return _quietly(lambda quiet: _openat2(directory, name, flags | quiet, _WITHIN))
+        try:
+            return _openat2(directory, name, flags | _QUIET, _WITHIN)
+        except PermissionError:
+            return _openat2(directory, name, flags, _WITHIN)
     return _quietly(lambda quiet: os.open(name, flags | quiet, dir_fd=directory))
 
 
@@ -193,9 +196,14 @@ def _stepwise(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def regular_file(directory: int, name: str) -> Iterator[tuple[int, os.stat_result]]:
-    """Open a regular file for reading.  Raises OSError; `IsADirectoryError` for whatever is no regular file."""
-    before = os.stat(name, dir_fd=directory, follow_symlinks=False)
+def regular_file(
+    directory: int, name: str, before: os.stat_result | None = None
+) -> Iterator[tuple[int, os.stat_result]]:
+    """Open a regular file for reading.  Raises OSError; `IsADirectoryError` for whatever is no regular file.
+
+    ``before`` is what it was when it was just looked at.
+    """
+    before = before or os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISREG(before.st_mode):
         # Opening a pipe or a device has effects of its own, so it is not even tried.
         message = "not a regular file"
@@ -248,10 +256,12 @@ def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
     """Read up to ``limit`` bytes; fewer where the file ends earlier."""
     parts: list[bytes] = []
     while limit > 0:
-        part = os.pread(descriptor, min(limit, 1 << 20), offset)
-        if not part:
-            break
+        some = min(limit, 1 << 20)
+        part = os.pread(descriptor, some, offset)
         parts.append(part)
+        if len(part) < some:
+            # A regular file gives less only where it ends.
+            break
         offset += len(part)
         limit -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -588,16 +588,17 @@ def _ordinary(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry:
     if stat.S_ISFIFO(slot.files[".src"].st_mode):
         return _Reading(_flawed(entry, Flaw.SRC_FIFO), live=False)
     try:
-        with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
-            data = files.read(descriptor, layout.READ_LIMIT)
-            made = files.birth(descriptor)
+        with files.regular_file(leaf, slot.name + ".src", slot.files[".src"]) as (descriptor, status):
+            # One byte more than there should be tells whether it grows.
+            data = files.read(descriptor, min(layout.READ_LIMIT, status.st_size + 1))
+            recorded = _recorded_time(leaf, slot) or _born(descriptor)
             size = max(status.st_size, len(data))
     except OSError as error:
         return _Reading(_flawed(entry, _refused(error, "src"), error.strerror or ""), live=False)
     if _forbidden(status):
         return _Reading(_flawed(entry, Flaw.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = layout.source(data, size)
-    entry = _with_source(entry, source, leaf, slot, made, path[0])
+    entry = _with_source(entry, source, recorded, path[0])
     if not source.complete and source.flaw is not Flaw.SRC_TOO_LARGE:
         return _Reading(_flawed(entry, source.flaw or Flaw.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
@@ -616,17 +617,13 @@ def _ordinary(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry:
     return _Reading(entry, identity, live=entry.state is EntryState.OK)
 
 
-def _with_source(
-    entry: Entry, source: layout.Source, leaf: int, slot: _Slot, made: int | None, directory: str
-) -> Entry:
+def _with_source(entry: Entry, source: layout.Source, recorded: datetime | None, directory: str) -> Entry:
     # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
     declared = source.complete or str(layout.string_hash(source.device)) == directory
-    recorded = _recorded_time(leaf, slot)
-    created = recorded or (locks.moment(made) if made is not None else entry.created)
     return dataclasses.replace(
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
-        created=min(created, entry.created),
+        created=min(recorded or entry.created, entry.created),
         environment=layout.environment(layout.text(source.device)) if declared else None,
         options=layout.text(source.options[: 64 << 10]),
         constants=source.constants[: 4 << 10].hex(),
@@ -636,12 +633,18 @@ def _with_source(
     )
 
 
+def _born(descriptor: int) -> datetime | None:
+    made = files.birth(descriptor)
+    return None if made is None else locks.moment(made)
+
+
 def _recorded_time(leaf: int, slot: _Slot) -> datetime | None:
     """Give the birth that the runtime wrote down (2025.2 and later)."""
     if "_access_time.txt" not in slot.files:
         return None
     try:
-        with files.regular_file(leaf, slot.name + "_access_time.txt") as (descriptor, _):
+        name = "_access_time.txt"
+        with files.regular_file(leaf, slot.name + name, slot.files[name]) as (descriptor, _):
             digits = files.read(descriptor, 32)
     except OSError:
         return None
@@ -667,7 +670,7 @@ def _with_binary(leaf: int, slot: _Slot, entry: Entry, *, intel: bool) -> Entry:
     if ".bin" not in slot.files:
         return _flawed(entry, Flaw.BIN_MISSING)
     try:
-        with files.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
+        with files.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
             if _forbidden(status):
                 return _flawed(entry, Flaw.BIN_UNREADABLE, "its owner may not read it")
             frame = _frame(descriptor, status.st_size)
