@@ -66,7 +66,7 @@ from xpucached.domain import (
 from xpucached.errors import CatalogError, Conflict, NotFound, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
@@ -313,6 +313,52 @@ def test_what_a_start_needs_of_a_large_catalog_is_read_before_it(
     with closing(Catalog.open(path)) as opened:
         assert opened.rebuilt is not None
         assert opened.examined
+
+
+def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_path: Path) -> None:
+    words = (
+        "import sys; from pathlib import Path; from xpucached.catalog import Catalog;"
+        "Catalog.open(Path(sys.argv[1]), apart=True).close(); print('alembic' in sys.modules)"
+    )
+    command = [sys.executable, "-c", words, str(path)]
+    for is_there in (False, True):
+        if is_there:
+            older(path, tmp_path)
+        done = subprocess.run(command, cwd=MIGRATIONS.parent, capture_output=True, check=True)
+        assert done.stdout == b"False\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with closing(Catalog.open(path)) as opened:
+            assert opened.all_entries() == ()
+        path.unlink()
+
+
+def older(path: Path, tmp_path: Path) -> None:
+    """Make a catalog of the revision before the newest."""
+    home = tmp_path / "older"
+    shutil.copytree(MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    (newest,) = home.glob(f"versions/{tables.REVISION}*.py")
+    newest.unlink()
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    engine = opening.connections(path)
+    with engine.connect() as connection:
+        opening.migrate(connection, home)
+    engine.dispose()
+
+
+def test_a_child_that_does_not_migrate_leaves_it_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for child in ("/bin/false", "/there/is/none"):
+        monkeypatch.setattr(sys, "executable", child)
+        with closing(Catalog.open(path, apart=True)) as opened:
+            assert (opened.all_entries(), opened.rebuilt) == ((), None)
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [random_bytes, cut_short, torn_pages])
+def test_a_corrupt_catalog_is_not_set_aside_in_silence(path: Path, damage: Callable[[Path], None]) -> None:
+    filled(path)
+    damage(path)
+    with closing(Catalog.open(path, apart=True)) as opened:
+        assert opened.rebuilt is not None
 
 
 def test_closing_ends_the_reading_of_a_large_catalog(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

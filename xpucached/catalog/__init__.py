@@ -92,14 +92,16 @@ class Catalog:
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, *, apart: bool = False) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
         A corrupt file is set aside and a new one made (see `rebuilt`); of a large one only what a start needs is looked
-        at for that (see `examined`).  Raises `CatalogError` for a file that a newer
-        version or another program wrote, that is no regular file, or that cannot be read and written; it stays as it
-        is.
+        at for that (see `examined`).  With ``apart`` a process of its own migrates, for the sake of memory.  Raises
+        `CatalogError` for a file that a newer version or another program wrote, that is no regular file, or that cannot
+        be read and written; it stays as it is.
         """
+        if apart:
+            opening.migrate_apart(path)
         opened = opening.connect(path)
         catalog = cls(path, opened.engine, None)
         catalog.examined = opened.examined

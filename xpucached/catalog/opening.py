@@ -9,7 +9,9 @@ import logging
 import os
 import sqlite3
 import stat
-from contextlib import closing, contextmanager
+import subprocess
+import sys
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -23,6 +25,7 @@ from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,42 @@ class Opened:
     engine: sa.Engine
     rebuilt: Rebuilt | None  #: if a corrupt one was set aside for it
     examined: bool  #: whether the whole file was read; if not, `examine` is still to be called
+
+
+def migrate_apart(path: Path) -> None:
+    """Let a process of its own make the catalog, or bring it to the newest revision.
+
+    The migrations and what they load would stay in the memory of a process that needs them once in its life.  How
+    that ends does not matter: `connect` looks at the file again, and does or refuses what is left to do.
+    """
+    if _is_behind(path):
+        command = [sys.executable, "-I", "-m", "xpucached.catalog", os.fspath(path.absolute())]
+        variables = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+        with suppress(OSError):
+            subprocess.run(  # noqa: S603 - our own module
+                command, cwd="/", env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            )
+
+
+def bring_up(path: Path) -> None:
+    """Make the catalog, or migrate one that is sound.  Raises `CatalogError`."""
+    with refusing(path):
+        _prepare(path)
+        _inspect(path, whole=True)
+        _engine(path).dispose()
+
+
+def _is_behind(path: Path) -> bool:
+    """Tell whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
+    try:
+        if not path.exists():
+            return True
+        with _settled(path) as look:
+            if look.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+                return True
+            return [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")] != [tables.REVISION]
+    except (OSError, sqlite3.Error, Corrupt):
+        return False
 
 
 def connect(path: Path, *, whole: bool = False) -> Opened:
@@ -126,11 +165,8 @@ def _inspect(path: Path, *, whole: bool) -> bool:
 
     Raises `Corrupt`, or `CatalogError` if something else or a newer version wrote it.
     """
-    # Without a journal, SQLite need not leave one of its own beside a file that we may refuse.
-    journal = path.with_name(path.name + "-wal")
-    settled = not (journal.exists() and journal.stat().st_size)
     whole = whole or path.stat().st_size <= LARGE
-    with examining(path, "&immutable=1" if settled else "") as look:
+    with _settled(path) as look:
         if whole:
             _quick_check(look)
         names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -153,6 +189,14 @@ def _inspect(path: Path, *, whole: bool) -> bool:
             for name in sorted(names - _GROWING):
                 _quick_check(look, name)
         return whole
+
+
+def _settled(path: Path) -> AbstractContextManager[sqlite3.Connection]:
+    """Open a file that nobody works with, to look at it only; see `examining`."""
+    # Without a journal, SQLite need not leave one of its own beside a file that we may refuse.
+    journal = path.with_name(path.name + "-wal")
+    settled = not (journal.exists() and journal.stat().st_size)
+    return examining(path, "&immutable=1" if settled else "")
 
 
 @contextmanager
