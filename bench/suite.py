@@ -300,6 +300,7 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             ("ls, first page", "/v1/entries?limit=50"),
             ("ls by driver, first page", "/v1/entries?limit=50&driver=25.9.33578"),
             ("ls by state, first page", "/v1/entries?limit=50&state=flawed"),
+            ("ls by device, first page", "/v1/entries?limit=50&device=Arc"),
             ("ls by kernel, first page", "/v1/entries?limit=50&kernel=00042"),
         ):
             asked = [
@@ -322,8 +323,23 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
         while daemon.ask("status").get("entries") != entries:
             time.sleep(0.02)
         facts["status after a restart, s"] = time.perf_counter() - began
+        asked = list(looking_in(daemon))
+        facts["all looked at after a restart, s"] = time.perf_counter() - began
+        if asked:
+            facts["status during that look, ms"] = statistics.median(asked) * 1000
         facts["memory after a restart, MB"] = memory(daemon.process.pid)
     return facts
+
+
+def looking_in(daemon: Daemon) -> Iterator[float]:
+    """Ask a daemon for its status until its first look is over; give the seconds that each answer took."""
+    while True:
+        began = time.perf_counter()
+        status = json.loads(answer(daemon.run / "xpucached" / "xpucached.sock", "/v1/status"))["data"]
+        if status["verdict"] != "starting":
+            return
+        yield time.perf_counter() - began
+        time.sleep(0.05)
 
 
 # -- all together -----------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ from xpucached.domain import (
 from xpucached.errors import CatalogError, Conflict, NotFound, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
@@ -267,6 +267,134 @@ def test_a_corrupt_catalog_is_set_aside(path: Path, damage: object) -> None:
     with closing(Catalog.open(path)) as opened:
         assert opened.rebuilt is not None
     assert len([one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm"))]) == 2
+
+
+def strike_root(path: Path, table: str) -> None:
+    """Spoil the page at which a table begins, and leave all else as it is."""
+    with closing(sqlite3.connect(path)) as raw:
+        (root,) = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (size,) = raw.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"\xff" * 8)
+
+
+def test_a_large_catalog_is_used_while_it_is_read_and_set_aside_if_it_is_corrupt(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.examined
+        opened.add_model(model())
+    monkeypatch.setattr(opening, "LARGE", 4096)
+    with closing(Catalog.open(path)) as opened:
+        assert (opened.examined, opened.rebuilt) == (False, None)
+        opened.examine()
+        assert (opened.examined, opened.corrupt, opened.mend()) == (True, False, False)
+        assert len(opened.all_entries()) == 500
+    strike_root(path, "entries")
+    with closing(Catalog.open(path)) as opened:
+        assert (opened.examined, opened.rebuilt) == (False, None)
+        assert opened.summary().entries == 500
+        with pytest.raises(CatalogError, match="the catalog failed"):
+            opened.examine()
+        # What can be written all the same does not hide it.
+        opened.add_model(model("second"))
+        assert opened.corrupt
+        assert opened.mend()
+        assert "2 registered models were taken over" in (opened.rebuilt or "")
+        assert (opened.examined, opened.corrupt, opened.all_entries()) == (True, False, ())
+        opened.record_scan(scan(entry("a/0")), architecture)
+    assert len([one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm"))]) == 1
+
+
+@pytest.mark.parametrize("table", ["models", "runs", "intents", "host", "figures", "stores", "alembic_version"])
+def test_what_a_start_needs_of_a_large_catalog_is_read_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    filled(path)
+    strike_root(path, table)
+    monkeypatch.setattr(opening, "LARGE", 4096)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is not None
+        assert opened.examined
+
+
+def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_path: Path) -> None:
+    words = (
+        "import sys; from pathlib import Path; from xpucached.catalog import Catalog;"
+        "Catalog.open(Path(sys.argv[1]), apart=True).close(); print('alembic' in sys.modules)"
+    )
+    command = [sys.executable, "-c", words, str(path)]
+    for is_there in (False, True):
+        if is_there:
+            older(path, tmp_path)
+        done = subprocess.run(command, cwd=MIGRATIONS.parent, capture_output=True, check=True)
+        assert done.stdout == b"False\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with closing(Catalog.open(path)) as opened:
+            assert opened.all_entries() == ()
+        path.unlink()
+
+
+def older(path: Path, tmp_path: Path) -> None:
+    """Make a catalog of the revision before the newest."""
+    home = tmp_path / "older"
+    shutil.copytree(MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    (newest,) = home.glob(f"versions/{tables.REVISION}*.py")
+    newest.unlink()
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    engine = opening.connections(path)
+    with engine.connect() as connection:
+        opening.migrate(connection, home)
+    engine.dispose()
+
+
+def test_a_child_that_does_not_migrate_leaves_it_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for child in ("/bin/false", "/there/is/none"):
+        monkeypatch.setattr(sys, "executable", child)
+        with closing(Catalog.open(path, apart=True)) as opened:
+            assert (opened.all_entries(), opened.rebuilt) == ((), None)
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [random_bytes, cut_short, torn_pages])
+def test_a_corrupt_catalog_is_not_set_aside_in_silence(path: Path, damage: Callable[[Path], None]) -> None:
+    filled(path)
+    damage(path)
+    with closing(Catalog.open(path, apart=True)) as opened:
+        assert opened.rebuilt is not None
+
+
+def test_closing_ends_the_reading_of_a_large_catalog(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path)
+    monkeypatch.setattr(opening, "LARGE", 4096)
+    opened = Catalog.open(path)
+    with opening.examining(path) as look:
+        worker = threading.Thread(target=look.interrupt)
+        asked = look.execute("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c")
+        asked.fetchone()
+        worker.start()
+        worker.join()
+        # The interruption holds for as long as a question is open: this one, and the examination.
+        assert not opening.examine(look)
+    opened.close()
+    opened.examine()
+    assert not opened.examined
+
+
+def test_what_is_asked_in_one_moment_is_answered_as_of_that_moment(catalog: Catalog) -> None:
+    catalog.record_scan(scan(entry("a/0")), architecture)
+    with catalog.moment():
+        assert catalog.summary().entries == 1
+        writer = threading.Thread(target=catalog.record_scan, args=(scan(entry("a/0"), entry("b/0")), architecture))
+        writer.start()
+        writer.join()
+        assert (catalog.summary().entries, len(catalog.all_entries())) == (1, 1)
+        with catalog.moment():
+            assert catalog.stores()[0].entries == 1
+        assert catalog.summary().entries == 1
+    assert catalog.summary().entries == 2
 
 
 def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Path) -> None:

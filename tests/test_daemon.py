@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +23,18 @@ import psutil
 import pytest
 
 from tests.daemons import Daemon, daemon
+from xpucached.domain import JobState, Progress
+from xpucached.errors import CatalogError, Conflict
 from xpucached.kinds.sycl import layout
+from xpucached.service.jobs import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.builders import SyclStore
     from tests.runtimes import Runtime
+    from xpucached.domain import ScanReport
+    from xpucached.service.jobs import Handle
 
 OLD = "2024.18.7.0.11_160000"
 
@@ -120,6 +127,47 @@ def test_corrupt_catalog_is_set_aside_and_rebuilt(host: Daemon, sycl_store: Sycl
     assert len(host.rows("ls")) == 1
     assert list(host.state.glob("catalog.sqlite.corrupt-*"))
     assert any(event["topic"] == "catalog-rebuilt" for event in host.rows("events"))
+
+
+def test_the_look_of_a_start_is_shown_as_a_job_with_what_came_of_it(host: Daemon, sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    with_store(host, sycl_store)
+    host.start()
+    job = host.ask("jobs", "look-0")
+    assert (job["verb"], job["state"]) == ("look", "done")
+    assert job["scan"]["added"] == 1  # type: ignore[index]
+    assert job["progress"]["done"] == job["progress"]["total"] > 0  # type: ignore[index]
+    # The next look is nobody's job.
+    host.ctl("scan")
+    assert sorted(str(row["id"]) for row in host.rows("jobs")) == ["look-0", "scan-1"]
+
+
+def test_what_the_daemon_does_anyway_fails_for_itself_and_is_not_cancelled() -> None:
+    async def attended() -> None:
+        jobs = Jobs(lambda: datetime.now(UTC))
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(handle: Handle) -> ScanReport:
+            handle.progress(1, 2, "here")
+            began.set()
+            await go_on.wait()
+            raise CatalogError("no room")
+
+        attending = asyncio.create_task(jobs.attend("look", work))
+        await began.wait()
+        (job,) = jobs.running()
+        assert (job.id, job.progress) == ("look-0", Progress(1, 2, "here"))
+        with pytest.raises(Conflict, match="ends by itself"):
+            await jobs.cancel("look-0")
+        go_on.set()
+        with pytest.raises(CatalogError, match="no room"):
+            await attending
+        failed = jobs.job("look-0")
+        assert failed.state is JobState.FAILED
+        assert failed.error is not None
+        assert failed.error.code == "catalog"
+
+    asyncio.run(attended())
 
 
 def test_damaged_configuration_is_refused_with_its_line(host: Daemon) -> None:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from tests.faults import Calls, Faults, faults
 from xpucached.catalog import Catalog, opening
 from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState, Trashed
 from xpucached.errors import CatalogError
+from xpucached.host import architecture
 from xpucached.kinds import sycl
 from xpucached.service.troubles import Steadiness, Troubles
 
@@ -391,6 +393,35 @@ def test_a_catalog_that_is_damaged_at_work_is_made_anew(host: Daemon, sycl_store
     host.until(lambda: keys(host) == truth(sycl_store))
     assert len(keys(host)) == 51
     assert list(host.state.glob("catalog.sqlite.corrupt-*"))
+
+
+@pytest.mark.parametrize("table", ["entries", "ix_entries_ref", "attributions"])
+def test_a_large_catalog_that_is_damaged_is_made_anew_while_the_daemon_answers(
+    host: Daemon, sycl_store: SyclStore, table: str
+) -> None:
+    for number in range(3):
+        sycl_store.add(f"_ZTS2k{number}")
+    with_store(host, sycl_store)
+    path = host.state / "catalog.sqlite"
+    with closing(Catalog.open(path)) as catalog:
+        seen = look(sycl_store.root)
+        padded = tuple(replace(one, detail="x" * 6_000_000) for one in seen.entries)
+        catalog.record_scan(replace(seen, entries=padded), architecture)
+    assert path.stat().st_size > opening.LARGE
+    with closing(sqlite3.connect(path)) as raw:
+        (root,) = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (size,) = raw.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"\xff" * 8)
+    host.start(ready=False)
+    assert host.process is not None
+    host.until(lambda: bool(host.ask("status")))
+    host.until(lambda: "catalog-rebuilt" in problems(host))
+    host.until(lambda: keys(host) == truth(sycl_store))
+    assert host.process.poll() is None
+    assert len(keys(host)) == 3
+    assert len([one for one in host.state.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm"))]) == 1
 
 
 def test_a_locked_catalog_is_refused_and_then_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

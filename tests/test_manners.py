@@ -425,7 +425,7 @@ def test_outside_its_window_only_what_is_asked_for_is_run(
         looks = len(one.rows("jobs"))
         one.ctl("scan")
         # No job is begun only to find that this is not the time.
-        assert {row["verb"] for row in one.rows("jobs")} == {"prewarm", "scan"}
+        assert {row["verb"] for row in one.rows("jobs")} == {"look", "prewarm", "scan"}
         assert len(one.rows("jobs")) == looks + 1
 
         configure("always")

@@ -29,6 +29,7 @@ from xpucached.domain import (
     EntryState,
     Environment,
     Flaw,
+    Holding,
     Host,
     ImageFormat,
     IndexedEntry,
@@ -43,7 +44,7 @@ from xpucached.domain import (
 )
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import layout
-from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, tail
+from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,6 +123,28 @@ def test_models_come_first_by_priority_then_what_was_used_last() -> None:
     assert [one.entry.entry.id.key.split("/")[1] for one in plan.rebuild] == ["4", "3", "6", "2", "1"]
     assert [one.reason for one in plan.rebuild][:3] == [ReplayReason.MODEL, ReplayReason.MODEL, ReplayReason.USED]
     assert {one.to for one in plan.rebuild} == {NEW}
+
+
+@pytest.mark.parametrize(
+    ("held", "present", "wanted"),
+    [
+        ((OLD,), (NEW,), True),
+        ((OLD, NEW), (NEW,), True),
+        ((NEW,), (NEW,), False),
+        ((OLD, NEW), (OLD, NEW), False),
+        ((GONE,), (NEW,), False),
+        ((None,), (NEW,), False),
+        ((OLD,), (), False),
+        ((), (NEW,), False),
+    ],
+)
+def test_the_sums_tell_whether_anything_can_be_rebuilt(
+    held: tuple[Environment | None, ...], present: tuple[Environment, ...], *, wanted: bool
+) -> None:
+    holdings = [Holding(STORE, one, 1, 4096) for one in held]
+    assert replayable(holdings, here(*present)) is wanted
+    plan = plan_replay([indexed(str(n), one) for n, one in enumerate(held)], here(*present), MODELS, (), NOW)
+    assert bool(plan.rebuild) is wanted
 
 
 def test_what_is_there_already_is_not_rebuilt() -> None:

@@ -377,7 +377,7 @@ def step_aside(config: settings.Settings) -> None:
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     """Run the daemon on its state, its catalog and its socket."""
     with alone(config.state):
-        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite")
+        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True)
         try:
             instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
             service = Service(config, catalog, Dispatch(os.environ, instance), os.environ)

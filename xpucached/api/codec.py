@@ -354,29 +354,57 @@ SHAPES: Final[Mapping[type, Shape]] = {
 
 def to_json(value: object) -> Json:
     """Turn a domain value into what JSON can hold.  Never fails for a domain value."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[return-value] # the line above says so
+    if (writer := _known.get(kind)) is None:
+        writer = _known[kind] = _writer(kind)
+    return writer(value)
+
+
+_PLAIN: Final = frozenset({types.NoneType, bool, int, str})
+_known: Final[dict[type, Callable[[object], Json]]] = {}
+
+
+def _writer(kind: type) -> Callable[[object], Json]:
+    """Give what writes values of a type; to find that out takes longer than to write a page of entries."""
     # Enums first: a `StrEnum` is a text too.
-    match value:
-        case Enum():
-            return str(value.value)
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case datetime():
-            return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
-        case Path():
-            return str(value)
-        case Mapping():
-            return {str(key): to_json(one) for key, one in value.items()}
-        case tuple() | list():
-            return [to_json(one) for one in value]
-    shape = SHAPES.get(type(value))
+    if issubclass(kind, Enum):
+        return lambda value: str(cast("Enum", value).value)
+    for base, writer in _WRITERS:
+        if issubclass(kind, base):
+            return writer
+    shape = SHAPES.get(kind)
     if shape is not None:
-        value = shape.flatten(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: to_json(getattr(value, name)) for name in _names(type(value))}
-    message = f"no JSON for {type(value).__name__}"
+        inner = _fields(shape.wire)
+        return lambda value: inner(shape.flatten(value))
+    if is_dataclass(kind):
+        return _fields(kind)
+    message = f"no JSON for {kind.__name__}"
     raise TypeError(message)
+
+
+def _fields(kind: type) -> Callable[[object], Json]:
+    names = _names(kind)
+    return lambda value: {name: one if type(one := getattr(value, name)) in _PLAIN else to_json(one) for name in names}
+
+
+def _time(value: datetime) -> str:
+    return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat().removesuffix("+00:00") + "Z"
+
+
+_WRITERS: Final = cast(
+    "tuple[tuple[type, Callable[[object], Json]], ...]",
+    (
+        (datetime, _time),
+        (float, lambda value: value if math.isfinite(value) else None),
+        (Path, str),
+        (Mapping, lambda value: {str(key): to_json(one) for key, one in value.items()}),
+        (tuple, lambda value: [to_json(one) for one in value]),
+        (list, lambda value: [to_json(one) for one in value]),
+        ((int, str), lambda value: value),
+    ),
+)
 
 
 def dumps(value: Json) -> bytes:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
+    from sqlite3 import Connection
 
     import sqlalchemy as sa
 
@@ -74,6 +75,12 @@ _PAGE: Final = 2000
 """What is known of so many entries is read at a time."""
 
 
+class _Moment(threading.local):
+    """The connection that a thread's questions share, if they shall be answered as of one moment."""
+
+    connection: sa.Connection | None = None
+
+
 class Catalog:
     """The catalog, open."""
 
@@ -81,21 +88,30 @@ class Catalog:
         self.path = path
         self.rebuilt = rebuilt  #: in one sentence: that the file was corrupt, and where it is now
         self.trouble: CatalogError | None = None  #: what failed last, until something could be written again
+        self.examined = True  #: whether the whole file was read; if not, `examine` does
         self._engine = engine
         self._writing = threading.Lock()
+        self._moment = _Moment()
+        self._examining: Connection | None = None
+        self._closing = threading.Lock()
+        self._closed = False
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, *, apart: bool = False) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
-        A corrupt file is set aside and a new one made (see `rebuilt`).  Raises `CatalogError` for a file that a newer
-        version or another program wrote, that is no regular file, or that cannot be read and written; it stays as it
-        is.
+        A corrupt file is set aside and a new one made (see `rebuilt`); of a large one only what a start needs is looked
+        at for that (see `examined`).  With ``apart`` a process of its own migrates, for the sake of memory.  Raises
+        `CatalogError` for a file that a newer version or another program wrote, that is no regular file, or that cannot
+        be read and written; it stays as it is.
         """
-        engine, rebuilt = opening.connect(path)
-        catalog = cls(path, engine, None)
-        if rebuilt is not None:
-            catalog._take_over(rebuilt)
+        if apart:
+            opening.migrate_apart(path)
+        opened = opening.connect(path)
+        catalog = cls(path, opened.engine, None)
+        catalog.examined = opened.examined
+        if opened.rebuilt is not None:
+            catalog._take_over(opened.rebuilt)
         return catalog
 
     def _take_over(self, rebuilt: opening.Rebuilt) -> None:
@@ -107,7 +123,39 @@ class Catalog:
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""
+        with self._closing:
+            self._closed = True
+            if self._examining is not None:
+                self._examining.interrupt()
         self._engine.dispose()
+
+    def examine(self) -> None:
+        """Read the whole file, if opening it did not; it is used meanwhile.  Raises `CatalogError`, see `mend`."""
+        engine = self._engine
+        if self.examined:
+            return
+        try:
+            with opening.refusing(self.path), opening.examining(self.path) as look:
+                with self._closing:
+                    self._examining = None if self._closed else look
+                try:
+                    done = self._examining is not None and opening.examine(look)
+                finally:
+                    with self._closing:
+                        self._examining = None
+        except CatalogError as error:
+            # Unless the file was set aside already for what others met in it.
+            if engine is not self._engine:
+                return
+            self.trouble = error
+            raise
+        if engine is self._engine:
+            self.examined = done
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether damage was met; what can be written all the same does not mend it."""
+        return self.trouble is not None and opening.is_corruption(self.trouble.__cause__)
 
     def mend(self) -> bool:
         """If the file was found corrupt at work, set it aside and go on with a new one (see `rebuilt`): True if so.
@@ -115,18 +163,33 @@ class Catalog:
         Raises `CatalogError` if that fails.
         """
         with self._writing:
-            if self.trouble is None or not opening.is_corruption(self.trouble.__cause__):
+            if not self.corrupt:
                 return False
             old = self._engine
-            self._engine, rebuilt = opening.connect(self.path)
+            opened = opening.connect(self.path, whole=True)
+            self._engine, self.examined = opened.engine, True
             old.dispose()
             self.trouble = None
-        if rebuilt is not None:
-            self._take_over(rebuilt)
-        return rebuilt is not None
+        if opened.rebuilt is not None:
+            self._take_over(opened.rebuilt)
+        return opened.rebuilt is not None
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """Let all that this thread asks meanwhile be answered as of one moment; it also costs less."""
+        before = self._moment.connection
+        with self._read() as connection:
+            self._moment.connection = connection
+            try:
+                yield
+            finally:
+                self._moment.connection = before
 
     @contextmanager
     def _read(self) -> Iterator[sa.Connection]:
+        if self._moment.connection is not None:
+            yield self._moment.connection
+            return
         with self._guarded(), self._engine.connect() as connection, connection.begin():
             yield connection
 
@@ -140,7 +203,8 @@ class Catalog:
             try:
                 with connection.execution_options(immediate=True).begin():
                     yield connection
-                self.trouble = None
+                if not self.corrupt:
+                    self.trouble = None
             finally:
                 if durable:
                     driver.execute("PRAGMA synchronous = NORMAL")

@@ -9,7 +9,9 @@ import logging
 import os
 import sqlite3
 import stat
-from contextlib import closing, contextmanager
+import subprocess
+import sys
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -23,6 +25,7 @@ from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +35,17 @@ BUSY: Final = 30.0
 # The journal keeps its longest length otherwise: one first scan of a big store would cost that space for ever.
 _JOURNAL_LIMIT: Final = 64 * 1024 * 1024
 
+#: Bytes of a file that is read whole before it is used.  A larger one would take seconds, and is read meanwhile.
+LARGE: Final = 16 * 1024 * 1024
+
+# The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always.
+_GROWING: Final = frozenset({tables.ENTRIES.name, tables.ATTRIBUTIONS.name})
+
 _SIDES: Final = ("-wal", "-shm")
 
 _HINT: Final = "check the permissions and the free space of the state directory"
+_CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside"
+_NEWER_HINT: Final = "install that version again, or move the file away: a scan rebuilds all but models and history"
 _FOREIGN_HINT: Final = "remove it, or move it away"
 
 
@@ -50,24 +61,70 @@ class Rebuilt:
     aside: Path
 
 
-def connect(path: Path) -> tuple[sa.Engine, Rebuilt | None]:
-    """Open the catalog at ``path``, migrated; tell if a corrupt one was set aside for it.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A catalog's file, open."""
 
-    Raises `CatalogError` for a file that cannot be used and is not corrupt; it is left as it is.
+    engine: sa.Engine
+    rebuilt: Rebuilt | None  #: if a corrupt one was set aside for it
+    examined: bool  #: whether the whole file was read; if not, `examine` is still to be called
+
+
+def migrate_apart(path: Path) -> None:
+    """Let a process of its own make the catalog, or bring it to the newest revision.
+
+    The migrations and what they load would stay in the memory of a process that needs them once in its life.  How
+    that ends does not matter: `connect` looks at the file again, and does or refuses what is left to do.
+    """
+    if _is_behind(path):
+        command = [sys.executable, "-I", "-m", "xpucached.catalog", os.fspath(path.absolute())]
+        variables = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+        with suppress(OSError):
+            subprocess.run(  # noqa: S603 - our own module
+                command, cwd="/", env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            )
+
+
+def bring_up(path: Path) -> None:
+    """Make the catalog, or migrate one that is sound.  Raises `CatalogError`."""
+    with refusing(path):
+        _prepare(path)
+        _inspect(path, whole=True)
+        _engine(path).dispose()
+
+
+def _is_behind(path: Path) -> bool:
+    """Tell whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
+    try:
+        if not path.exists():
+            return True
+        with _settled(path) as look:
+            if look.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+                return True
+            return [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")] != [tables.REVISION]
+    except (OSError, sqlite3.Error, Corrupt):
+        return False
+
+
+def connect(path: Path, *, whole: bool = False) -> Opened:
+    """Open the catalog at ``path``, migrated; a corrupt one is set aside and a new one made.
+
+    Of a large file only what a start needs is examined, unless ``whole``.  Raises `CatalogError` for a file that
+    cannot be used and is not corrupt; it is left as it is.
     """
     rebuilt = None
     with refusing(path):
         _prepare(path)
         try:
-            _inspect(path)
-            return _engine(path), None
+            examined = _inspect(path, whole=whole)
+            return Opened(_engine(path), None, examined)
         except Corrupt as error:
             aside = _set_aside(path)
             rebuilt = Rebuilt(f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made", aside)
             log.warning("catalog is corrupt, set aside: %s: %s", aside, error)
         _prepare(path)
         try:
-            return _engine(path), rebuilt
+            return Opened(_engine(path), rebuilt, examined=True)
         except Corrupt as error:
             raise CatalogError(f"the new catalog is corrupt at once: {path}: {error}", hint=_HINT) from error
 
@@ -79,8 +136,10 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except (sa.exc.ProgrammingError, sa.exc.IntegrityError, sa.exc.InterfaceError):
         raise  # a mistake of ours, not of the file
+    except Corrupt as error:
+        raise CatalogError(f"the catalog failed: {path}: {error}", hint=_CORRUPT_HINT) from error
     except sa.exc.DBAPIError as error:
-        hint = "restart the daemon: it sets a corrupt catalog aside" if is_corruption(error.orig) else _HINT
+        hint = _CORRUPT_HINT if is_corruption(error.orig) else _HINT
         raise CatalogError(f"the catalog failed: {path}: {error.orig}", hint=hint) from error
     except (OSError, sqlite3.Error) as error:
         raise CatalogError(f"the catalog failed: {path}: {error}", hint=_HINT) from error
@@ -101,39 +160,83 @@ def _prepare(path: Path) -> None:
             path.chmod(0o600)
 
 
-def _inspect(path: Path) -> None:
-    """Look at a file without changing a byte of it.
+def _inspect(path: Path, *, whole: bool) -> bool:
+    """Look at a file without changing a byte of it; tell whether all of it was read.
 
     Raises `Corrupt`, or `CatalogError` if something else or a newer version wrote it.
     """
+    whole = whole or path.stat().st_size <= LARGE
+    with _settled(path) as look:
+        if whole:
+            _quick_check(look)
+        names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not names:
+            return True
+        if "alembic_version" not in names:
+            raise CatalogError(f"not a catalog of xpucached: {path}", hint=_FOREIGN_HINT)
+        revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
+        if revisions != [tables.REVISION]:
+            if not set(revisions) <= set(_revisions()):
+                raise CatalogError(
+                    f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}",
+                    hint=_NEWER_HINT,
+                )
+            if not whole:
+                # A migration reads and writes every row: what it is given has to be sound.
+                _quick_check(look)
+            return True
+        if not whole:
+            for name in sorted(names - _GROWING):
+                _quick_check(look, name)
+        return whole
+
+
+def _settled(path: Path) -> AbstractContextManager[sqlite3.Connection]:
+    """Open a file that nobody works with, to look at it only; see `examining`."""
     # Without a journal, SQLite need not leave one of its own beside a file that we may refuse.
     journal = path.with_name(path.name + "-wal")
     settled = not (journal.exists() and journal.stat().st_size)
-    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if settled else ''}"
+    return examining(path, "&immutable=1" if settled else "")
+
+
+@contextmanager
+def examining(path: Path, how: str = "") -> Iterator[sqlite3.Connection]:
+    """Open a file to look at it only.  Raises `Corrupt` when damage is met."""
+    uri = f"{path.absolute().as_uri()}?mode=ro{how}"
     try:
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY)) as look:
-            verdict: str = look.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise Corrupt(verdict)
-            names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not names:
-                return
-            if "alembic_version" not in names:
-                raise CatalogError(f"not a catalog of xpucached: {path}", hint=_FOREIGN_HINT)
-            revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
+        with closing(
+            sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY, check_same_thread=False)
+        ) as look:
+            yield look
     except sqlite3.DatabaseError as error:
         if is_corruption(error):
             raise Corrupt(str(error)) from error
         raise
-    if revisions != [tables.REVISION] and not set(revisions) <= set(_revisions()):
-        raise CatalogError(
-            f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}",
-            hint="install that version again, or move the file away: a scan rebuilds all but models and history",
-        )
+
+
+def examine(look: sqlite3.Connection) -> bool:
+    """Read the whole file, however long it takes; False if the connection was interrupted.  Raises `Corrupt`."""
+    try:
+        _quick_check(look)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return False
+    return True
+
+
+def _quick_check(look: sqlite3.Connection, table: str | None = None) -> None:
+    """Examine all tables and the indexes' order, or one."""
+    only = "1" if table is None else "'{}'".format(table.replace("'", "''"))
+    verdict: str = look.execute(f"PRAGMA quick_check({only})").fetchone()[0]
+    if verdict != "ok":
+        raise Corrupt(verdict)
 
 
 def is_corruption(error: BaseException | None) -> bool:
     """Tell damage from everything that may pass or be mended: permissions, a full disk, a busy file."""
+    if isinstance(error, Corrupt):
+        return True
     if isinstance(error, sa.exc.DBAPIError):
         error = error.orig
     code = getattr(error, "sqlite_errorcode", 0)

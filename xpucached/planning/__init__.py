@@ -24,6 +24,7 @@ from xpucached.planning.replay import Pace as Pace
 from xpucached.planning.replay import ReplayScope as ReplayScope
 from xpucached.planning.replay import contradicted as contradicted
 from xpucached.planning.replay import plan_replay as plan_replay
+from xpucached.planning.replay import replayable as replayable
 from xpucached.planning.replay import tail as tail
 from xpucached.planning.sifting import sift as sift
 from xpucached.planning.standing import verdict as verdict

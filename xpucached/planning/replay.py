@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from xpucached.domain import Environment, Host, IndexedEntry, Model, ModelName
+    from xpucached.domain import Environment, Holding, Host, IndexedEntry, Model, ModelName
 
 _LATELY: Final = timedelta(days=30)
 """What nobody used for so long under the old driver is not worth compiling for the new one; a run would do it."""
@@ -56,6 +56,18 @@ def tail(one: IndexedEntry) -> Tail | None:
     device, _, rest = one.entry.id.key.partition("/")
     leaf, _, _ = rest.rpartition("/")
     return (one.entry.id.store, leaf) if device.isdigit() and leaf else None
+
+
+def replayable(holdings: Iterable[Holding], host: Host) -> bool:
+    """Tell whether there is anything that an automatic replay could rebuild; if not, no entry need be looked at."""
+    lineages = {one.lineage for one in host.environments}
+    return any(
+        one.environment is not None
+        and one.environment.lineage in lineages
+        and one.environment not in host.environments
+        and one.entries > 0
+        for one in holdings
+    )
 
 
 def contradicted(wanted: Iterable[Environment], confirmed: Collection[Environment]) -> tuple[Environment, ...]:

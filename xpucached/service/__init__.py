@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 
     from xpucached import api
     from xpucached.catalog import Catalog
+    from xpucached.catalog.entries import Summary
     from xpucached.dispatch import Dispatch
     from xpucached.domain import (
         Baseline,
         Diagnosis,
+        DriverChange,
         EntryPage,
         EntryQuery,
         Event,
@@ -114,6 +116,7 @@ class Service:
         self._ready = False
         self._looking = asyncio.Lock()
         self._upkeep: asyncio.Task[None] | None = None
+        self._examining: asyncio.Task[None] | None = None
         self._again = False
         self._evict_due = False
         self._replay_due = False
@@ -146,6 +149,8 @@ class Service:
         """
         if await asyncio.to_thread(self._catalog.mend):
             self._say_rebuilt(self._catalog.rebuilt or "")
+        if not self._catalog.examined and (self._examining is None or self._examining.done()):
+            self._examining = asyncio.create_task(self._examine(), name="examine")
         wakes = frozenset(wakes)
         kinds = {type(wake) for wake in wakes}
         whole = bool(kinds & {Booted, DriverTouched, Due})
@@ -157,7 +162,10 @@ class Service:
             if whole or ModelsTouched in kinds:
                 await self._observing.load_models()
                 await self._advising.look()
-            if whole:
+            if Booted in kinds:
+                # With a million entries this takes a while, and people want to see how far it is.
+                await self._jobs.attend("look", lambda handle: self._observing.scan_stores(progress=handle.progress))
+            elif whole:
                 await self._observing.scan_stores()
             elif not self._replaying.busy:
                 # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
@@ -174,6 +182,15 @@ class Service:
             self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
         return self._observing.unsettled
 
+    async def _examine(self) -> None:
+        """Read a large catalog to its end beside the work; what is corrupt is set aside by the look that follows."""
+        try:
+            await asyncio.to_thread(self._catalog.examine)
+        except CatalogError as error:
+            log.warning("%s", error.message)
+            if self._catalog.corrupt:
+                self.on_look()
+
     async def _keep_up(self) -> None:
         """Rebuild, then warm what is left, and only then evict: the host is never colder than it was."""
         while self._again:
@@ -181,7 +198,7 @@ class Service:
             settings = self._observing.settings
             if settings.replay_automatically and self._replay_due:
                 self._replay_due = False
-                if (await self._replaying.plan(Wish())).rebuild:
+                if await self._replaying.wanted():
                     await self._until_over(self._jobs.start("replay", self._replaying.work(Wish())))
             if settings.prewarm_automatically and await self._warming.wanted():
                 await self._until_over(self._jobs.start("prewarm", self._warming.work()))
@@ -201,9 +218,10 @@ class Service:
     async def stop(self) -> None:
         """No new work; what runs is ended and recorded as cancelled."""
         self._again = False
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.wait([self._upkeep])
+        for task in (self._upkeep, self._examining):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         await self._jobs.stop()
         await self._witnessing.digest(last=True)
 
@@ -413,8 +431,14 @@ class Service:
         return status
 
     async def _status(self) -> Status:
-        observing = self._observing
-        models = await self.models()
+        observing, catalog = self._observing, self._catalog
+
+        def look() -> tuple[tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...]]:
+            # One way into a thread and back: while a scan has the processor, each way costs milliseconds.
+            with catalog.moment():
+                return self._warming.statuses_now(), catalog.summary(), catalog.stores(), catalog.changes(5)
+
+        models, summary, stores, changes = await asyncio.to_thread(look)
         trouble = self._catalog.trouble
         problems = (
             *(observing.host.problems if observing.host else ()),
@@ -425,7 +449,6 @@ class Service:
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
         verdict, sentence = planning.verdict(observing.host, models, problems, starting=not self._ready)
-        summary = await asyncio.to_thread(self._catalog.summary)
         return Status(
             __version__,
             verdict,
@@ -438,10 +461,10 @@ class Service:
             summary.flawed,
             summary.allocated,
             summary.stale,
-            await self.stores(),
+            stores,
             models,
             self._jobs.running(),
-            await asyncio.to_thread(self._catalog.changes, 5),
+            changes,
             self._watched(),
         )
 

@@ -25,7 +25,7 @@ from xpucached.domain import (
     TrashReport,
     VerifyReport,
 )
-from xpucached.errors import NotFound, RunFailed, XpucachedError
+from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
 
 log = logging.getLogger(__name__)
 journal = logging.getLogger("xpucached.events")
@@ -108,11 +108,30 @@ class Jobs:
         self._forget()
         return job
 
+    async def attend(self, verb: str, work: Work) -> None:
+        """Do what the daemon would do anyway, and show it as a job; what is raised is the caller's, too."""
+        # It has the number that no other has, so it shifts none of theirs.
+        job = Job(JobId(f"{verb}-0"), verb, JobState.RUNNING, self._clock(), self._clock())
+        self._jobs[job.id] = job
+        await self._perform(job.id, work)
+
     async def _run(self, job: JobId, work: Work) -> None:
+        try:
+            await self._perform(job, work)
+        except (asyncio.CancelledError, XpucachedError):
+            pass  # noted, and nobody waits for it here
+        except Exception:
+            log.exception("a job failed: %s", job)
+        finally:
+            self._tasks.pop(job, None)
+
+    async def _perform(self, job: JobId, work: Work) -> None:
+        """Do a job's work and note how it ends; what ends it early is raised."""
         try:
             report = await work(Handle(self, job))
         except asyncio.CancelledError:
             self.change(job, state=JobState.CANCELLED, finished=self._clock())
+            raise
         except XpucachedError as error:
             self.change(
                 job,
@@ -120,18 +139,16 @@ class Jobs:
                 finished=self._clock(),
                 error=Refusal(error.code, error.message, error.hint),
             )
+            raise
         except Exception:
-            log.exception("a job failed: %s", job)
             self.change(
                 job,
                 state=JobState.FAILED,
                 finished=self._clock(),
                 error=Refusal(XpucachedError.code, "something went wrong inside the daemon", "see the daemon's log"),
             )
-        else:
-            self._finish(job, report)
-        finally:
-            self._tasks.pop(job, None)
+            raise
+        self._finish(job, report)
 
     def _finish(self, job: JobId, report: Report) -> None:
         finished = self._clock()
@@ -223,9 +240,11 @@ class Jobs:
         return found
 
     async def cancel(self, job: str) -> Job:
-        """End a job; what it has done stays done."""
+        """End a job; what it has done stays done.  Raises `Conflict` for what the daemon does in any case."""
         found = self.job(job)
         task = self._tasks.get(found.id)
+        if task is None and found.state not in _OVER:
+            raise Conflict(f"{job} is the look that a start begins with: it ends by itself")
         if task is not None:
             task.cancel()
             await asyncio.wait([task])

@@ -123,6 +123,8 @@ class Replaying:
         self._dispatch = dispatch
         self._changing = changing
         self._busy = False
+        self._nothing: tuple[object, ...] | None = None
+        """What there was when a plan was last made and came out empty."""
 
     @property
     def busy(self) -> bool:
@@ -132,6 +134,25 @@ class Replaying:
     async def plan(self, wish: Wish) -> ReplayPlan:
         """Decide what to rebuild for the installed driver."""
         return await asyncio.to_thread(self._plan, wish, self._installed())
+
+    async def wanted(self) -> bool:
+        """Tell whether the installed driver lacks anything that nobody asked about.
+
+        A plan reads every entry, so none is made where the sums say that it would be empty, or the last one was.
+        """
+        catalog, present = self._observing.catalog, self._observing.present
+        holdings = await asyncio.to_thread(catalog.holdings)
+        if not planning.replayable(holdings, present):
+            return False
+        stores = await asyncio.to_thread(catalog.stores)
+        sums = tuple((one.store, one.entries, one.flawed, one.unfinished, one.size) for one in stores)
+        models = await asyncio.to_thread(catalog.models)
+        basis = (holdings, sums, present.environments, present.stamp, models)
+        if basis == self._nothing:
+            return False
+        wanted = bool((await self.plan(Wish())).rebuild)
+        self._nothing = None if wanted else basis
+        return wanted
 
     def _installed(self) -> OtherDriver:
         present = self._observing.present

@@ -213,16 +213,19 @@ class Warming:
 
     async def statuses(self) -> tuple[ModelStatus, ...]:
         """Give every model, how it stands, and its figures."""
+        return await asyncio.to_thread(self.statuses_now)
 
-        def gather() -> tuple[ModelStatus, ...]:
+    def statuses_now(self) -> tuple[ModelStatus, ...]:
+        """Give the same, in this thread."""
+        with self._catalog.moment():
+            models = self._catalog.models()
+            if not models:
+                return ()
             coverage = {one.model: one for one in self._catalog.coverage()}
             sizes = self._catalog.model_sizes()
             return tuple(
-                self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0)))
-                for model in self._catalog.models()
+                self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0))) for model in models
             )
-
-        return await asyncio.to_thread(gather)
 
     def _status(self, model: Model, coverage: Coverage | None, entries: int, allocated: int) -> ModelStatus:
         observing = self._observing
