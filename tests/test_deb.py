@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import bundle
 import debian as debian_tool
@@ -20,6 +20,12 @@ import pytest
 
 from tests import hosts
 from tests.conftest import DEBIAN, MUST_HAVE_SYSTEMD
+from tests.test_systemd import PLACE, RUNTIMES, SERVED, House, drivers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.runtimes import Runtime
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 WHEELS: Final = DEBIAN / "wheels"
@@ -305,6 +311,129 @@ def goes_again(machine: hosts.Machine, before: set[str]) -> None:
     assert machine.out("find", "/run", "/var/lib/systemd", "-name", "*xpucached*") == ""
     # As the manual says.
     assert machine.out("getent", "passwd", "xpucached").startswith("xpucached:")
+
+
+HEAVY: Final = re.compile(r"icx-lto|libonnxruntime|libsvml|libimf\.a|libOpenCL|clang$|fpga|emu")
+
+
+def real_driver(place: Path, one: Runtime) -> str:
+    """Build a package of a real driver, Intel's for the CPU, from the folder of a runtime; gives its file's name."""
+    (version,) = {path.name.partition(".so.")[2] for path in one.lib.glob("libintelocl.so.*")}
+    tree = place / f"real-{version}"
+    home = tree / "usr/lib/intel-cpu-opencl"
+    home.mkdir(parents=True)
+    for path in one.lib.iterdir():
+        if path.is_file() and not HEAVY.search(path.name):
+            os.link(path.resolve(), home / path.name)
+    icd = tree / "etc/OpenCL/vendors/intel-cpu.icd"
+    icd.parent.mkdir(parents=True)
+    icd.write_text("/usr/lib/intel-cpu-opencl/libintelocl.so\n")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        f"Package: intel-cpu-opencl\nVersion: {version}\nArchitecture: amd64\n"
+        "Maintainer: nobody <nobody@invalid.invalid>\nDescription: a driver\n"
+    )
+    (tree / "DEBIAN/triggers").write_text("activate-noawait ldconfig\n")
+    made = f"intel-cpu-opencl_{version}.deb"
+    command = [tool("dpkg-deb"), "--root-owner-group", "-Znone", "-b", str(tree), str(place / made)]
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.rmtree(tree)
+    return made
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_driver_that_the_package_manager_upgrades(
+    debs: Path, debian: Path, runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """From a fresh machine to a purge, with real packages of real drivers: nobody says a word to the service."""
+    place = tmp_path_factory.mktemp("drivers")
+    first, second, third = (real_driver(place, runtime(name)) for name in (*RUNTIMES, "drv2026.0"))
+    binds = {debs: "/srv", place: "/mnt", runtime(RUNTIMES[0]).root: f"{PLACE}/{RUNTIMES[0]}"}
+    try:
+        with hosts.boot(debian, binds) as machine:
+            house = House(machine)
+            machine.run("dpkg", "-i", f"/srv/{deb(debs, FIRST).name}", f"/mnt/{first}")
+            house.settle()
+            machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", YOUNG)
+            is_warm_before_it_serves(house)
+            outlives_its_drivers(house, second, third)
+            machine.run("systemctl", "disable", "--now", "xpucached")
+            machine.run("dpkg", "--purge", "xpucached")
+            left = machine.out("find", "/etc", "/usr", "/var", "/run", "-name", "*xpucached*", "-not", "-path", OURS)
+            assert left == ""
+            # The caches are their owners', and a driver is not ours.
+            assert min(len(drivers_on_disk(house, user)) for user in ("alice", "llm")) == 1
+            assert machine.out("ls", "/usr/lib/intel-cpu-opencl")
+    finally:
+        shutil.rmtree(place)
+
+
+# What was made a moment ago is for ten minutes safe from eviction; that is tested elsewhere.
+YOUNG: Final = "[Service]\nEnvironment=XPUCACHED_POLICY_GRACE=0s\n"
+OURS: Final = "/etc/systemd/*.d*"  #: drop-ins of the test
+
+
+def is_warm_before_it_serves(house: House) -> None:
+    """See that users' and services' caches are known, and that after a reboot a model is warm before it is served."""
+    machine = house.machine
+    house.run_app("alice", "/home/alice/.cache/libsycl_cache")
+    machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
+    machine.write("/etc/systemd/system/served.service", SERVED)
+    machine.run("systemctl", "enable", "--now", "xpucached")
+    machine.run("systemctl", "enable", "served")
+    house.until("llm", warm=1, cold=0)
+    machine.until(lambda: len(drivers(house, "alice")) == 1, "alice's cache to be known")
+    (entries,) = drivers(house, "llm").values()
+    assert entries >= 3
+    machine.run("systemctl", "stop", "xpucached")
+    machine.run("rm", "-r", "/home/llm/.cache/xpucached")
+    machine.reboot()
+    machine.until(lambda: machine.show("served.service", "ActiveState") == "active", "the service")
+    assert machine.read("/home/llm/found").strip() == str(entries)
+
+
+def outlives_its_drivers(house: House, second: str, third: str) -> None:
+    """See that models are warm again after each, and that the first one's entries go when there is a third."""
+    machine = house.machine
+    known = {user: drivers(house, user) for user in ("alice", "llm")}
+
+    def new(user: str) -> set[str]:
+        return drivers(house, user).keys() - known[user].keys()
+
+    # It cannot hold up what it does not know of: all that is ours stands still while the package is installed.
+    awake = [one["uid"] for one in house.users().values() if one["state"] == "awake"]
+    ours = ["xpucached.service", *(f"xpucached-worker@{uid}.service" for uid in awake)]
+    machine.run("systemctl", "kill", "--signal=STOP", *ours)
+    machine.run("dpkg", "-i", f"/mnt/{second}")
+    assert machine.out("dpkg-query", "-f", "${db:Status-Abbrev}", "-W", "intel-cpu-opencl", "xpucached") == "ii ii"
+    assert [len(drivers_on_disk(house, user)) for user in known] == [1, 1]
+    machine.run("systemctl", "kill", "--signal=CONT", *ours)
+    machine.until(lambda: all(len(drivers(house, user)) == 2 for user in known), "the second generation")
+    house.until("llm", warm=1, cold=0)
+    # The old generation is kept: who has to go back finds it warm.
+    for user, before in known.items():
+        assert before.items() <= drivers(house, user).items()
+    machine.run("dpkg", "-i", f"/mnt/{third}")
+    machine.until(lambda: all(len(new(user)) == 2 for user in known), "the third generation")
+    machine.until(lambda: all(drivers(house, user).keys() == new(user) for user in known), "the first to go")
+    house.until("llm", warm=1, cold=0)
+    assert house.events("evicted")
+    # Nobody wants to go back any more: then one generation is enough.
+    machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", f"{YOUNG}{NONE_KEPT}")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "xpucached")
+    machine.until(lambda: all(len(drivers(house, user)) == 1 for user in known), "the second generation to go")
+    house.until("llm", warm=1, cold=0)
+
+
+NONE_KEPT: Final = "Environment=XPUCACHED_POLICY_KEEP_DRIVER_GENERATIONS=0\n"
+
+
+def drivers_on_disk(house: House, user: str) -> set[str]:
+    """Give the directories of a user's store that stand for a device with its driver."""
+    found = house.machine.out("sh", "-c", f"ls -d /home/{user}/.cache/*/[0-9]* /home/{user}/.cache/*/sycl/[0-9]*; true")
+    return set(found.split())
 
 
 def test_without_a_python_that_fits_it_says_so(tmp_path: Path) -> None:
