@@ -211,6 +211,8 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         assert machine.show("xpucached.service", "ActiveState") == "inactive"
         machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
+        hears_of_new_gpus(machine)
+        may_pause_longer(machine)
         # What differs between the two is Python, systemd and dpkg, not the rest.
         if suite == "bookworm":
             keeps_what_is_running(machine)
@@ -238,6 +240,63 @@ def answers(machine: hosts.Machine) -> None:
     assert machine.show(f"xpucached-worker@{uid(machine)}.service", "ActiveState") == "active"
     refused = machine.run("xpucachectl", "setup", check=65)
     assert "package of the distribution" in refused.stderr
+
+
+# No container has udev, nor we a GPU: a made-up one below /sys, and udev itself says what it would do with it.
+PLUGGED: Final = """
+set -e
+mount -t tmpfs none /sys/devices/virtual/mem
+cd /sys/devices/virtual/mem
+for name in card0 renderD128; do
+    mkdir $name
+    ln -s ../../../../class/drm $name/subsystem
+    printf 'MAJOR=226\\nMINOR=%d\\nDEVNAME=dri/%s\\n' $((${name##*[a-zA-Z]})) $name >$name/uevent
+    echo
+    echo "$name $(SYSTEMD_DEVICE_VERIFY_SYSFS=0 udevadm test --action=add $PWD/$name 2>&1 | grep -o SYSTEMD_WANTS=.*)"
+done
+"""
+
+
+def hears_of_new_gpus(machine: hosts.Machine) -> None:
+    """See that the rule of udev is one, and that it means the render node of a GPU that comes."""
+    said = machine.out("unshare", "--mount", "sh", "-c", PLUGGED)
+    assert [line.strip() for line in said.splitlines() if line] == [
+        "card0",
+        "renderD128 SYSTEMD_WANTS=xpucached-look.service",
+    ]
+    if systemd_of(machine) >= VERIFIES_RULES:
+        machine.run("udevadm", "verify", "/usr/lib/udev/rules.d/80-xpucached.rules")
+
+
+VERIFIES_RULES: Final = 254
+HAS_STEPS: Final = 254
+
+
+def systemd_of(machine: hosts.Machine) -> int:
+    return int(machine.out("systemctl", "--version").split()[1])
+
+
+def may_pause_longer(machine: hosts.Machine) -> None:
+    """See that the drop-in for growing pauses does so where systemd can, and harms nobody where it cannot."""
+    unit = "xpucached.service"
+    place = f"/run/systemd/system/{unit}.d/pauses.conf"
+    machine.run("install", "-D", "--mode=644", "/usr/share/doc/xpucached/examples/longer-pauses.conf", place)
+    machine.run("systemctl", "daemon-reload")
+    done = machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", unit, check=None)
+    before = machine.show(unit, "MainPID")
+    machine.kill(unit)
+    machine.until(lambda: machine.show(unit, "MainPID") not in {before, "0"}, "the daemon to come back")
+    if systemd_of(machine) >= HAS_STEPS:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert machine.show(unit, "RestartUSecNext") not in {"1s", machine.show(unit, "RestartMaxDelayUSec")}
+    else:
+        unknown = [
+            f"Unknown key '{name}' in section [Service], ignoring." for name in ("RestartSteps", "RestartMaxDelaySec")
+        ]
+        assert [line.partition(": ")[2] for line in done.stderr.splitlines()] == unknown
+    machine.run("rm", "-r", place.rpartition("/")[0])
+    machine.run("systemctl", "daemon-reload")
+    machine.until(lambda: machine.show(unit, "ActiveState") == "active", "the daemon to be ready")
 
 
 def host(machine: hosts.Machine) -> dict[str, object]:
