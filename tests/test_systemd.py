@@ -555,9 +555,14 @@ class Victim:
 
 
 @pytest.fixture
-def victim(house: House, request: pytest.FixtureRequest) -> Victim:
-    """Give a user who has not moved in yet."""
-    return Victim(house, f"v{zlib.crc32(request.node.name.encode()):08x}")
+def victim(house: House, request: pytest.FixtureRequest) -> Iterator[Victim]:
+    """Give a user who has not moved in yet, and who leaves the house as it was."""
+    one = Victim(house, f"v{zlib.crc32(request.node.name.encode()):08x}")
+    yield one
+    house.machine.run("systemctl", "stop", one.unit)
+    house.machine.run("userdel", "--remove", one.name)
+    house.machine.run("systemctl", "reload", "xpucached")
+    house.machine.until(lambda: one.name not in house.users(), f"{one.name} to be forgotten")
 
 
 WHO: Final = pytest.mark.parametrize("who", ["worker", "daemon"])
