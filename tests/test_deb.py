@@ -423,6 +423,7 @@ def test_a_driver_that_the_package_manager_upgrades(
             machine.run("dpkg", "-i", f"/srv/{deb(debs, FIRST).name}", f"/mnt/{first}")
             house.settle()
             machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", YOUNG)
+            machine.write("/etc/systemd/system/xpucached.service.d/patient.conf", PATIENT)
             is_warm_before_it_serves(house)
             outlives_its_drivers(house, second, third)
             machine.run("systemctl", "disable", "--now", "xpucached")
@@ -438,6 +439,8 @@ def test_a_driver_that_the_package_manager_upgrades(
 
 # What was made a moment ago is for ten minutes safe from eviction; that is tested elsewhere.
 YOUNG: Final = "[Service]\nEnvironment=XPUCACHED_POLICY_GRACE=0s\n"
+# What stands still for as long as a package takes must not be ended for it.
+PATIENT: Final = "[Service]\nWatchdogSec=0\n"
 OURS: Final = "/etc/systemd/*.d*"  #: drop-ins of the test
 
 
@@ -468,13 +471,14 @@ def outlives_its_drivers(house: House, second: str, third: str) -> None:
     def new(user: str) -> set[str]:
         return drivers(house, user).keys() - known[user].keys()
 
-    # It cannot hold up what it does not know of: all that is ours stands still while the package is installed.
+    # All that is ours stands still while the package is installed, and the package manager waits for nothing of it.
     awake = [one["uid"] for one in house.users().values() if one["state"] == "awake"]
     ours = ["xpucached.service", *(f"xpucached-worker@{uid}.service" for uid in awake)]
     machine.run("systemctl", "kill", "--signal=STOP", *ours)
     machine.run("dpkg", "-i", f"/mnt/{second}")
     assert machine.out("dpkg-query", "-f", "${db:Status-Abbrev}", "-W", "intel-cpu-opencl", "xpucached") == "ii ii"
     assert [len(drivers_on_disk(house, user)) for user in known] == [1, 1]
+    assert machine.out("ps", "-o", "stat=", "-p", machine.show("xpucached.service", "MainPID")).startswith("T")
     machine.run("systemctl", "kill", "--signal=CONT", *ours)
     machine.until(lambda: all(len(drivers(house, user)) == 2 for user in known), "the second generation")
     house.until("llm", warm=1, cold=0)

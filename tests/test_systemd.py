@@ -561,6 +561,8 @@ def victim(house: House, request: pytest.FixtureRequest) -> Iterator[Victim]:
     yield one
     house.machine.run("systemctl", "stop", one.unit)
     house.machine.run("userdel", "--remove", one.name)
+    # The next one may get his number.
+    house.machine.run("rm", "-r", f"/var/lib/xpucached-worker/{one.uid}")
     house.machine.run("systemctl", "reload", "xpucached")
     house.machine.until(lambda: one.name not in house.users(), f"{one.name} to be forgotten")
 
