@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import bundle
 import debian as debian_tool
@@ -20,6 +20,12 @@ import pytest
 
 from tests import hosts
 from tests.conftest import DEBIAN, MUST_HAVE_SYSTEMD
+from tests.test_systemd import PLACE, RUNTIMES, SERVED, House, drivers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.runtimes import Runtime
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 WHEELS: Final = DEBIAN / "wheels"
@@ -205,6 +211,8 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         assert machine.show("xpucached.service", "ActiveState") == "inactive"
         machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
+        hears_of_new_gpus(machine)
+        may_pause_longer(machine)
         # What differs between the two is Python, systemd and dpkg, not the rest.
         if suite == "bookworm":
             keeps_what_is_running(machine)
@@ -224,7 +232,7 @@ def answers(machine: hosts.Machine) -> None:
     assert machine.out("xpucachectl", "--system", "version").splitlines()[1].startswith("xpucached ")
     machine.run("xpucachectl", "--system", "status")
     assert machine.out("xpucachectl", "--of", "alice", "-q", "status")
-    assert machine.out("systemctl", "--failed", "--no-legend") == ""
+    assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
     # Compiled once, by root: the daemon may not write there.
     assert machine.out("sh", "-c", "find /usr/lib/xpucached/common/xpucached -name '*.pyc' | head -1")
     # As a user, who gets a worker of his own.
@@ -232,6 +240,63 @@ def answers(machine: hosts.Machine) -> None:
     assert machine.show(f"xpucached-worker@{uid(machine)}.service", "ActiveState") == "active"
     refused = machine.run("xpucachectl", "setup", check=65)
     assert "package of the distribution" in refused.stderr
+
+
+# No container has udev, nor we a GPU: a made-up one below /sys, and udev itself says what it would do with it.
+PLUGGED: Final = """
+set -e
+mount -t tmpfs none /sys/devices/virtual/mem
+cd /sys/devices/virtual/mem
+for name in card0 renderD128; do
+    mkdir $name
+    ln -s ../../../../class/drm $name/subsystem
+    printf 'MAJOR=226\\nMINOR=%d\\nDEVNAME=dri/%s\\n' $((${name##*[a-zA-Z]})) $name >$name/uevent
+    echo
+    echo "$name $(SYSTEMD_DEVICE_VERIFY_SYSFS=0 udevadm test --action=add $PWD/$name 2>&1 | grep -o SYSTEMD_WANTS=.*)"
+done
+"""
+
+
+def hears_of_new_gpus(machine: hosts.Machine) -> None:
+    """See that the rule of udev is one, and that it means the render node of a GPU that comes."""
+    said = machine.out("unshare", "--mount", "sh", "-c", PLUGGED)
+    assert [line.strip() for line in said.splitlines() if line] == [
+        "card0",
+        "renderD128 SYSTEMD_WANTS=xpucached-look.service",
+    ]
+    if systemd_of(machine) >= VERIFIES_RULES:
+        machine.run("udevadm", "verify", "/usr/lib/udev/rules.d/80-xpucached.rules")
+
+
+VERIFIES_RULES: Final = 254
+HAS_STEPS: Final = 254
+
+
+def systemd_of(machine: hosts.Machine) -> int:
+    return int(machine.out("systemctl", "--version").split()[1])
+
+
+def may_pause_longer(machine: hosts.Machine) -> None:
+    """See that the drop-in for growing pauses does so where systemd can, and harms nobody where it cannot."""
+    unit = "xpucached.service"
+    place = f"/run/systemd/system/{unit}.d/pauses.conf"
+    machine.run("install", "-D", "--mode=644", "/usr/share/doc/xpucached/examples/longer-pauses.conf", place)
+    machine.run("systemctl", "daemon-reload")
+    done = machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", unit, check=None)
+    before = machine.show(unit, "MainPID")
+    machine.kill(unit)
+    machine.until(lambda: machine.show(unit, "MainPID") not in {before, "0"}, "the daemon to come back")
+    if systemd_of(machine) >= HAS_STEPS:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert machine.show(unit, "RestartUSecNext") not in {"1s", machine.show(unit, "RestartMaxDelayUSec")}
+    else:
+        unknown = [
+            f"Unknown key '{name}' in section [Service], ignoring." for name in ("RestartSteps", "RestartMaxDelaySec")
+        ]
+        assert [line.partition(": ")[2] for line in done.stderr.splitlines()] == unknown
+    machine.run("rm", "-r", place.rpartition("/")[0])
+    machine.run("systemctl", "daemon-reload")
+    machine.until(lambda: machine.show(unit, "ActiveState") == "active", "the daemon to be ready")
 
 
 def host(machine: hosts.Machine) -> dict[str, object]:
@@ -285,9 +350,13 @@ def is_upgraded(machine: hosts.Machine, file: str) -> None:
     machine.run("dpkg", "-i", file)
     assert SECOND in machine.out("dpkg-query", "-f", "${Version}", "-W", "xpucached")
     assert machine.show("xpucached.service", "MainPID") not in {before, "0"}
-    assert set(machine.out("xpucachectl", "-q", "model", "list", user="alice").split()) == {"kept", "mine"}
+    # The new daemon answers before it has read the model files.
+    machine.until(
+        lambda: set(machine.out("xpucachectl", "-q", "model", "list", user="alice").split()) == {"kept", "mine"},
+        "both models",
+    )
     assert machine.read("/etc/xpucached/xpucached.toml").endswith("# mine\n")
-    assert machine.out("systemctl", "--failed", "--no-legend") == ""
+    assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
 
 
 def goes_again(machine: hosts.Machine, before: set[str]) -> None:
@@ -305,6 +374,137 @@ def goes_again(machine: hosts.Machine, before: set[str]) -> None:
     assert machine.out("find", "/run", "/var/lib/systemd", "-name", "*xpucached*") == ""
     # As the manual says.
     assert machine.out("getent", "passwd", "xpucached").startswith("xpucached:")
+
+
+HEAVY: Final = re.compile(r"icx-lto|libonnxruntime|libsvml|libimf\.a|libOpenCL|clang$|fpga|emu")
+
+
+def real_driver(place: Path, one: Runtime) -> str:
+    """Build a package of a real driver, Intel's for the CPU, from the folder of a runtime; gives its file's name."""
+    (version,) = {path.name.partition(".so.")[2] for path in one.lib.glob("libintelocl.so.*")}
+    tree = place / f"real-{version}"
+    home = tree / "usr/lib/intel-cpu-opencl"
+    home.mkdir(parents=True)
+    for path in one.lib.iterdir():
+        if path.is_file() and not HEAVY.search(path.name):
+            try:
+                (home / path.name).hardlink_to(path.resolve())
+            except OSError:
+                # The runtimes may lie on another file system.
+                shutil.copy2(path, home / path.name)
+    icd = tree / "etc/OpenCL/vendors/intel-cpu.icd"
+    icd.parent.mkdir(parents=True)
+    icd.write_text("/usr/lib/intel-cpu-opencl/libintelocl.so\n")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        f"Package: intel-cpu-opencl\nVersion: {version}\nArchitecture: amd64\n"
+        "Maintainer: nobody <nobody@invalid.invalid>\nDescription: a driver\n"
+    )
+    (tree / "DEBIAN/triggers").write_text("activate-noawait ldconfig\n")
+    made = f"intel-cpu-opencl_{version}.deb"
+    command = [tool("dpkg-deb"), "--root-owner-group", "-Znone", "-b", str(tree), str(place / made)]
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.rmtree(tree)
+    return made
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_driver_that_the_package_manager_upgrades(
+    debs: Path, debian: Path, runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """From a fresh machine to a purge, with real packages of real drivers: nobody says a word to the service."""
+    place = tmp_path_factory.mktemp("drivers")
+    first, second, third = (real_driver(place, runtime(name)) for name in (*RUNTIMES, "drv2026.0"))
+    binds = {debs: "/srv", place: "/mnt", runtime(RUNTIMES[0]).root: f"{PLACE}/{RUNTIMES[0]}"}
+    try:
+        with hosts.boot(debian, binds) as machine:
+            house = House(machine)
+            machine.run("dpkg", "-i", f"/srv/{deb(debs, FIRST).name}", f"/mnt/{first}")
+            house.settle()
+            machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", YOUNG)
+            machine.write("/etc/systemd/system/xpucached.service.d/patient.conf", PATIENT)
+            is_warm_before_it_serves(house)
+            outlives_its_drivers(house, second, third)
+            machine.run("systemctl", "disable", "--now", "xpucached")
+            machine.run("dpkg", "--purge", "xpucached")
+            left = machine.out("find", "/etc", "/usr", "/var", "/run", "-name", "*xpucached*", "-not", "-path", OURS)
+            assert left == ""
+            # The caches are their owners', and a driver is not ours.
+            assert min(len(drivers_on_disk(house, user)) for user in ("alice", "llm")) == 1
+            assert machine.out("ls", "/usr/lib/intel-cpu-opencl")
+    finally:
+        shutil.rmtree(place)
+
+
+# What was made a moment ago is for ten minutes safe from eviction; that is tested elsewhere.
+YOUNG: Final = "[Service]\nEnvironment=XPUCACHED_POLICY_GRACE=0s\n"
+# What stands still for as long as a package takes must not be ended for it.
+PATIENT: Final = "[Service]\nWatchdogSec=0\n"
+OURS: Final = "/etc/systemd/*.d*"  #: drop-ins of the test
+
+
+def is_warm_before_it_serves(house: House) -> None:
+    """See that users' and services' caches are known, and that after a reboot a model is warm before it is served."""
+    machine = house.machine
+    house.run_app("alice", "/home/alice/.cache/libsycl_cache")
+    machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
+    machine.write("/etc/systemd/system/served.service", SERVED)
+    machine.run("systemctl", "enable", "--now", "xpucached")
+    machine.run("systemctl", "enable", "served")
+    house.until("llm", warm=1, cold=0)
+    machine.until(lambda: len(drivers(house, "alice")) == 1, "alice's cache to be known")
+    (entries,) = drivers(house, "llm").values()
+    assert entries >= 3
+    machine.run("systemctl", "stop", "xpucached")
+    machine.run("rm", "-r", "/home/llm/.cache/xpucached")
+    machine.reboot()
+    machine.until(lambda: machine.show("served.service", "ActiveState") == "active", "the service")
+    assert machine.read("/home/llm/found").strip() == str(entries)
+
+
+def outlives_its_drivers(house: House, second: str, third: str) -> None:
+    """See that models are warm again after each, and that the first one's entries go when there is a third."""
+    machine = house.machine
+    known = {user: drivers(house, user) for user in ("alice", "llm")}
+
+    def new(user: str) -> set[str]:
+        return drivers(house, user).keys() - known[user].keys()
+
+    # All that is ours stands still while the package is installed, and the package manager waits for nothing of it.
+    awake = [one["uid"] for one in house.users().values() if one["state"] == "awake"]
+    ours = ["xpucached.service", *(f"xpucached-worker@{uid}.service" for uid in awake)]
+    machine.run("systemctl", "kill", "--signal=STOP", *ours)
+    machine.run("dpkg", "-i", f"/mnt/{second}")
+    assert machine.out("dpkg-query", "-f", "${db:Status-Abbrev}", "-W", "intel-cpu-opencl", "xpucached") == "ii ii"
+    assert [len(drivers_on_disk(house, user)) for user in known] == [1, 1]
+    assert machine.out("ps", "-o", "stat=", "-p", machine.show("xpucached.service", "MainPID")).startswith("T")
+    machine.run("systemctl", "kill", "--signal=CONT", *ours)
+    machine.until(lambda: all(len(drivers(house, user)) == 2 for user in known), "the second generation")
+    house.until("llm", warm=1, cold=0)
+    # The old generation is kept: who has to go back finds it warm.
+    for user, before in known.items():
+        assert before.items() <= drivers(house, user).items()
+    machine.run("dpkg", "-i", f"/mnt/{third}")
+    machine.until(lambda: all(len(new(user)) == 2 for user in known), "the third generation")
+    machine.until(lambda: all(drivers(house, user).keys() == new(user) for user in known), "the first to go")
+    house.until("llm", warm=1, cold=0)
+    assert house.events("evicted")
+    # Nobody wants to go back any more: then one generation is enough.
+    machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", f"{YOUNG}{NONE_KEPT}")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "xpucached")
+    machine.until(lambda: all(len(drivers(house, user)) == 1 for user in known), "the second generation to go")
+    house.until("llm", warm=1, cold=0)
+
+
+NONE_KEPT: Final = "Environment=XPUCACHED_POLICY_KEEP_DRIVER_GENERATIONS=0\n"
+
+
+def drivers_on_disk(house: House, user: str) -> set[str]:
+    """Give the directories of a user's store that stand for a device with its driver."""
+    found = house.machine.out("sh", "-c", f"ls -d /home/{user}/.cache/*/[0-9]* /home/{user}/.cache/*/sycl/[0-9]*; true")
+    return set(found.split())
 
 
 def test_without_a_python_that_fits_it_says_so(tmp_path: Path) -> None:

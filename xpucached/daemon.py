@@ -106,6 +106,8 @@ class Daemon:
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         self._stirred = self._loop.time()
         service.on_look = lambda: self._take(DriverTouched())
+        # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
+        service.on_scan = self._watch
 
     def post(self, wake: Wake) -> None:
         """Take a hint, from any thread."""

@@ -43,7 +43,7 @@ from xpucached.service.warming import Warming
 from xpucached.service.witnessing import Witnessing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
     from xpucached import api
     from xpucached.catalog import Catalog
@@ -83,6 +83,10 @@ log = logging.getLogger(__name__)
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 async def _resolved(path: Path | None) -> Path | None:
@@ -125,6 +129,8 @@ class Service:
         self._last_status: Status | None = None
         self.on_look: Callable[[], None] = lambda: None
         """What the daemon does when somebody says that something may have changed."""
+        self.on_scan: Callable[[], Awaitable[None]] = _nothing
+        """What the daemon does when stores were looked at because somebody asked."""
         if catalog.rebuilt:
             self._say_rebuilt(catalog.rebuilt)
 
@@ -378,7 +384,11 @@ class Service:
             if not roots:
                 await self._observing.survey()
                 await self._observing.load_models()
-            return await self._observing.scan_stores(roots, full=request.full, thorough=True, progress=handle.progress)
+            report = await self._observing.scan_stores(
+                roots, full=request.full, thorough=True, progress=handle.progress
+            )
+            await self.on_scan()
+            return report
 
         return self._jobs.start("scan", work)
 
