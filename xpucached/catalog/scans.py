@@ -271,8 +271,7 @@ def looked(connection: sa.Connection, store: Store) -> datetime | None:
     return found
 
 
-def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
-    """Give every store that was looked at, with its figures."""
+def _every_store() -> sa.Select[tuple[object, ...]]:
     c = FIGURES.c
     figures = (
         sa.select(
@@ -286,11 +285,20 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
         .group_by(c.store_id)
         .subquery()
     )
-    rows = connection.execute(
+    return (
         sa.select(STORES, figures)
         .outerjoin(figures, figures.c.store_id == STORES.c.id)
         .order_by(STORES.c.kind, STORES.c.root)
     )
+
+
+# Made once: every `status` asks it, and making it takes longer than the answer.
+_STORES: Final = _every_store()
+
+
+def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
+    """Give every store that was looked at, with its figures."""
+    rows = connection.execute(_STORES)
     return tuple(
         StoreStatus(
             Store(KindName(row.kind), Path(row.root)),

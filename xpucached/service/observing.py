@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import os
 import pwd
@@ -242,11 +243,20 @@ class Observing:
                 hint="see: xpucachectl stores; further ones can be listed as stores.paths in the configuration",
             )
         total = Delta()
-        for number, one in enumerate(wanted):
+        loop = asyncio.get_running_loop()
+
+        def far(number: int, root: Path, entries: int) -> None:
             if progress:
-                progress(number, len(wanted), str(one.store.root))
+                seen = f"{root}: {entries} entries" if entries else str(root)
+                loop.call_soon_threadsafe(progress, number, len(wanted), seen)
+
+        for number, one in enumerate(wanted):
+            seen = functools.partial(far, number, one.store.root)
+            seen(0)
             async with self.storing:
-                delta = await asyncio.to_thread(self.scan, one, writer_since, full=full, thorough=thorough, again=again)
+                delta = await asyncio.to_thread(
+                    self.scan, one, writer_since, full=full, thorough=thorough, again=again, seen=seen
+                )
             total = dataclasses.replace(_sum(total, delta), entries=total.entries + delta.entries)
         if progress:
             progress(len(wanted), len(wanted), "")
@@ -273,8 +283,9 @@ class Observing:
         full: bool = False,
         thorough: bool = False,
         again: Callable[[EntryKey], bool] | None = None,
+        seen: Callable[[int], None] = lambda _entries: None,
     ) -> Delta:
-        """Look at one store, in this thread; `storing` must be held."""
+        """Look at one store, in this thread; `storing` must be held.  ``seen`` hears how many entries that were."""
         now = self.clock()
         looked = self.catalog.looked(found.store)
         quick = not (full or thorough) and looked is not None and timedelta() <= now - looked < _THOROUGH
@@ -289,23 +300,33 @@ class Observing:
                 else:
                     yield row
 
-        delta, ours = self._look(found, now, known(), writer_since, quick=quick)
+        delta, ours = self._look(found, now, known(), writer_since, seen, quick=quick)
         if ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in ours:
                 hands.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(ours))
-            delta = _sum(delta, self._look(found, now, known(), writer_since, quick=quick)[0])
+            delta = _sum(delta, self._look(found, now, known(), writer_since, seen, quick=quick)[0])
         return delta
 
     def _look(
-        self, found: FoundStore, now: datetime, known: Iterable[Known], writer_since: datetime | None, *, quick: bool
+        self,
+        found: FoundStore,
+        now: datetime,
+        known: Iterable[Known],
+        writer_since: datetime | None,
+        seen: Callable[[int], None],
+        *,
+        quick: bool,
     ) -> tuple[Delta, tuple[EntryKey, ...]]:
         total = Delta()
+        looked = 0
         ours: tuple[EntryKey, ...] = ()
         for part in hands.parts(found, now, known, writer_since, quick=quick):
             total = _sum(total, self.catalog.record_scan(part, host.architecture))
             ours = part.ours
+            looked += len(part.entries) + len(part.unchanged)
+            seen(looked)
             if part.state is StoreState.UNREADABLE:
                 self.troubles.unreadable(found.store.root, "; ".join(part.notes))
             else:
