@@ -237,6 +237,27 @@ def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(tmp_path: Path,
         assert hands.started == [OURS]
 
 
+@pytest.mark.parametrize(
+    ("said", "active"),
+    [
+        ("ActiveState=active", True),
+        ("ActiveState=inactive\nJob=77", True),
+        ("ActiveState=inactive", False),
+        ("ActiveState=failed\nJob=", False),
+    ],
+)
+def test_one_that_waits_for_its_turn_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, active: bool
+) -> None:
+    """What systemd was asked to start has no other state yet, only a job."""
+    script = tmp_path / "systemctl"
+    script.write_text(f"#!/bin/sh\ncat <<END\n{said}\nEND\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    assert asyncio.run(units.fate(1000)).active is active
+
+
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:
     (short_dir / sockets.ASIDE).touch()
     one = make(tmp_path, Hands(), short_dir / "nobody")

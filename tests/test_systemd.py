@@ -633,6 +633,9 @@ def test_killed_while_it_evicts(victim: Victim, who: str, tmp_path: Path) -> Non
     trash = f"{victim.store}/.xpucached.trash"
     victim.die(who, f'[ "$(ls {trash} 2>/dev/null)" ]', f"xpucachectl --of {victim.name} evict")
 
+    if who == "daemon":
+        # The worker does not notice.
+        victim.house.machine.until(lambda: len(victim.on_disk("-path '*/.xpucached.trash/*'")) == 300, "the end of it")
     victim.is_whole()
     # However far it came: what is not in its place is in the trash, and what was to stay stays.
     left = victim.on_disk()

@@ -47,11 +47,12 @@ async def stop(uid: int) -> None:
 
 async def fate(uid: int) -> Fate:
     """Tell what became of a worker."""
-    text = await _systemctl("show", "--property=ActiveState", unit(uid))
+    text = await _systemctl("show", "--property=ActiveState", "--property=Job", unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")
     return Fate(
-        active=state in {"active", "activating", "reloading", "deactivating"},
+        # One that was asked for may not have begun yet: then there is a job, and nothing else.
+        active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
     )
 
