@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from xpucached.domain import Entry, EntryKey, EvictReason, Flaw, Note, Restored, Store, Trashed, TrashRef
-from xpucached.kinds.sycl import files, layout, locks, store
+from xpucached.kinds.sycl import files, layout, locks
+from xpucached.kinds.sycl.slots import slot_in
 
 _ABOUT: Final = "about.json"
 _LEAF: Final = "leaf"
@@ -442,7 +443,7 @@ def _free_slot(leaf: int, place: int, label: _Label) -> str | None:
     source = _content(place, label.slot)
     names = map(str, range(_SLOTS)) if label.slot.isdigit() else iter((label.slot,))
     for name in names:
-        present = store.slot_in(leaf, name).files
+        present = slot_in(leaf, name).files
         if not present.keys() & {".src", ".bin"} or (".lock" in present and not name.isdigit()):
             if locks.take(leaf, name):
                 return name

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from xpucached.domain import Entry, EntryId, EntryState, Flaw, MendAction, Note, Remedy, Store
-from xpucached.kinds.sycl import dustbin, files, layout, locks, recipes, store
+from xpucached.kinds.sycl import dustbin, files, layout, locks, recipes
+from xpucached.kinds.sycl.slots import slot_in, slot_stamp
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None
     """Move a leaf into the trash as a whole if it holds nothing but this entry, and nobody is at work there."""
     root, parent, leaf = descriptors[0], descriptors[-2], descriptors[-1]
     slot = entry.id.key.rpartition("/")[2]
-    present = store.slot_in(leaf, slot).files
+    present = slot_in(leaf, slot).files
     if judged is None or not present or _content_of(present) != judged or any(one.endswith(".lock") for one in present):
         return False
     if len(os.listdir(leaf)) != len(present):
@@ -140,7 +141,7 @@ def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
 def _unlock(leaf: int, entry: Entry) -> bool:
     """Remove the lock of a dead program from a whole slot: no program skips it any more."""
     slot = entry.id.key.rpartition("/")[2]
-    present = store.slot_in(leaf, slot)
+    present = slot_in(leaf, slot)
     lock = present.files.get(".lock")
     if lock is None:
         return True
@@ -159,7 +160,7 @@ def _close_gaps(leaf: int) -> None:
         taken = {
             number
             for number in neighbours.numbers
-            if _holds_program(present := store.slot_in(leaf, str(number)).files) or ".lock" in present
+            if _holds_program(present := slot_in(leaf, str(number)).files) or ".lock" in present
         }
         gap = next(number for number in itertools.count() if number not in taken)
         if gap > max(taken, default=0) or not _lock(leaf, str(gap)):
@@ -216,14 +217,14 @@ class _Neighbours:
         """Give the highest slot above a number that has files and is not being written."""
         if not self.numbers or self.numbers[-1] <= above:
             # A program may have put its next one there since we listed them.
-            if not _holds_program(store.slot_in(self.leaf, str(above + 1)).files):
+            if not _holds_program(slot_in(self.leaf, str(above + 1)).files):
                 return None
             self.numbers = self.of(self.leaf).numbers
         busy: list[int] = []
         found = None
         while found is None and len(busy) < _BUSY and self.numbers and self.numbers[-1] > above:
             number = self.numbers.pop()
-            present = store.slot_in(self.leaf, str(number)).files
+            present = slot_in(self.leaf, str(number)).files
             if _holds_program(present):
                 busy.append(number)
                 if ".lock" not in present:
@@ -250,8 +251,8 @@ def _content_of(present: Mapping[str, os.stat_result]) -> _Content:
 
 def _content(leaf: int, entry: Entry) -> _Content | None:
     """Give what a slot holds; None if somebody has written it anew since it was judged."""
-    slot = store.slot_in(leaf, entry.id.key.rpartition("/")[2])
-    return _content_of(slot.files) if store.slot_stamp(slot) == entry.stamp.rpartition(":")[2] else None
+    slot = slot_in(leaf, entry.id.key.rpartition("/")[2])
+    return _content_of(slot.files) if slot_stamp(slot) == entry.stamp.rpartition(":")[2] else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def _remove_slot(
 ) -> tuple[bool, int]:
     """Remove one slot: whether it is gone, and the bytes of its ``.src`` and ``.bin``."""
     slot = entry.id.key.rpartition("/")[2]
-    present = store.slot_in(leaf, slot)
+    present = slot_in(leaf, slot)
     if not present.files:
         return True, 0
     if judged is None or _content_of(present.files) != judged:
@@ -325,7 +326,7 @@ def _close_gap(leaf: int, slot: str, neighbours: _Neighbours) -> None:
     above = neighbours.highest(int(slot))
     if above is None:
         return
-    highest = store.slot_in(leaf, above)
+    highest = slot_in(leaf, above)
     suffixes = [suffix for suffix in reversed(_SUFFIXES) if suffix in highest.files]
     try:
         for suffix in suffixes:

@@ -1,150 +1,24 @@
-"""Observe: a whole SYCL store, every slot of every leaf, flawed ones too.
-
-The runtime's own walk decides what a slot is worth: it tries slots 0, 1, 2 … and stops at the first number that has
-neither ``.bin`` nor ``.src``; it skips a slot that has a ``.lock``; it compares the whole ``.src``; only then it opens
-the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025.2 and 2026.2 (``docs/kinds.md``).
-"""
+"""Observe: the walk through a whole SYCL store, in the order of its keys, one leaf after the other."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import Final
 
-from xpucached.domain import (
-    Effect,
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryState,
-    Environment,
-    Flaw,
-    FoundStore,
-    Known,
-    Scan,
-    Seen,
-    Store,
-    StoreState,
-)
-from xpucached.kinds.sycl import files, images, layout, locks, perils, recipes
+from xpucached.domain import Entry, EntryKey, FoundStore, Known, Scan, Seen, StoreState
+from xpucached.kinds.sycl import files, layout, perils, recipes
+from xpucached.kinds.sycl.look import Look, Rows
+from xpucached.kinds.sycl.reading import Changed, read_slots, unfinished
+from xpucached.kinds.sycl.slots import names_in, slots_in
 
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
-_SIZE: Final = (1 << 63) - 1
-"""A file with a hole may claim nearly this much, and an entry has several; the catalog counts no further."""
 _RETRIES: Final = 3
-
-
-@dataclass(slots=True)
-class _Slot:
-    """The files of one slot, by suffix."""
-
-    name: str
-    files: dict[str, os.stat_result] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """What we learn of one slot before it is compared with its neighbours."""
-
-    entry: Entry
-    identity: str | None = None  #: digest of a complete ``.src``
-    reachable: bool = True
-    live: bool = True  #: the runtime would use it, were it reached
-
-
-class _Rows:
-    """What is remembered of a store, in the order of its keys, taken as the look comes by."""
-
-    def __init__(self, rows: Iterable[Known]) -> None:
-        self._rest = iter(rows)
-        self._next = next(self._rest, None)
-        self.passed: list[EntryKey] = []
-        """Those between what was taken: nothing that is there has their names."""
-
-    def take(self, prefix: str) -> list[Known]:
-        """Give those below a directory, and pass those before it."""
-        found: list[Known] = []
-        row = self._next
-        while row is not None and row.key < prefix:
-            self.passed.append(row.key)
-            row = next(self._rest, None)
-        while row is not None and row.key.startswith(prefix):
-            found.append(row)
-            row = next(self._rest, None)
-        self._next = row
-        return found
-
-    def pass_all(self) -> None:
-        """Pass the rest."""
-        if self._next is not None:
-            self.passed += (self._next.key, *(row.key for row in self._rest))
-            self._next = None
-
-
-@dataclass(slots=True)
-class _Look:
-    """One scan while it goes on."""
-
-    found: FoundStore
-    now: datetime
-    rows: _Rows
-    writer_since: datetime | None
-    quick: bool
-    root: int
-    status: os.stat_result
-    notes: tuple[str, ...] = ()
-    known: Mapping[EntryKey, Known] = field(default_factory=dict)  #: of what is looked at just now
-    seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
-    entries: list[Entry] = field(default_factory=list)
-    unchanged: list[Seen] = field(default_factory=list)
-    ours: list[EntryKey] = field(default_factory=list)
-    foreign: int = 0
-    environments: dict[str, Environment | None] = field(default_factory=dict)
-
-    @property
-    def store(self) -> Store:
-        return self.found.store
-
-    @property
-    def device(self) -> int:
-        return self.status.st_dev
-
-    def part(self, *, last: bool = False) -> Scan:
-        """Give what was found since the part before."""
-        found = Scan(
-            self.found,
-            self.now,
-            StoreState.OK,
-            self.status.st_uid,
-            tuple(self.entries),
-            tuple(self.unchanged),
-            self.foreign if last and not self.quick else None,
-            self.notes,
-            tuple(self.ours) if last else (),
-            tuple(self.rows.passed),
-            thorough=last and not self.quick,
-        )
-        for one in (self.entries, self.unchanged, self.rows.passed):
-            one.clear()
-        return found
-
-
-class _Changed(Exception):
-    """A program wrote here meanwhile; look again."""
-
-
-class _Unread(Exception):
-    """The disk does not give a file just now, which says nothing about what is in it."""
-
 
 _PART: Final = 1000
 """Entries that are handed over at a time.  A store of any size takes the memory of so many."""
@@ -177,7 +51,7 @@ def parts(
     """Look at a store bit by bit; see `Kind.parts`."""
     try:
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
-            look = _Look(found, now, _Rows(known), writer_since, quick, root, status)
+            look = Look(found, now, Rows(known), writer_since, quick, root, status)
             look.notes = tuple(perils.told(found, root, now, writer_since))
             yield from _walk_root(look)
             yield look.part(last=True)
@@ -190,7 +64,7 @@ def parts(
         yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
 
 
-def _walk_root(look: _Look) -> Iterator[Scan]:
+def _walk_root(look: Look) -> Iterator[Scan]:
     """Go through a store in the order of its keys; give all but the last part."""
     names = sorted(os.listdir(look.root))
     for name in names:
@@ -208,7 +82,7 @@ def _walk_root(look: _Look) -> Iterator[Scan]:
 
 
 @contextlib.contextmanager
-def _remembered(look: _Look, rows: list[Known]) -> Iterator[None]:
+def _remembered(look: Look, rows: list[Known]) -> Iterator[None]:
     """Look at what is below a directory, and note which of its known entries are not there any more."""
     look.known = {row.key: row for row in rows}
     look.seen = set()
@@ -217,7 +91,7 @@ def _remembered(look: _Look, rows: list[Known]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _foreign(look: _Look) -> Iterator[None]:
+def _foreign(look: Look) -> Iterator[None]:
     """Count what is no part of the store: a link, a file, another file system, or not for us to read."""
     try:
         yield
@@ -229,7 +103,7 @@ def _foreign(look: _Look) -> Iterator[None]:
         look.foreign += 1
 
 
-def _walk_device(look: _Look, name: str) -> Iterator[Scan]:
+def _walk_device(look: Look, name: str) -> Iterator[Scan]:
     here = -1
     images: list[str] = []
     try:
@@ -284,7 +158,7 @@ def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -
 
 
 def _walk(
-    look: _Look, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
+    look: Look, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
 ) -> None:
     """Go down the numbered levels; a leaf is at the fourth."""
     with _foreign(look):
@@ -303,7 +177,7 @@ def _walk(
             os.close(here)
 
 
-def _walk_run_time_compiled(look: _Look) -> None:
+def _walk_run_time_compiled(look: Look) -> None:
     with _foreign(look), files.directory_in(look.root, layout.RTC, look.device) as here:
         owner = os.fstat(here).st_uid
         for name in sorted(os.listdir(here)):
@@ -316,11 +190,8 @@ def _walk_run_time_compiled(look: _Look) -> None:
                 look.foreign += 1
 
 
-# -- one leaf ---------------------------------------------------------------------------------------------------------
-
-
 def _leaf(
-    look: _Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
+    look: Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
 ) -> None:
     place = None
     if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
@@ -328,399 +199,16 @@ def _leaf(
     for _ in range(_RETRIES):
         slots, foreign = slots_in(leaf, pattern)
         try:
-            readings = _readings(look, leaf, path, slots, place)
-        except _Changed:
+            readings = read_slots(look, leaf, path, slots, place)
+        except Changed:
             continue
-        if readings and slots_in(leaf, pattern)[0].keys() != slots.keys():
+        if readings and names_in(leaf, pattern) != slots.keys():
             continue
         break
     else:
         # Somebody writes here all the time: what could not be read at rest is unfinished by definition.
         slots, foreign = slots_in(leaf, pattern)
-        readings = [_unfinished(look, path, slot, "it changes while we look") for slot in slots.values()]
+        readings = [unfinished(look, path, slot, "it changes while we look") for slot in slots.values()]
     look.foreign += foreign
     look.entries.extend(readings)
     look.seen.update(one.id.key for one in readings)
-
-
-def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[dict[str, _Slot], int]:
-    """List the slots of a leaf in the runtime's order, and count what belongs to none."""
-    slots: dict[str, _Slot] = {}
-    foreign = 0
-    for name in os.listdir(leaf):
-        match = pattern.match(name)
-        if match is None:
-            foreign += 1
-            continue
-        try:
-            status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
-        except OSError:
-            continue
-        slots.setdefault(match[1], _Slot(match[1])).files[match[2]] = status
-    ordered = sorted(slots, key=lambda name: int(name) if name.isdigit() else 0)
-    return {name: slots[name] for name in ordered}, foreign
-
-
-def slot_in(leaf: int, name: str) -> _Slot:
-    """Look at one slot as `slots_in` does; without files if there is none."""
-    slot = _Slot(name)
-    for suffix in layout.SLOT_SUFFIXES if name.isdigit() else layout.IR_SUFFIXES:
-        with contextlib.suppress(OSError):
-            slot.files[suffix] = os.stat(name + suffix, dir_fd=leaf, follow_symlinks=False)
-    return slot
-
-
-def slot_stamp(slot: _Slot) -> str:
-    """16 hex digits that change when a file of this slot is written, replaced or removed."""
-    return _digest(
-        (suffix, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
-        for suffix, status in sorted(slot.files.items())
-        if not suffix.endswith(".lock")
-    )
-
-
-def _digest(facts: Iterator[tuple[object, ...]]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for fact in facts:
-        digest.update(repr(fact).encode())
-    return digest.hexdigest()
-
-
-def key_of(path: tuple[str, ...], slot: str) -> EntryKey:
-    """Name a slot."""
-    return EntryKey("/".join((*path, slot)))
-
-
-def _readings(
-    look: _Look, leaf: int, path: tuple[str, ...], slots: Mapping[str, _Slot], place: int | None
-) -> list[Entry]:
-    """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth."""
-    stamps = {name: slot_stamp(slot) for name, slot in slots.items()}
-    leaf_stamp = _digest((name, stamp) for name, stamp in stamps.items())
-    keys = {name: key_of(path, name) for name in slots}
-    full = {name: f"{leaf_stamp}:{stamps[name]}" for name in slots}
-    locked = any(".lock" in slot.files for slot in slots.values())
-    if not locked and slots and all(_stamp(look, keys[name]) == full[name] for name in slots):
-        for name, slot in slots.items():
-            look.unchanged.append(Seen(keys[name], _accessed(slot), place))
-            look.seen.add(keys[name])
-        return []
-    reader = _run_time_compiled if path[0] == layout.RTC else _ordinary
-    readings: list[_Reading] = []
-    expected = 0
-    gap = False
-    for name, slot in slots.items():
-        entry = _described(look, path, slot, full[name], place)
-        try:
-            reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
-        except _Unread as error:
-            reading = _Reading(_unfinished(look, path, slot, str(error)), live=False)
-        if name.isdigit() and path[0] != layout.RTC:
-            gap = gap or int(name) != expected
-            # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
-            expected = int(name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
-            reading.reachable = not gap
-        readings.append(reading)
-    return _compared(readings)
-
-
-def _stamp(look: _Look, key: EntryKey) -> str | None:
-    row = look.known.get(key)
-    return None if row is None else row.stamp
-
-
-def _environment(look: _Look, device: str) -> Environment | None:
-    """Tell what a device directory stands for, from the head of one of its entries."""
-    if device not in look.environments:
-        look.environments[device] = None
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            here = stack.enter_context(files.directory_in(look.root, device, look.device))
-            for image in sorted(os.listdir(here))[:_WITNESSES]:
-                found = _declared(look, here, image, device)
-                if found is not None:
-                    look.environments[device] = found
-                    break
-    return look.environments[device]
-
-
-_WITNESSES: Final = 8
-"""So many images of a device are asked what device it is: the first may be damaged."""
-
-
-def _declared(look: _Look, parent: int, name: str, device: str, depth: int = 2) -> Environment | None:
-    """Ask the first slot of an image's first leaf."""
-    with contextlib.suppress(OSError), files.directory_in(parent, name, look.device) as here:
-        if depth < _DEPTH:
-            below = min(os.listdir(here), default=None)
-            return None if below is None else _declared(look, here, below, device, depth + 1)
-        with files.regular_file(here, "0.src") as (descriptor, status):
-            source = layout.source(files.read(descriptor, 64 << 10), status.st_size)
-        if str(layout.string_hash(source.device)) == device:
-            return layout.environment(layout.text(source.device))
-    return None
-
-
-def _accessed(slot: _Slot) -> datetime | None:
-    times = [slot.files[suffix].st_atime_ns for suffix in (".src", ".bin") if suffix in slot.files]
-    # With its own eviction on, the runtime records each hit here.
-    access = slot.files.get("_access_time.txt")
-    if access is not None:
-        times.append(access.st_mtime_ns)
-    return locks.moment(max(times)) if times else None
-
-
-def _described(look: _Look, path: tuple[str, ...], slot: _Slot, stamp: str, place: int | None) -> Entry:
-    statuses = [status for status in slot.files.values() if stat.S_ISREG(status.st_mode)]
-    blocks = {(status.st_dev, status.st_ino): status.st_blocks * 512 for status in statuses}
-    written = [status.st_mtime_ns for suffix, status in slot.files.items() if suffix in (".bin", ".src")]
-    oldest = min(written or [status.st_mtime_ns for status in slot.files.values()])
-    return Entry(
-        EntryId(look.store, key_of(path, slot.name)),
-        stamp,
-        min(sum(status.st_size for status in statuses), _SIZE),
-        min(sum(blocks.values()), _SIZE),
-        min(locks.moment(oldest), look.now),
-        _accessed(slot),
-        place=place,
-    )
-
-
-def _unfinished(look: _Look, path: tuple[str, ...], slot: _Slot, detail: str) -> Entry:
-    entry = _described(look, path, slot, "", None)
-    return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
-
-
-def _flawed(entry: Entry, flaw: Flaw, detail: str = "") -> Entry:
-    state = EntryState.OK if flaw.effect is Effect.HARMLESS else EntryState.FLAWED
-    return dataclasses.replace(entry, flaw=flaw, detail=detail, state=state)
-
-
-# -- locks ------------------------------------------------------------------------------------------------------------
-
-
-def _lock_age(look: _Look, status: os.stat_result) -> timedelta | None:
-    """Give the age of a lock that was left behind; None while somebody may hold it."""
-    return locks.age(status, look.now, look.writer_since)
-
-
-def _locked(look: _Look, leaf: int, slot: _Slot, entry: Entry) -> _Reading | None:
-    """Judge a slot that has a lock; None if it has none."""
-    lock = slot.files.get(".lock")
-    if lock is None:
-        if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
-            return _Reading(_flawed(entry, Flaw.SKELETON), live=False)
-        return None
-    owner = locks.of_ours(leaf, slot.name + ".lock")
-    age = _lock_age(look, lock)
-    # One daemon never scans and removes at once, so its own number means a predecessor's (they repeat in containers).
-    if owner is not None and (owner == os.getpid() or age is not None or not Path(f"/proc/{owner}").exists()):
-        look.ours.append(entry.id.key)
-        return _Reading(_flawed(entry, Flaw.STALE_LOCK, f"made by xpucached, process {owner}"), live=False)
-    if age is None:
-        busy = dataclasses.replace(entry, state=EntryState.UNFINISHED, detail="a program is writing it")
-        return _Reading(busy, live=False)
-    detail = f"the lock is {int(age.total_seconds())} s old"
-    present = {".bin", ".src"} & slot.files.keys()
-    if not present:
-        return _Reading(_flawed(entry, Flaw.LOCK_ONLY, detail), live=False)
-    whole = len(present) == 2 and _complete(leaf, slot)  # noqa: PLR2004 - both
-    return _Reading(_flawed(entry, Flaw.STALE_LOCK if whole else Flaw.INTERRUPTED, detail), live=False)
-
-
-def _complete(leaf: int, slot: _Slot) -> bool:
-    try:
-        with files.regular_file(leaf, slot.name + ".src") as (descriptor, status):
-            source = layout.source(files.read(descriptor, layout.READ_LIMIT), status.st_size)
-        with files.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
-            frame = _frame(descriptor, status.st_size)
-    except OSError:
-        return False
-    return source.complete and frame.length > 0
-
-
-# -- the files of one slot --------------------------------------------------------------------------------------------
-
-
-def _frame(descriptor: int, size: int) -> layout.Frame:
-    return layout.frame(files.read(descriptor, 16), size, lambda offset: files.read(descriptor, 8, offset))
-
-
-def _link(leaf: int, slot: _Slot, suffixes: tuple[str, ...]) -> Flaw | None:
-    for suffix in suffixes:
-        status = slot.files.get(suffix)
-        if status is None or not stat.S_ISLNK(status.st_mode):
-            continue
-        try:
-            os.stat(slot.name + suffix, dir_fd=leaf)
-        except OSError:
-            return Flaw.DANGLING_LINK
-        return Flaw.LINK
-    return None
-
-
-def _refused(error: OSError, what: str) -> Flaw:
-    """Name why a file could not be read.  One that has vanished means that the leaf changed."""
-    if isinstance(error, FileNotFoundError):
-        raise _Changed from error
-    if files.ours(error):
-        # Else a busy daemon would find good entries unreadable, and evict them.
-        raise error
-    if files.passing(error):
-        raise _Unread(f"it cannot be read just now: {error.strerror}") from error
-    if isinstance(error, IsADirectoryError):
-        return Flaw.SRC_NOT_A_FILE if what == "src" else Flaw.BIN_NOT_A_FILE
-    return Flaw.SRC_UNREADABLE if what == "src" else Flaw.BIN_UNREADABLE
-
-
-def _forbidden(status: os.stat_result) -> bool:
-    """Tell whether the owner's programs may not read a file that we, as root, may."""
-    return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
-
-
-def _ordinary(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry: Entry) -> _Reading:
-    """Read an entry of the numbered levels."""
-    link = _link(leaf, slot, (".src", ".bin"))
-    if link is not None:
-        return _Reading(_flawed(entry, link), live=link is Flaw.LINK)
-    if ".src" not in slot.files:
-        entry = _with_binary(leaf, slot, entry, intel=True)
-        return _Reading(_flawed(entry, Flaw.SRC_MISSING), live=False)
-    if stat.S_ISFIFO(slot.files[".src"].st_mode):
-        return _Reading(_flawed(entry, Flaw.SRC_FIFO), live=False)
-    try:
-        with files.regular_file(leaf, slot.name + ".src", slot.files[".src"]) as (descriptor, status):
-            # One byte more than there should be tells whether it grows.
-            data = files.read(descriptor, min(layout.READ_LIMIT, status.st_size + 1))
-            recorded = _recorded_time(leaf, slot) or _born(descriptor)
-            size = max(status.st_size, len(data))
-    except OSError as error:
-        return _Reading(_flawed(entry, _refused(error, "src"), error.strerror or ""), live=False)
-    if _forbidden(status):
-        return _Reading(_flawed(entry, Flaw.SRC_UNREADABLE, "its owner may not read it"), live=False)
-    source = layout.source(data, size)
-    entry = _with_source(entry, source, recorded, path[0])
-    if not source.complete and source.flaw is not Flaw.SRC_TOO_LARGE:
-        return _Reading(_flawed(entry, source.flaw or Flaw.SRC_TRUNCATED, source.detail), live=False)
-    wrong = _misplaced(path, source)
-    if wrong:
-        return _Reading(_flawed(entry, Flaw.MISPLACED, wrong), live=False)
-    if entry.environment is not None:
-        look.environments[path[0]] = entry.environment
-    platform = entry.environment.platform if entry.environment else ""
-    entry = _with_binary(leaf, slot, entry, intel="intel" in platform.lower())
-    if not (entry.flaw and entry.state is EntryState.FLAWED):
-        if source.flaw is not None:
-            entry = _flawed(entry, source.flaw, source.detail)
-        elif entry.environment is None:
-            entry = _flawed(entry, Flaw.SRC_UNPARSABLE, layout.text(source.device[:200]))
-    identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole else None
-    return _Reading(entry, identity, live=entry.state is EntryState.OK)
-
-
-def _with_source(entry: Entry, source: layout.Source, recorded: datetime | None, directory: str) -> Entry:
-    # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
-    declared = source.complete or str(layout.string_hash(source.device)) == directory
-    return dataclasses.replace(
-        entry,
-        # A copied or restored file is younger than its content: the oldest witness is right.
-        created=min(recorded or entry.created, entry.created),
-        environment=layout.environment(layout.text(source.device)) if declared else None,
-        options=layout.text(source.options[: 64 << 10]),
-        constants=source.constants[: 4 << 10].hex(),
-        image=images.image_format(source.image) if source.image else None,
-        image_size=source.image_size,
-        kernels=images.kernels(source.image),
-    )
-
-
-def _born(descriptor: int) -> datetime | None:
-    made = files.birth(descriptor)
-    return None if made is None else locks.moment(made)
-
-
-def _recorded_time(leaf: int, slot: _Slot) -> datetime | None:
-    """Give the birth that the runtime wrote down (2025.2 and later)."""
-    if "_access_time.txt" not in slot.files:
-        return None
-    try:
-        name = "_access_time.txt"
-        with files.regular_file(leaf, slot.name + name, slot.files[name]) as (descriptor, _):
-            digits = files.read(descriptor, 32)
-    except OSError:
-        return None
-    return locks.moment(int(digits)) if digits.isdigit() and len(digits) <= 19 else None  # noqa: PLR2004 - nanoseconds
-
-
-def _misplaced(path: tuple[str, ...], source: layout.Source) -> str:
-    """Say which level's name is not the hash of its field."""
-    names = ("device", "image", "constants", "options")
-    fields = (source.device, source.image, source.constants, source.options)
-    for level, (name, content, directory) in enumerate(zip(names, fields, path, strict=True), start=1):
-        if name == "image" and not source.whole:
-            continue
-        if not source.complete and name != "device":
-            continue
-        expected = str(layout.string_hash(content))
-        if expected != directory:
-            return f"level {level} is {directory}, its {name} hashes to {expected}"
-    return ""
-
-
-def _with_binary(leaf: int, slot: _Slot, entry: Entry, *, intel: bool) -> Entry:
-    if ".bin" not in slot.files:
-        return _flawed(entry, Flaw.BIN_MISSING)
-    try:
-        with files.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
-            if _forbidden(status):
-                return _flawed(entry, Flaw.BIN_UNREADABLE, "its owner may not read it")
-            frame = _frame(descriptor, status.st_size)
-            if not frame.length and frame.flaw is not None:
-                return _flawed(entry, frame.flaw, frame.detail)
-            payload = files.read(descriptor, min(frame.length, layout.READ_LIMIT), frame.offset)
-    except OSError as error:
-        return _flawed(entry, _refused(error, "bin"), error.strerror or "")
-    whole = len(payload) == frame.length
-    entry = dataclasses.replace(
-        entry,
-        binary=images.image_format(payload),
-        digest=hashlib.blake2b(payload, digest_size=16).hexdigest() if whole else None,
-        # A native image has no entry points of its own; the compiled program names its kernels by section.
-        kernels=entry.kernels or images.kernels(payload),
-    )
-    wrong = images.damage(payload, intel=intel) if whole else None
-    if wrong:
-        return _flawed(entry, Flaw.BIN_PAYLOAD_DAMAGED, wrong)
-    return _flawed(entry, frame.flaw, frame.detail) if frame.flaw else entry
-
-
-def _run_time_compiled(look: _Look, leaf: int, path: tuple[str, ...], slot: _Slot, entry: Entry) -> _Reading:
-    """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
-    link = _link(leaf, slot, (".bin",))
-    if link is not None:
-        return _Reading(_flawed(entry, link))
-    entry = dataclasses.replace(entry, environment=_environment(look, path[1]))
-    recorded = _recorded_time(leaf, slot)
-    if recorded is not None:
-        entry = dataclasses.replace(entry, created=min(recorded, entry.created))
-    return _Reading(_with_binary(leaf, slot, entry, intel=False))
-
-
-def _compared(readings: list[_Reading]) -> list[Entry]:
-    """Let the slots of a leaf judge each other, lowest first, as the runtime meets them."""
-    first: dict[str, _Reading] = {}
-    entries: list[Entry] = []
-    for reading in readings:
-        entry = reading.entry
-        whole = reading.live and entry.state is EntryState.OK
-        if whole and not reading.reachable:
-            entry = _flawed(entry, Flaw.BEHIND_GAP)
-        elif whole and reading.identity is not None and reading.identity in first:
-            lower = first[reading.identity]
-            number = lower.entry.id.key.rpartition("/")[2]
-            flaw = Flaw.DUPLICATE if lower.live else Flaw.SHADOWED
-            entry = _flawed(entry, flaw, f"of slot {number}")
-        # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
-        if reading.reachable and reading.identity is not None and entry.flaw is not Flaw.BIN_MISSING:
-            first.setdefault(reading.identity, reading)
-        entries.append(entry)
-    return entries

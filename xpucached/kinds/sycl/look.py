@@ -1,0 +1,89 @@
+"""Observe: one look at a store while it goes on, and what was known of the store before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from xpucached.domain import Entry, EntryKey, Environment, FoundStore, Known, Scan, Seen, Store, StoreState
+
+
+class Rows:
+    """What is remembered of a store, in the order of its keys, taken as the look comes by."""
+
+    def __init__(self, rows: Iterable[Known]) -> None:
+        self._rest = iter(rows)
+        self._next = next(self._rest, None)
+        self.passed: list[EntryKey] = []
+        """Those between what was taken: nothing that is there has their names."""
+
+    def take(self, prefix: str) -> list[Known]:
+        """Give those below a directory, and pass those before it."""
+        found: list[Known] = []
+        row = self._next
+        while row is not None and row.key < prefix:
+            self.passed.append(row.key)
+            row = next(self._rest, None)
+        while row is not None and row.key.startswith(prefix):
+            found.append(row)
+            row = next(self._rest, None)
+        self._next = row
+        return found
+
+    def pass_all(self) -> None:
+        """Pass the rest."""
+        if self._next is not None:
+            self.passed += (self._next.key, *(row.key for row in self._rest))
+            self._next = None
+
+
+@dataclass(slots=True)
+class Look:
+    """One scan while it goes on."""
+
+    found: FoundStore
+    now: datetime
+    rows: Rows
+    writer_since: datetime | None
+    quick: bool
+    root: int
+    status: os.stat_result
+    notes: tuple[str, ...] = ()
+    known: Mapping[EntryKey, Known] = field(default_factory=dict)  #: of what is looked at just now
+    seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
+    entries: list[Entry] = field(default_factory=list)
+    unchanged: list[Seen] = field(default_factory=list)
+    ours: list[EntryKey] = field(default_factory=list)
+    foreign: int = 0
+    environments: dict[str, Environment | None] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        """What is looked at."""
+        return self.found.store
+
+    @property
+    def device(self) -> int:
+        """The file system that it lies on."""
+        return self.status.st_dev
+
+    def part(self, *, last: bool = False) -> Scan:
+        """Give what was found since the part before."""
+        found = Scan(
+            self.found,
+            self.now,
+            StoreState.OK,
+            self.status.st_uid,
+            tuple(self.entries),
+            tuple(self.unchanged),
+            self.foreign if last and not self.quick else None,
+            self.notes,
+            tuple(self.ours) if last else (),
+            tuple(self.rows.passed),
+            thorough=last and not self.quick,
+        )
+        for one in (self.entries, self.unchanged, self.rows.passed):
+            one.clear()
+        return found
