@@ -9,7 +9,8 @@ import ctypes
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -24,6 +25,8 @@ _BITCODE: Final = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _PATCH_TOKENS: Final = (b"CTNI", b"INTC")
 """How the binaries of the GPU driver began before it wrote ELF."""
 
+_HEADER: Final = 5
+"""Words before the first instruction of a module."""
 _ENTRY_POINT: Final = 15
 _LAST_BEFORE_BODIES: Final = 54
 _KERNELS: Final = 4096
@@ -73,23 +76,34 @@ def modules(data: bytes, most: int = 2) -> int:
 def _spirv_kernels(data: bytes) -> Iterator[bytes]:
     """Walk each module up to its first function: entry points come before."""
     left = _INSTRUCTIONS
-    module = _next_module(data, 0)
     # One view of all words, because thousands of instructions may stand before the first function.
-    words = memoryview(data)[: len(data) & ~3].cast("I") if sys.byteorder == "little" else None
+    words = _words(data)
+    end = len(words)
+    module = _next_module(data, 0)
     while module is not None and left > 0:
-        at = module + 20
-        while at + 4 <= len(data) and left > 0:
+        at = module // 4 + _HEADER
+        while at < end and left > 0:
             left -= 1
-            word: int = struct.unpack_from("<I", data, at)[0] if words is None else words[at >> 2]
-            length, opcode = word >> 16, word & 0xFFFF
-            if length == 0 or opcode == _LAST_BEFORE_BODIES or word == _SPIRV_WORD:
+            word = words[at]
+            opcode, length = word & 0xFFFF, word >> 16
+            if opcode == _ENTRY_POINT and length:
+                start = 4 * at + 12
+                yield data[start : min(4 * (at + length), start + _NAME)].split(b"\0", 1)[0]
+            elif length == 0 or opcode == _LAST_BEFORE_BODIES or word == _SPIRV_WORD:
                 break
-            if opcode == _ENTRY_POINT:
-                name = data[at + 12 : min(at + 4 * length, at + 12 + _NAME)]
-                yield name.split(b"\0", 1)[0]
-            at += 4 * length
+            at += length
         # The search goes on where the walk ended: no word is walked twice, however many headers are forged.
-        module = _next_module(data, at)
+        module = _next_module(data, 4 * at)
+
+
+def _words(data: bytes) -> Sequence[int]:
+    """Give the words of an image as the little-endian numbers that they are."""
+    whole = memoryview(data)[: len(data) & ~3]
+    if sys.byteorder == "little":
+        return whole.cast("I")
+    swapped = array("I", whole.tobytes())
+    swapped.byteswap()
+    return swapped
 
 
 def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -293,7 +307,7 @@ def damage(data: bytes, *, intel: bool) -> str | None:
     if kind is ImageFormat.ELF:
         return _elf_damage(data, depth=0)
     if kind is ImageFormat.UNKNOWN:
-        if data.count(0) == len(data):
+        if not data.lstrip(b"\0"):
             return "all bytes are zero"
         # The Intel drivers write ELF (before 2022 also patch tokens); other vendors' formats are not ours to judge.
         if intel and not data.startswith(_PATCH_TOKENS):
@@ -311,7 +325,7 @@ def _elf_damage(data: bytes, depth: int) -> str | None:
         return "its sections overlap"
     for name, offset, size in sections:
         content = data[offset : offset + size]
-        if size > 16 and not name.startswith(b".bss") and content.count(0) == size:  # noqa: PLR2004
+        if size > 16 and not name.startswith(b".bss") and not content.lstrip(b"\0"):  # noqa: PLR2004
             if name.startswith((b".text", b".ocl", b".ze_info", b".spv")):
                 return f"section {name.decode('ascii', 'replace')} is all zero"
             continue

@@ -14,6 +14,8 @@ AGE: Final = timedelta(minutes=10)
 YOUNG: Final = timedelta(seconds=5)
 """Below this age a lock is believed even if no live program is known that could have made it."""
 
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 OURS: Final = b"xpucached "
 """How the locks that we make begin; the runtime's own are empty."""
 
@@ -21,11 +23,9 @@ OURS: Final = b"xpucached "
 def moment(nanoseconds: int) -> datetime:
     """Turn a kernel's time into ours; a forged one beyond the calendar becomes its end."""
     try:
-        return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC) + timedelta(
-            microseconds=nanoseconds % 1_000_000_000 // 1000
-        )
-    except (OverflowError, ValueError, OSError):
-        return datetime(1970, 1, 1, tzinfo=UTC) if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)
+        return _BEGINNING + timedelta(microseconds=nanoseconds // 1000)
+    except OverflowError:
+        return _BEGINNING if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def age(status: os.stat_result, now: datetime, writer_since: datetime | None) -> timedelta | None:

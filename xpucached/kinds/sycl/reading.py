@@ -67,7 +67,7 @@ def read_slots(
     for name, slot in slots.items():
         entry = _described(look, path, slot, full[name], place)
         try:
-            reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry)
+            reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry, alone=len(slots) == 1)
         except _Unread as error:
             reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
         if name.isdigit() and path[0] != layout.RTC:
@@ -224,8 +224,8 @@ def _forbidden(status: os.stat_result) -> bool:
     return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
 
 
-def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
-    """Read an entry of the numbered levels."""
+def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry, *, alone: bool) -> _Reading:
+    """Read an entry of the numbered levels; ``alone`` in its leaf, it has nothing to be compared with."""
     link = _link(leaf, slot, (".src", ".bin"))
     if link is not None:
         return _Reading(_flawed(entry, link), live=link is Flaw.LINK)
@@ -260,7 +260,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
             entry = _flawed(entry, source.flaw, source.detail)
         elif entry.environment is None:
             entry = _flawed(entry, Flaw.SRC_UNPARSABLE, layout.text(source.device[:200]))
-    identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole else None
+    identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole and not alone else None
     return _Reading(entry, identity, live=entry.state is EntryState.OK)
 
 
@@ -340,7 +340,15 @@ def _with_binary(leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     return _flawed(entry, frame.flaw, frame.detail) if frame.flaw else entry
 
 
-def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
+def _run_time_compiled(
+    look: Look,
+    leaf: int,
+    path: tuple[str, ...],
+    slot: Slot,
+    entry: Entry,
+    *,
+    alone: bool,  # noqa: ARG001 - as above
+) -> _Reading:
     """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
     link = _link(leaf, slot, (".bin",))
     if link is not None:
