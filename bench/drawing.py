@@ -33,6 +33,8 @@ def report(results: Mapping[str, Mapping[str, object]]) -> tuple[str, dict[str, 
     facts = {size: cast("Mapping[str, float]", results[size]["facts"]) for size in sizes}
     lines = [f"- {int(size):,} entries: {results[size]['machine']}; load {_load(results[size])}" for size in sizes]
     lines += ["", *_times(sizes, times), "", *_facts(sizes, facts)]
+    if len(sizes) < 2:  # noqa: PLR2004 - a line has two ends
+        return "\n".join(lines) + "\n", {}
     names = [name for name in _names(times) if not name.startswith("plan") and "delete" not in name]
     looks = [name for name in names if all(name in times[size] for size in sizes)]
     plans = [name for name in _names(times) if name.startswith("plan")]
@@ -40,8 +42,6 @@ def report(results: Mapping[str, Mapping[str, object]]) -> tuple[str, dict[str, 
         "performance-looking.svg": picture("Looking: seconds against entries", sizes, times, looks),
         "performance-plans.svg": picture("Deciding: seconds against entries", sizes, times, plans),
     }
-    if len(sizes) < 2:  # noqa: PLR2004 - a line has two ends
-        return "\n".join(lines) + "\n", {}
     lines += ["", *(f"![{name}]({name})" for name in pictures)]
     return "\n".join(lines) + "\n", pictures
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from bench import drawing, stores  # noqa: E402 - found beside us
+from bench import drawing, neighbours, stores  # noqa: E402 - found beside us
 from tests.daemons import Daemon  # noqa: E402 - as above
 from xpucached import host, planning  # noqa: E402 - as above
 from xpucached.catalog import Catalog  # noqa: E402 - as above
@@ -49,6 +49,10 @@ DELETE: Final = "find -delete"
 HEADER: Final = 256
 COPIED: Final = 10_000
 """Larger stores are not copied for each tool that removes: deleting 300,000 files takes minutes, whoever does it."""
+ASKED: Final = 25
+"""Times that a daemon at rest is asked each question."""
+WATCHED: Final = 12
+"""Rounds of what is measured with and without a watcher: a few hundredths are at stake."""
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -295,6 +299,10 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
         for number in (1, 2, 3):
             daemon.ctl("scan", "--wait", check=None)
             facts[f"memory after scan {number}, MB"] = memory(pid)
+        time.sleep(5)
+        before = ticks(pid)
+        time.sleep(20)
+        facts["idle processor, %"] = (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
         for name, path in (
             ("status", "/v1/status"),
             ("ls, first page", "/v1/entries?limit=50"),
@@ -304,13 +312,9 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             ("ls by kernel, first page", "/v1/entries?limit=50&kernel=00042"),
         ):
             asked = [
-                timed(lambda path=path: answer(daemon.run / "xpucached" / "xpucached.sock", path)) for _ in range(9)
+                timed(lambda path=path: answer(daemon.run / "xpucached" / "xpucached.sock", path)) for _ in range(ASKED)
             ]  # type: ignore[misc]
             facts[f"{name}, ms"] = statistics.median(asked) * 1000
-        time.sleep(5)
-        before = ticks(pid)
-        time.sleep(20)
-        facts["idle processor, %"] = (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
         plain, whole = [], []
         for _ in range(15):
             plain.append(timed(command([sys.executable, "-c", "pass"])))
@@ -375,8 +379,13 @@ def measured(
         elif part == "evicting" and entries <= COPIED:
             times |= evicting(root, state, entries, max(1, rounds // 2))
         elif part == "living":
-            facts = living(root, state, entries)
+            facts |= living(root, state, entries)
             print(json.dumps(facts, indent=1), flush=True)
+        elif part == "watching" and entries <= COPIED:
+            try:
+                facts |= neighbours.watching(root, state, WATCHED)
+            except PermissionError as error:
+                print(f"  what watching costs others is not measured: {error}", flush=True)
         yield {"times": times, "facts": facts, "load": [load, os.getloadavg()[0]], "machine": machine()}
     shutil.rmtree(state)
 
@@ -385,7 +394,9 @@ def main() -> int:
     """Measure, print, and perhaps write."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--sizes", default="10000,100000", help="entries, with commas (10000,100000)")
-    options.add_argument("--parts", default="looking,evicting,living", help="some of these, others as they were")
+    options.add_argument(
+        "--parts", default="looking,evicting,living,watching", help="some of these, others as they were"
+    )
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--place", type=Path, default=REPOSITORY / ".bench")
     options.add_argument("--write", action="store_true", help="into docs/performance.md")
