@@ -316,9 +316,15 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
     good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
     compiler.build(good, threading.Event())
     assert compiler._child is not None
+    # As a host does that runs out of memory: that is not held against the program.
     os.kill(compiler._child.pid, signal.SIGKILL)
-    with pytest.raises(BuildFailed):
+    with pytest.raises(NoCompiler, match="was killed"):
         compiler.build(good, threading.Event())
+    compiler.build(good, threading.Event())
+    os.kill(compiler._child.pid, signal.SIGSEGV)
+    with pytest.raises(BuildFailed, match="SIGSEGV") as crash:
+        compiler.build(good, threading.Event())
+    assert not isinstance(crash.value, NoCompiler)
     compiler.build(good, threading.Event())
     os.kill(compiler._child.pid, signal.SIGSTOP)
     with pytest.raises(BuildHung, match="longer than"):

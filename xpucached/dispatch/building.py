@@ -22,6 +22,8 @@ from xpucached.domain import Environment, Recipe
 
 _START: Final = 60.0
 """Seconds for a driver to load."""
+_END: Final = 5.0
+"""Seconds for a child to end that has closed its pipes."""
 _RESIDENT: Final = 4 << 30
 """Bytes of memory that one compiler may really hold; the largest programs seen take one and a half."""
 _MEMORY: Final = 12 << 30
@@ -40,7 +42,10 @@ class BuildHung(BuildFailed):
 
 
 class NoCompiler(BuildFailed):
-    """No compiler could be started, which says nothing about a recipe: the driver was away, or there was no room."""
+    """There was no compiler, which says nothing about a recipe: the driver was away, or there was no room.
+
+    One that somebody kills is none either: that is what a host does that runs out of memory.
+    """
 
 
 class Builder:
@@ -80,8 +85,9 @@ class Builder:
             if isinstance(size, int) and isinstance(seconds, float) and 0 < size <= _LARGEST:
                 return self._read(size, cancel, limit), seconds
         except OSError as error:
+            ended = self._ended()
             self.close()
-            raise BuildFailed(f"the compiler ended: {error.strerror}") from error
+            raise ended from error
         except BuildFailed:
             self.close()
             raise
@@ -175,8 +181,17 @@ class Builder:
                 continue
             part = os.read(self._answers, min(size - len(content), 1 << 20))
             if not part:
-                status = self._child.wait() if self._child is not None else 0
-                how = f"by {children.signal_name(-status)}" if status < 0 else f"with status {status}"
-                raise BuildFailed(f"the compiler ended {how}")
+                raise self._ended()
             content += part
         return bytes(content)
+
+    def _ended(self) -> BuildFailed:
+        """Tell how the child ended, which neither listens nor answers any more."""
+        try:
+            status = self._child.wait(_END) if self._child is not None else 0
+        except subprocess.TimeoutExpired:
+            return BuildFailed("the compiler went silent")
+        if status == -signal.SIGKILL:
+            return NoCompiler("the compiler was killed; the host may have run out of memory")
+        how = f"by {children.signal_name(-status)}" if status < 0 else f"with status {status}"
+        return BuildFailed(f"the compiler ended {how}")
