@@ -1,0 +1,131 @@
+"""Door: models and their runs, for people.  Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain import Outcome, Warmth
+from xpucached.render.text import Cell, Colour, age, facts, plain, safe, seconds, section, size, table
+from xpucached.render.trials import exercise, trials
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xpucached.domain import ModelStatus, Run
+    from xpucached.render.text import Look
+
+_COLOURS: Final[Mapping[Warmth, Colour]] = {
+    Warmth.WARM: Colour.GREEN,
+    Warmth.COLD: Colour.YELLOW,
+    Warmth.WARMING: Colour.YELLOW,
+    Warmth.FAILED: Colour.RED,
+}
+
+
+def models(values: Sequence[ModelStatus], look: Look) -> str:
+    """Write one line per model."""
+    if not values:
+        return "no models"
+    rows: list[list[str | Cell]] = [
+        [
+            one.model.name,
+            Cell(one.warmth, _COLOURS[one.warmth]),
+            str(one.entries),
+            size(one.allocated),
+            seconds(one.cold_seconds),
+            seconds(one.warm_seconds),
+            one.why,
+        ]
+        for one in values
+    ]
+    heads = ("NAME", "STATE", "ENTRIES", "SIZE", "FIRST", "AGAIN", "WHY")
+    return table(heads, rows, look, right="ENTRIES SIZE FIRST AGAIN")
+
+
+def model(value: ModelStatus, look: Look) -> str:
+    """Write everything about one model."""
+    registered, workload = value.model, value.model.workload
+    pairs = [
+        ("name", registered.name),
+        ("state", f"{value.warmth}: {value.why}" if value.why else value.warmth),
+        ("command", shlex.join(workload.command)),
+        *exercise(workload.exercise),
+        ("directory", str(workload.directory)),
+        ("timeout", seconds(workload.timeout)),
+        ("store", str(registered.store) if registered.store else "the managed store"),
+        ("priority", f"{registered.priority}{', pinned' if registered.pinned else ''}"),
+        ("source", registered.source),
+        ("before", ", ".join(registered.before)),
+        ("entries", f"{value.entries}, {size(value.allocated)}"),
+        ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
+        ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
+    ]
+    parts = [facts(pairs, look, whole=("command", "directory"))]
+    if workload.variables:
+        lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
+        parts.append(section("Variables", "\n".join(lines), look))
+    if value.run:
+        parts.append(section("Last run", run(value.run, look), look))
+    return "\n\n".join(parts)
+
+
+_GOOD: Final = frozenset({Outcome.WARMED})
+
+
+def outcome_of(one: Run) -> Cell:
+    """Write how a run ended."""
+    if one.outcome is None:
+        return Cell("running", Colour.YELLOW)
+    return Cell(one.outcome, Colour.GREEN if one.outcome in _GOOD else Colour.RED)
+
+
+def run(one: Run, look: Look) -> str:
+    """Write everything about one run."""
+    outcome = outcome_of(one)
+    pairs = [
+        ("run", f"{one.id}, {one.model}, {one.reason}"),
+        ("outcome", f"{outcome.text}: {one.detail}" if one.detail else outcome.text),
+        ("started", age(one.started, look.now)),
+        *(
+            (
+                f"pass {number}",
+                f"{seconds(each.seconds)}, {each.created} created, {each.used} used, {_exit(each.exit_status)}",
+            )
+            for number, each in enumerate(one.passes, 1)
+        ),
+    ]
+    text = facts(pairs, look)
+    if len(one.trials) > 1 or any(each.figures or each.evidence for each in one.trials):
+        text += "\n\n" + trials(one.trials, look)
+    if one.output:
+        lines = "\n".join(f"  {safe(line)}" for line in one.output.splitlines())
+        text += "\n\n" + section("Output", lines, look)
+    return text
+
+
+def _exit(status: int | None) -> str:
+    if status is None:
+        return "never started"
+    return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def runs(values: Sequence[Run], look: Look) -> str:
+    """Write one line per run."""
+    if not values:
+        return "no runs"
+    rows: list[list[str | Cell]] = [
+        [
+            str(one.id),
+            one.model,
+            outcome_of(one),
+            one.reason,
+            age(one.started, look.now),
+            seconds(sum(each.seconds for each in one.passes)) if one.passes else "-",
+            str(one.passes[0].created) if one.passes else "-",
+            one.detail,
+        ]
+        for one in values
+    ]
+    heads = ("RUN", "MODEL", "OUTCOME", "REASON", "STARTED", "TOOK", "CREATED", "DETAIL")
+    return table(heads, rows, look, right="RUN TOOK CREATED")
