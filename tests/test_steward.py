@@ -377,15 +377,20 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     one._said[OURS + 1] = replace(one._said[OURS + 1], models=(ModelName("theirs"), ModelName("both")))
 
     async def work() -> None:
-        assert await one.whose((ModelName("mine"),)) == OURS
-        assert await one.whose((ModelName("theirs"),)) == OURS + 1
+        assert await one.whose((ModelName("mine"),), None) == OURS
+        assert await one.whose((ModelName("theirs"),), None) == OURS + 1
         for names, error in (
             (("both",), Conflict),
             (("mine", "theirs"), Conflict),
             (("nobodys",), NotFound),
         ):
             with pytest.raises(error):
-                await one.whose(tuple(map(ModelName, names)))
+                await one.whose(tuple(map(ModelName, names)), None)
+        meant = "did you mean theirs? see: "
+        for only, hint in ((None, meant), (OURS + 1, meant), (OURS, "see: ")):
+            with pytest.raises(NotFound) as caught:
+                await one.whose((ModelName("theris"),), only)
+            assert caught.value.hint == f"{hint}xpucachectl --system status"
         with pytest.raises(NotFound):
             one.find("nobody-of-that-name", OURS)
         with pytest.raises(Denied, match="does not look after you"):
