@@ -356,7 +356,9 @@ class Service:
         verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
 
         async def work(handle: Handle) -> VerifyReport:
-            return dataclasses.replace(await verifying(handle), watching=self._watched())
+            report = await verifying(handle)
+            status = await self.status()
+            return dataclasses.replace(report, watching=status.watching, problems=status.problems)
 
         return self._jobs.start("verify", work)
 
