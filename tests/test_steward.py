@@ -399,6 +399,25 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     go(one, work)
 
 
+def test_a_number_that_another_account_has_now_is_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands()
+    one = make(tmp_path, hands, tmp_path / "nobody")
+    awake = UserStatus("former", 1000, WorkerState.AWAKE, seen=doors.NOW, models=(ModelName("hers"),))
+    stays = UserStatus("stays", 1001, WorkerState.AWAKE, seen=doors.NOW, models=(ModelName("his"),))
+    one._said = {1000: awake, 1001: stays}
+    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 1000), ("stays", 1001))]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+
+    async def work() -> None:
+        one._meet()
+        await one._dismiss()
+
+    go(one, work)
+    assert (one._said, hands.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
+
+
 def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:
     for damage in (b"", b"{", b"[]", b'{"stamp": 1}', b"\xff"):
         (tmp_path / "state").mkdir(exist_ok=True)

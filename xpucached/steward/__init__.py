@@ -196,12 +196,13 @@ class Steward:
                 for name in strangers
             ),
         )
-        for uid in set(self._said) - set(self._people):
+        # A number that is another account's now is somebody else, and the worker that runs is not his.
+        for uid in [uid for uid, one in self._said.items() if self._people.get(uid) != one.user]:
             if self._said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
                 self._unwanted.add(uid)
             self._owed.pop(uid, None)
         for uid, name in self._people.items():
-            self._said[uid] = replace(self._said.get(uid, UserStatus(name, uid)), user=name)
+            self._said.setdefault(uid, UserStatus(name, uid))
 
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone."""
