@@ -268,7 +268,8 @@ def make_verification() -> VerifyReport:
     hazard = Defect(
         STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
     )
-    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5)  # noqa: FBT003
+    problem = Problem("disk-full", "the disk is full", "make room", "/cache")
+    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5, problems=(problem,))  # noqa: FBT003
 
 
 @dataclass

@@ -220,6 +220,63 @@ def test_closing_leaves_one_file_and_opening_finds_everything_again(path: Path) 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_catalog_of_another_account_is_set_aside(path: Path) -> None:
+    owner = path.with_name("owner")
+    # It was there before anybody noted whose it is.
+    filled(path)
+    with closing(Catalog.open(path, account="alice")) as opened:
+        opened.add_model(model())
+        before = opened.all_entries()
+        assert before
+        assert opened.rebuilt is None
+    assert owner.read_text() == "alice\n"
+    with closing(Catalog.open(path, account="alice")) as opened:
+        assert (opened.all_entries(), opened.models(), opened.rebuilt) == (before, (model(),), None)
+    kept = path.read_bytes()
+    journal = path.with_name(path.name + "-wal")
+    journal.write_bytes(b"hers")
+
+    # Whoever has the number now gets nothing of it, and nothing of it is lost.
+    other = path.with_name("other")
+    owner.with_name("owner.new").symlink_to(other)
+    with closing(Catalog.open(path, account="bob")) as opened:
+        (aside,) = (one for one in path.parent.glob("*.another-account-*") if not one.name.endswith("-wal"))
+        assert aside.read_bytes() == kept
+        assert aside.with_name(aside.name + "-wal").read_bytes() == b"hers"
+        assert (opened.all_entries(), opened.models()) == ((), ())
+        assert "the account alice" in (opened.rebuilt or "")
+        assert str(aside) in (opened.rebuilt or "")
+        opened.add_model(model("bobs"))
+    assert not other.exists()
+    with closing(Catalog.open(path, account="bob")) as opened:
+        assert (opened.models(), opened.rebuilt) == ((model("bobs"),), None)
+
+    # An account that was only renamed: somebody says so.
+    owner.write_text("robert\n")
+    with closing(Catalog.open(path, account="robert")) as opened:
+        assert (opened.models(), opened.rebuilt) == ((model("bobs"),), None)
+
+
+@pytest.mark.parametrize("died", ["before it was on the disk", "before it was noted"])
+def test_who_died_while_it_noted_whose_the_catalog_is(path: Path, died: str) -> None:
+    filled(path)
+    owner = path.with_name("owner")
+    owner.write_text("" if died == "before it was on the disk" else "alice\n")
+    if died == "before it was noted":
+        path.rename(path.with_name("aside"))
+    with closing(Catalog.open(path, account="bob")) as opened:
+        assert opened.rebuilt is None
+    assert owner.read_text() == "bob\n"
+    assert not list(path.parent.glob("*.another-account-*"))
+
+
+def test_whose_the_catalog_is_stands_in_a_regular_file(path: Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path.with_name("owner"))
+    with pytest.raises(CatalogError, match="no regular file"):
+        Catalog.open(path, account="bob")
+
+
 def test_an_empty_file_is_a_new_catalog(path: Path) -> None:
     path.parent.mkdir()
     path.touch(0o600)

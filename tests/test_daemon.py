@@ -208,6 +208,30 @@ def test_model_files_are_read_again_when_they_change(host: Daemon) -> None:
     host.until(lambda: [row["name"] for row in host.rows("model", "list")] == ["one"])
 
 
+def test_who_mistypes_a_model_is_told_which_there_are(host: Daemon) -> None:
+    host.start()
+    for name in ("llama-7b", "llama-13b", "bert"):
+        host.ctl("model", "add", name, "--", "/bin/true")
+
+    for words in (
+        ("prewarm", "lama-7b"),
+        ("model", "show", "lama-7b"),
+        ("model", "history", "lama-7b"),
+        ("model", "remove", "lama-7b"),
+        ("why", "lama-7b"),
+        ("env", "lama-7b"),
+        ("runs", "lama-7b"),
+        ("ls", "--model", "lama-7b"),
+        ("replay", "--model", "lama-7b"),
+    ):
+        refused = host.ctl(*words, check=66).stderr.splitlines()
+        assert refused == [
+            "xpucachectl: no model lama-7b",
+            "hint: did you mean llama-7b or llama-13b? see: xpucachectl model list",
+        ], words
+    assert host.ctl("why", "resnet", check=66).stderr.splitlines()[1:] == ["hint: see: xpucachectl model list"]
+
+
 def test_systemd_gives_the_socket_and_hears_how_it_is(host: Daemon) -> None:
     path = host.run / "given"
     notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -131,6 +131,9 @@ def test_a_driver_that_is_not_installed_yet_is_ready_when_it_is(
     text = replayer.ctl("replay", "--driver-root", str(second.root)).stdout
     assert f"rebuilt {made} entries" in text
     assert f"the SYCL runtime in {first.lib} itself wrote an entry under such a name" in text
+    # Nothing of it is gone, and nothing of it goes.
+    assert f" {made} for drivers or devices that are not here\n" in replayer.ctl("status").stdout
+    assert replayer.ask("evict", "--dry-run")["evict"]["plan"]["evict"] == []  # type: ignore[index]
     assert checksum_and_trace(first, second, workload, root) == (truth, 0, made)
     assert checksum_and_trace(first, first, workload, root) == (truth, 0, made)
     assert sorted(str(row["origin"]) for row in replayer.rows("ls")) == ["built-ahead"] * made + ["declared"] * made

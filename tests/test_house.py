@@ -33,6 +33,7 @@ PURE_MODULES: Final = {
     "collections",
     "dataclasses",
     "datetime",
+    "difflib",
     "enum",
     "fnmatch",
     "functools",

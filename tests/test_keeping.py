@@ -276,6 +276,22 @@ def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: Sy
     assert "no file in them makes programs hang" in host.ctl("doctor").stdout
 
 
+def test_the_doctor_says_the_same_in_json(host: Daemon, tmp_path: Path) -> None:
+    models = host.config.with_name("models.d")
+    models.mkdir()
+    (models / "broken.toml").write_text("what is this")
+    host.start()
+
+    shown = host.ask("status")["problems"]
+    assert isinstance(shown, list)
+    assert [one["subject"] for one in shown if one["code"] == "bad-settings"] == [str(models / "broken.toml")]
+    report = host.ask("doctor")["verify"]
+    assert isinstance(report, dict)
+    assert report["problems"] == shown
+    told = host.ctl("doctor").stdout
+    assert all(f"({one['code']})" in told for one in shown)
+
+
 def test_the_trash_is_bounded(host: Daemon, sycl_store: SyclStore) -> None:
     host.configure(host.config.read_text().replace("grace = 0\n", "grace = 0\ntrash_max_bytes = '64KiB'\n"))
     for number in range(12):

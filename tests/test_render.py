@@ -46,7 +46,7 @@ def test_status_shows_what_it_rests_on() -> None:
 
     for needle in (
         "Linux 6.12.0",
-        "3 entries, 12 KiB, 1 flawed, 1 for drivers or devices that are gone",
+        "3 entries, 12 KiB, 1 flawed, 1 for drivers or devices that are not here",
         "changed 3 d ago: 24.1 → 25.18.33578",
         "Intel(R) Arc(TM) B580 Graphics  bmg-g21",
         "the runtime evicts here too",

@@ -377,21 +377,45 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     one._said[OURS + 1] = replace(one._said[OURS + 1], models=(ModelName("theirs"), ModelName("both")))
 
     async def work() -> None:
-        assert await one.whose((ModelName("mine"),)) == OURS
-        assert await one.whose((ModelName("theirs"),)) == OURS + 1
+        assert await one.whose((ModelName("mine"),), None) == OURS
+        assert await one.whose((ModelName("theirs"),), None) == OURS + 1
         for names, error in (
             (("both",), Conflict),
             (("mine", "theirs"), Conflict),
             (("nobodys",), NotFound),
         ):
             with pytest.raises(error):
-                await one.whose(tuple(map(ModelName, names)))
+                await one.whose(tuple(map(ModelName, names)), None)
+        meant = "did you mean theirs? see: "
+        for only, hint in ((None, meant), (OURS + 1, meant), (OURS, "see: ")):
+            with pytest.raises(NotFound) as caught:
+                await one.whose((ModelName("theris"),), only)
+            assert caught.value.hint == f"{hint}xpucachectl --system status"
         with pytest.raises(NotFound):
             one.find("nobody-of-that-name", OURS)
         with pytest.raises(Denied, match="does not look after you"):
             one.find(None, 12345)
 
     go(one, work)
+
+
+def test_a_number_that_another_account_has_now_is_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands()
+    one = make(tmp_path, hands, tmp_path / "nobody")
+    awake = UserStatus("former", 1000, WorkerState.AWAKE, seen=doors.NOW, models=(ModelName("hers"),))
+    stays = UserStatus("stays", 1001, WorkerState.AWAKE, seen=doors.NOW, models=(ModelName("his"),))
+    one._said = {1000: awake, 1001: stays}
+    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 1000), ("stays", 1001))]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+
+    async def work() -> None:
+        one._meet()
+        await one._dismiss()
+
+    go(one, work)
+    assert (one._said, hands.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
 
 
 def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:

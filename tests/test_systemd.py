@@ -401,6 +401,33 @@ def test_the_configuration_is_read_again(house: House) -> None:
     machine.until(lambda: machine.show(unit, "ActiveState") == "inactive", "his worker to go")
 
 
+def test_who_gets_a_number_again_gets_no_models_with_it(house: House) -> None:
+    machine = house.machine
+    place = "/var/lib/xpucached-worker/4321"
+    machine.run("useradd", "--create-home", "--uid", "4321", "former")
+    machine.run("systemctl", "reload", "xpucached")
+    house.until("former", state="awake")
+    house.ctl("model", "add", "hers", "--", "/bin/false", user="former")
+    machine.run("systemctl", "stop", "xpucached-worker@4321.service")
+    machine.run("userdel", "--remove", "former")
+    machine.run("systemctl", "reload", "xpucached")
+    machine.until(lambda: "former" not in house.users(), "her to go")
+    machine.run("useradd", "--create-home", "--uid", "4321", "latter")
+    machine.run("systemctl", "reload", "xpucached")
+    house.until("latter", state="awake")
+
+    assert "no models" in house.ctl("model", "list", user="latter")
+    told = house.ctl("status", user="latter")
+    assert "of the account former" in told
+    assert "(catalog-rebuilt)" in told
+    assert machine.read(f"{place}/owner") == "latter\n"
+    assert machine.out("sh", "-c", f"ls {place}/catalog.sqlite.another-account-*")
+    machine.run("systemctl", "stop", "xpucached-worker@4321.service")
+    machine.run("userdel", "--remove", "latter")
+    machine.run("systemctl", "reload", "xpucached")
+    machine.until(lambda: "latter" not in house.users(), "him to go")
+
+
 def test_a_hook_never_fails(house: House) -> None:
     house.ctl("driver-changed", "--no-wait")
     house.ctl("driver-changed", "--no-wait", user="eve")

@@ -376,10 +376,20 @@ def step_aside(config: settings.Settings) -> None:
         raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
 
 
+def _account() -> str | None:
+    """Give our user's name; None if nobody can say it now."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     """Run the daemon on its state, its catalog and its socket."""
     with alone(config.state):
-        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True)
+        # A worker's state goes by its user's number, and numbers are given away again.
+        account = _account() if options.worker else None
+        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True, account=account)
         try:
             instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
             service = Service(config, catalog, Dispatch(os.environ, instance), os.environ)

@@ -5,7 +5,10 @@ Each docstring is the manual's sentence for that code.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class XpucachedError(Exception):
@@ -102,3 +105,22 @@ class RunFailed(XpucachedError):
 
     code = "run-failed"
     exit = 1
+
+
+def guess(typed: str, known: Iterable[str], most: int = 1) -> str:
+    """Ask whether one of the names that are known was meant; gives "" if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only who mistypes has to wait for it
+
+    near = get_close_matches(typed, sorted(known), n=most)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def suggest(typed: str, known: Iterable[str], hint: str) -> str:
+    """Put the nearest of the names that are known before a hint, if any is near."""
+    near = guess(typed, known, most=3)
+    return f"{near} {hint}" if near else hint
+
+
+def no_model(name: str, known: Iterable[str]) -> NotFound:
+    """Give the refusal of a model that is not registered; ``known`` are those that are."""
+    return NotFound(f"no model {name}", hint=suggest(name, known, "see: xpucachectl model list"))

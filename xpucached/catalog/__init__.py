@@ -97,19 +97,23 @@ class Catalog:
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, *, apart: bool = False) -> Self:
+    def open(cls, path: Path, *, apart: bool = False, account: str | None = None) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
         A corrupt file is set aside and a new one made (see `rebuilt`); of a large one only what a start needs is looked
-        at for that (see `examined`).  With ``apart`` a process of its own migrates, for the sake of memory.  Raises
+        at for that (see `examined`).  With ``apart`` a process of its own migrates, for the sake of memory.  With
+        ``account`` it is that account's, and what one of another name left behind is set aside, too.  Raises
         `CatalogError` for a file that a newer version or another program wrote, that is no regular file, or that cannot
         be read and written; it stays as it is.
         """
+        inherited = opening.claim(path, account) if account is not None else None
         if apart:
             opening.migrate_apart(path)
         opened = opening.connect(path)
         catalog = cls(path, opened.engine, None)
         catalog.examined = opened.examined
+        if inherited is not None:
+            catalog.rebuilt = inherited.message
         if opened.rebuilt is not None:
             catalog._take_over(opened.rebuilt)
         return catalog

@@ -67,7 +67,7 @@ class Summary(NamedTuple):
     entries: int
     flawed: int
     allocated: int
-    stale: int  #: entries for environments that this host no longer offers
+    stale: int  #: entries for environments that this host does not offer now
 
 
 _Row = sa.Row[tuple[object, ...]]

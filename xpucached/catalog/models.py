@@ -11,7 +11,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import MODELS
 from xpucached.domain import Exercise, Loader, Model, ModelName, Workload
-from xpucached.errors import NotFound
+from xpucached.errors import no_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def one(connection: sa.Connection, name: ModelName) -> Model:
     """Give a model."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name)).first()
     if row is None:
-        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
     return _value(row)
 
 
@@ -50,7 +50,7 @@ def whole(connection: sa.Connection, name: ModelName) -> Model | None:
 def remove(connection: sa.Connection, name: ModelName) -> None:
     """Forget a model."""
     if connection.execute(sa.delete(MODELS).where(MODELS.c.name == name)).rowcount == 0:
-        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
 
 
 def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:

@@ -43,6 +43,9 @@ _GROWING: Final = frozenset({tables.ENTRIES.name, tables.ATTRIBUTIONS.name})
 
 _SIDES: Final = ("-wal", "-shm")
 
+_OWNER: Final = "owner"
+"""The file beside the catalog with the name of the account whose it is."""
+
 _HINT: Final = "check the permissions and the free space of the state directory"
 _CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside"
 _NEWER_HINT: Final = "install that version again, or move the file away: a scan rebuilds all but models and history"
@@ -55,7 +58,7 @@ class Corrupt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """That a corrupt catalog was set aside: in a sentence, and where it is now."""
+    """That a catalog was set aside: in a sentence, and where it is now."""
 
     message: str
     aside: Path
@@ -83,6 +86,44 @@ def migrate_apart(path: Path) -> None:
             subprocess.run(  # noqa: S603 - our own module
                 command, cwd="/", env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
             )
+
+
+def claim(path: Path, account: str) -> Rebuilt | None:
+    """Set a catalog aside that an account of another name left behind, and note whose it is from now on.
+
+    An account's number may be given to another one later, in whose name nothing of the first one's must run.  Raises
+    `CatalogError`.
+    """
+    note = path.with_name(_OWNER)
+    with refusing(path):
+        before = _noted(note)
+        if before == account:
+            return None
+        rebuilt = None
+        # Killed in between, the next start finds the old name and no catalog of it.
+        if before and path.exists():
+            aside = _set_aside(path, "another-account")
+            message = f"the catalog was of the account {before}, which had this number before: set aside as {aside}"
+            log.warning("catalog is of another account, set aside: %s: %s", aside, before)
+            rebuilt = Rebuilt(f"{message}, a new one was made", aside)
+        fresh = note.with_name(f"{_OWNER}.new")
+        fresh.unlink(missing_ok=True)
+        # Whoever had the directory before may have left a link there.
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(f"{account}\n"))
+        fresh.replace(note)
+    return rebuilt
+
+
+def _noted(note: Path) -> str:
+    """Read whose the catalog is; empty if nobody has noted it, or died before it was on the disk."""
+    try:
+        if not stat.S_ISREG(note.lstat().st_mode):
+            raise CatalogError(f"whose the catalog is stands in no regular file: {note}", hint=_FOREIGN_HINT)
+        return os.fsdecode(note.read_bytes()).strip()
+    except FileNotFoundError:
+        return ""
 
 
 def bring_up(path: Path) -> None:
@@ -119,7 +160,7 @@ def connect(path: Path, *, whole: bool = False) -> Opened:
             examined = _inspect(path, whole=whole)
             return Opened(_engine(path), None, examined)
         except Corrupt as error:
-            aside = _set_aside(path)
+            aside = _set_aside(path, "corrupt")
             rebuilt = Rebuilt(f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made", aside)
             log.warning("catalog is corrupt, set aside: %s: %s", aside, error)
         _prepare(path)
@@ -243,13 +284,13 @@ def is_corruption(error: BaseException | None) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _set_aside(path: Path) -> Path:
+def _set_aside(path: Path, mark: str) -> Path:
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    aside = path.with_name(f"{path.name}.corrupt-{moment}")
+    aside = path.with_name(f"{path.name}.{mark}-{moment}")
     number = 1
     while aside.exists():
         number += 1
-        aside = path.with_name(f"{path.name}.corrupt-{moment}-{number}")
+        aside = path.with_name(f"{path.name}.{mark}-{moment}-{number}")
     # The journal goes first: left beside a new file, it could be taken for that one's.
     for side in _SIDES:
         journal = path.with_name(path.name + side)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from xpucached import __version__, quantities
 from xpucached.ctl import exercising
 from xpucached.domain import EntryState, EvictReason, Flaw
-from xpucached.errors import RequestError
+from xpucached.errors import RequestError, guess
 from xpucached.render import Syntax
 
 if TYPE_CHECKING:
@@ -26,15 +26,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
         if typed is not None:
-            message = f"no command {typed[1]!r}{self._guess(typed[1])}"
+            known = [name for action in self._actions if action.dest == "verb_" for name in action.choices or ()]
+            near = guess(typed[1], known)
+            message = f"no command {typed[1]!r}{f'; {near}' if near else ''}"
         raise RequestError(message, hint=f"{self.prog} --help")
-
-    def _guess(self, typed: str) -> str:
-        from difflib import get_close_matches  # noqa: PLC0415 - only who mistypes has to wait for it
-
-        known = [name for action in self._actions if action.dest == "verb_" for name in action.choices or ()]
-        near = get_close_matches(typed, known, n=1)
-        return f"; did you mean {near[0]}?" if near else ""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

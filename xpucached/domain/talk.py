@@ -134,7 +134,7 @@ class Status:
     entries: int
     flawed: int
     allocated: int
-    stale: int  #: entries for environments that this host no longer offers
+    stale: int  #: entries for environments that this host does not offer now
     stores: tuple[StoreStatus, ...]
     models: tuple[ModelStatus, ...]
     jobs: tuple[Job, ...]

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from xpucached.domain.flaws import Effect, Flaw
+from xpucached.domain.hosts import Problem
 from xpucached.domain.names import EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import Entry, EntryId, Store
@@ -155,3 +156,4 @@ class VerifyReport:
     findings: tuple[Defect, ...] = ()
     seconds: float = 0.0
     watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here
+    problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended

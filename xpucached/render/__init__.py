@@ -55,7 +55,7 @@ def status(value: Status, look: Look) -> str:
     if value.flawed:
         figures += f", {value.flawed} flawed"
     if value.stale:
-        figures += f", {value.stale} for drivers or devices that are gone"
+        figures += f", {value.stale} for drivers or devices that are not here"
     pairs = [
         ("cache", figures),
         ("daemon", f"{value.version}, pid {value.pid}, started {age(value.started, look.now)}"),

@@ -54,7 +54,7 @@ class Steward(Protocol):
     def look(self) -> None:
         """Hear that something may have changed."""
 
-    async def whose(self, models: tuple[ModelName, ...]) -> int:
+    async def whose(self, models: tuple[ModelName, ...], only: int | None) -> int:
         """Give the user whose models these are."""
 
     async def wake(self, uid: int) -> Awake:
@@ -170,7 +170,7 @@ class HostRoutes:
                     raise _denied()
                 return steward.look()  # type: ignore[func-returns-value] # null on the wire
             case api.PrewarmModels():
-                uid = peer.uid if not asked.models and not self._trusts(peer) else await self._one(asked)
+                uid = peer.uid if not asked.models and not self._trusts(peer) else await self._one(asked, peer)
                 self._check(uid, peer)
                 return codec.to_json(await steward.prewarm(steward.find(str(uid), peer.uid), asked))
             case api.GetJob() | api.WaitJob():
@@ -182,10 +182,10 @@ class HostRoutes:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)
 
-    async def _one(self, asked: api.PrewarmModels) -> int:
+    async def _one(self, asked: api.PrewarmModels, peer: Peer) -> int:
         if not asked.models:
             raise Denied("the host's daemon warms models by name", hint="say whose: --of USER, or which: prewarm NAME")
-        return await self._steward.whose(asked.models)
+        return await self._steward.whose(asked.models, None if self._trusts(peer) else peer.uid)
 
 
 def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:

@@ -29,7 +29,7 @@ from xpucached.domain import (
     Watching,
     Workload,
 )
-from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError
+from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
 from xpucached.kinds import KINDS
 from xpucached.service.advising import Advising
 from xpucached.service.evicting import Evicting
@@ -300,7 +300,7 @@ class Service:
         known = frozenset(model.name for model in models)
         for name in request.models:
             if name not in known:
-                raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+                raise no_model(name, known)
         if self._observing.host is None:
             # Asked in the first second of our life: look first, rather than refuse.
             await self._observing.survey()
@@ -317,7 +317,7 @@ class Service:
         known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
         for name in request.models:
             if name not in known:
-                raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+                raise no_model(name, known)
         present = self._observing.present.environments
         if request.device is not None:
             host.pretend(request.device)
@@ -356,7 +356,9 @@ class Service:
         verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
 
         async def work(handle: Handle) -> VerifyReport:
-            return dataclasses.replace(await verifying(handle), watching=self._watched())
+            report = await verifying(handle)
+            status = await self.status()
+            return dataclasses.replace(report, watching=status.watching, problems=status.problems)
 
         return self._jobs.start("verify", work)
 
@@ -503,10 +505,11 @@ class Service:
 
     async def model(self, name: ModelName) -> ModelStatus:
         """Give one model and how it stands."""
-        for status in await self.models():
+        statuses = await self.models()
+        for status in statuses:
             if status.model.name == name:
                 return status
-        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        raise no_model(name, (status.model.name for status in statuses))
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
         """Give the newest runs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
 from xpucached.domain import Application, Problem, Safety
-from xpucached.errors import NotFound
+from xpucached.errors import no_model
 from xpucached.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -128,10 +128,11 @@ class Advising:
         return {**variables, **KINDS[found.store.kind].OFF}
 
     async def _status(self, name: ModelName) -> ModelStatus:
-        for status in await self._warming.statuses():
+        statuses = await self._warming.statuses()
+        for status in statuses:
             if status.model.name == name:
                 return status
-        raise NotFound(f"no model {name}", hint="see: xpucachectl model list")
+        raise no_model(name, (status.model.name for status in statuses))
 
 
 def _unsafe(assay: Assay, models: list[ModelName]) -> Problem:

@@ -5,7 +5,6 @@ A key's documentation is ``docs/configuration.md``; a test compares the two.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -18,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from xpucached import lookout, quantities
+from xpucached.errors import guess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -442,8 +442,7 @@ def explain(fault: ErrorDetails, known: Sequence[str]) -> str:
         return "is required"
     if kind == "extra_forbidden":
         name = str(fault["loc"][-1])
-        near = difflib.get_close_matches(name, known, n=1)
-        return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; expected one of {', '.join(known)}"
+        return f"unknown key; {guess(name, known) or 'expected one of ' + ', '.join(known)}"
     text = _WORDS.get(kind) or fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     shown = repr(fault["input"])
     return f"{text}; found {shown[:60]}{'…' if len(shown) > 60 else ''}"  # noqa: PLR2004 - what fits on a line

@@ -35,7 +35,7 @@ from xpucached.domain import (
     Verdict,
     WorkerState,
 )
-from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError
+from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError, suggest
 from xpucached.steward import envoy, units
 from xpucached.steward.people import household, user
 
@@ -196,12 +196,13 @@ class Steward:
                 for name in strangers
             ),
         )
-        for uid in set(self._said) - set(self._people):
+        # A number that is another account's now is somebody else, and the worker that runs is not his.
+        for uid in [uid for uid, one in self._said.items() if self._people.get(uid) != one.user]:
             if self._said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
                 self._unwanted.add(uid)
             self._owed.pop(uid, None)
         for uid, name in self._people.items():
-            self._said[uid] = replace(self._said.get(uid, UserStatus(name, uid)), user=name)
+            self._said.setdefault(uid, UserStatus(name, uid))
 
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone."""
@@ -399,8 +400,11 @@ class Steward:
                 raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
         return Awake(self._people.get(uid, str(uid)), uid, self._place(uid))
 
-    async def whose(self, models: tuple[ModelName, ...]) -> int:
-        """Give the one user whose models these are.  Raises `NotFound` and `Conflict`."""
+    async def whose(self, models: tuple[ModelName, ...], only: int | None) -> int:
+        """Give the one user whose models these are.  Raises `NotFound` and `Conflict`.
+
+        Who mistypes is told what else there is: of the user ``only``, or of all.
+        """
         found: set[int] = set()
         for name in models:
             if name in self._owners and _is_user(self._owners[name]):
@@ -411,7 +415,9 @@ class Steward:
                 await self._hear()
                 theirs = self._with(name)
             if not theirs:
-                raise NotFound(f"no user's model is called {name}", hint="see: xpucachectl --system status")
+                known = {model for one in self.status(only).users for model in one.models}
+                see = "see: xpucachectl --system status"
+                raise NotFound(f"no user's model is called {name}", hint=suggest(name, known, see))
             if len(theirs) > 1:
                 raise Conflict(f"several users have a model {name}", hint="say whose: --of USER")
             found |= theirs
