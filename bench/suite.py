@@ -32,10 +32,11 @@ sys.path.insert(0, str(REPOSITORY))
 
 from bench import drawing, neighbours, stores  # noqa: E402 - found beside us
 from tests.daemons import Daemon  # noqa: E402 - as above
-from xpucached import host, planning  # noqa: E402 - as above
+from xpucached import host  # noqa: E402 - as above
 from xpucached.catalog import Catalog  # noqa: E402 - as above
 from xpucached.domain import Delta, EvictReason, FoundStore, Host, Note, Policy, Store, StoreOrigin  # noqa: E402 - as above
 from xpucached.kinds import sycl  # noqa: E402 - as above
+from xpucached.service import evicting as eviction  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,10 +188,7 @@ def deciding(state: Path, rounds: int) -> Times:
 
 def decided(catalog: Catalog, on: Host, policy: Policy, now: datetime) -> EvictionPlan:
     """Decide as the daemon does."""
-    presence = catalog.presence()
-    sieve = planning.sift(catalog.holdings(), on, presence, {}, policy, now)
-    some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
-    return planning.plan_eviction(some, on, presence, frozenset(), {}, policy, now, others=others, rate=rate)
+    return eviction.decided(catalog, on, frozenset(), {}, policy, now)
 
 
 def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
+import math
 import random
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpucached import planning
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, sifting
 from xpucached.domain import (
     Architecture,
     Attribution,
@@ -27,6 +32,7 @@ from xpucached.domain import (
     Flaw,
     FoundStore,
     Host,
+    Kernel,
     KindName,
     Limits,
     Model,
@@ -42,6 +48,7 @@ from xpucached.domain import (
     WarmReason,
     Workload,
 )
+from xpucached.service import evicting
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -156,7 +163,11 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         sieve = planning.sift(
             catalog.holdings(), on, presence, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
         )
-        some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+        with pytest.MonkeyPatch.context() as patch:
+            # A store is large from here on; and what a sample says may be far too little.
+            patch.setattr(sifting, "_SAMPLE", chance.choice((sifting._SAMPLE, 8)))
+            patch.setattr(sifting, "_SPARE", chance.choice((sifting._SPARE, -3)))
+            some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
         assert len(some) + sum(one.entries for one in others) == len(every)
         sifted = planning.plan_eviction(
             some,
@@ -176,6 +187,65 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
     finally:
         catalog.close()
         path.unlink()
+
+
+def test_of_a_large_store_little_more_is_looked_at_than_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1)  # noqa: S311 - not a secret
+    catalog = Catalog.open(folder / "large.sqlite")
+    entries = tuple(
+        Entry(
+            EntryId(STORES[0], EntryKey(f"{number}/0")),
+            "s",
+            1,
+            4096 * chance.randint(1, 9),
+            NOW - chance.uniform(1, 60) * DAY,
+            None,
+            ENVIRONMENTS[number % 3 * 4],
+            image_size=chance.randint(1000, 20_000),
+            kernels=(Kernel("a", "a"),),
+        )
+        for number in range(20_000)
+    )
+    found = FoundStore(STORES[0], StoreOrigin.CONFIGURED, "test")
+    catalog.record_scan(Scan(found, NOW, StoreState.OK, 0, entries), architecture)
+    asked: list[tuple[str, object]] = []
+    collecting: list[bool] = []
+
+    def note(_: object, __: object, statement: str, parameters: object, *___: object) -> None:
+        asked.append((statement, parameters))
+        collecting.append(gc.isenabled())
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        monkeypatch.setattr(sifting, "_SAMPLE", 2000)
+        on = Host(NOW, "", "", "", environments=ENVIRONMENTS[:1])
+        policy = Policy(max_unused=None, max_bytes=sum(one.allocated for one in entries) * 9 // 10)
+        plan = evicting.decided(catalog, on, frozenset(), {}, policy, NOW)
+        assert (any(collecting), gc.isenabled()) == (False, True)
+        sieve = planning.sift(catalog.holdings(), on, catalog.presence(), {}, policy, NOW)
+        some, _, _ = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert len(plan.evict) <= len(some) < 1.5 * len(plan.evict) < len(entries) / 2
+    whole = planning.plan_eviction(catalog.all_entries(), on, catalog.presence(), frozenset(), {}, policy, NOW)
+    # The plan is the same, without the kernels.
+    assert [one.entry.entry.kernels for one in plan.evict] == [()] * len(plan.evict)
+    assert plan.id == whole.id
+    assert [(one.entry.entry.id, one.reason, one.detail) for one in plan.evict] == [
+        (one.entry.entry.id, one.reason, one.detail) for one in whole.evict
+    ]
+    # Of what does not go no row is read: an index has all that is asked of every entry.
+    sums = [one for one in asked if "exp2" in one[0]]
+    assert sums
+    with contextlib.closing(sqlite3.connect(catalog.path)) as raw:
+        raw.create_function("exp2", 1, math.exp2)
+        raw.execute("CREATE TEMPORARY TABLE worst (id INTEGER PRIMARY KEY, frees INTEGER)")
+        for statement, parameters in sums:
+            steps = [
+                str(row[3]) for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", cast("tuple[int]", parameters))
+            ]
+            assert "SCAN entries USING COVERING INDEX ix_entries_worth" in steps
+    catalog.close()
 
 
 def test_what_nobody_can_want_gone_is_not_looked_at(folder: Path) -> None:

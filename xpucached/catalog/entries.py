@@ -137,36 +137,43 @@ _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 _TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
 _LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "witnessed", "first_seen"))
 
+
 # In the order in which `_value` takes them apart; times are numbers, so that each costs one conversion and no more.
-_SELECT: Final = sa.select(
-    _E.id,
-    _E.store_id,
-    _E.environment_id,
-    *_TIMES,
-    *_LATER,
-    _E.key,
-    _E.stamp,
-    _E.size,
-    _E.allocated,
-    _E.options,
-    _E.constants,
-    _E.image,
-    _E.image_size,
-    _E.binary,
-    _E.digest,
-    _E.kernels,
-    _E.state,
-    _E.flaw,
-    _E.detail,
-    _E.origin,
-    _E.cost,
-    _E.hits,
-    _E.program,
-    _E.ref,
-    _MODELS.label("models"),
-).select_from(_JOINED)
+def _selected(kernels: sa.ColumnElement[str]) -> sa.Select[tuple[object, ...]]:
+    return sa.select(
+        _E.id,
+        _E.store_id,
+        _E.environment_id,
+        *_TIMES,
+        *_LATER,
+        _E.key,
+        _E.stamp,
+        _E.size,
+        _E.allocated,
+        _E.options,
+        _E.constants,
+        _E.image,
+        _E.image_size,
+        _E.binary,
+        _E.digest,
+        kernels,
+        _E.state,
+        _E.flaw,
+        _E.detail,
+        _E.origin,
+        _E.cost,
+        _E.hits,
+        _E.program,
+        _E.ref,
+        _MODELS.label("models"),
+    ).select_from(_JOINED)
+
+
+_SELECT: Final = _selected(_E.kernels)
+_WITHOUT_KERNELS: Final = _selected(sa.literal_column("'[]'", sa.Text))
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)  # to multiply it takes less than half of what it takes to make another
 _IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.value: one for one in ImageFormat}}
 _ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
 _FLAWS: Final[Mapping[str | None, Flaw | None]] = {None: None, **{one.value: one for one in Flaw}}
@@ -217,9 +224,10 @@ def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, lim
     return sorted(found)[:limit]
 
 
-def every(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> tuple[IndexedEntry, ...]:
-    """Give every entry of every store, or those that these conditions select."""
-    return _indexed(connection, connection.execute(_SELECT.where(*where).order_by(_E.id)))
+def every(connection: sa.Connection, *where: sa.ColumnElement[bool], kernels: bool = True) -> tuple[IndexedEntry, ...]:
+    """Give every entry of every store, or those that these conditions select; perhaps without their kernels."""
+    statement = _SELECT if kernels else _WITHOUT_KERNELS
+    return _indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
 
 
 def some(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
@@ -457,14 +465,14 @@ def _value(
     if restored is not None and restored > last_used:
         last_used, how = restored, "restored"
     environment, architecture = known[environment_id]
-    born = _EPOCH + timedelta(microseconds=created)
+    born = _EPOCH + created * _TICK
     entry = Entry(
         EntryId(stores[store_id], key),
         stamp,
         size,
         allocated,
         born,
-        None if accessed is None else _EPOCH + timedelta(microseconds=accessed),
+        None if accessed is None else _EPOCH + accessed * _TICK,
         environment,
         options,
         constants,
@@ -482,11 +490,11 @@ def _value(
         _ORIGINS[origin],
         architecture,
         _models(models),
-        _EPOCH + timedelta(microseconds=first_seen),
-        born if last_used == created else _EPOCH + timedelta(microseconds=last_used),
+        _EPOCH + first_seen * _TICK,
+        born if last_used == created else _EPOCH + last_used * _TICK,
         how,
         cost,
-        None if restored is None else _EPOCH + timedelta(microseconds=restored),
+        None if restored is None else _EPOCH + restored * _TICK,
         hits=hits or 0,
         program=program or "",
     )

@@ -4,37 +4,63 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from xpucached.catalog import entries, environments
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, ENVIRONMENTS, FIGURES, MODELS, RUNS, STORES, microseconds
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    ENTRIES,
+    ENVIRONMENTS,
+    FIGURES,
+    LAST_USED,
+    MODELS,
+    RUNS,
+    STORES,
+    microseconds,
+)
 from xpucached.domain import Effect, EntryState, Flaw, Holding, KindName, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from xpucached.domain import Environment, IndexedEntry, Sieve
 
 _E: Final = ENTRIES.c
 
-# A table of the connection, for the rows that went through the sieve.
+# Tables of the connection: the rows that went through the sieve; and those of least worth in one pool, with the bytes
+# that each surely gives back.
 _SIFTED: Final = sa.Table(
     "sifted", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), prefixes=["TEMPORARY"]
+)
+_WORST: Final = sa.Table(
+    "worst",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("frees", sa.BigInteger, nullable=False),
+    prefixes=["TEMPORARY"],
 )
 
 _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 _CREATED: Final = sa.type_coerce(_E.created, sa.BigInteger)
 
-# A row's number, its bytes, whether they surely count, whether a model needs it, what it is worth, and its last use.
-_Ordered = tuple[int, int, bool, bool, float, int]
+# So many rows of a pool, or up to twice as many, tell nearly what all of them would.
+_SAMPLE: Final = 20_000
 
-_BATCH: Final = 1000
-_SOME: Final = 20_000
+# What a sample says is met by chance; with so many standard deviations to spare it nearly always is enough.
+_SPARE: Final = 3
+
+
+class _Sampled(NamedTuple):
+    """A row of a sample."""
+
+    id: int
+    frees: int
+    needed: bool
+    value: float
 
 
 def holdings(connection: sa.Connection) -> tuple[Holding, ...]:
@@ -63,6 +89,7 @@ def sifted(
     stores, known = _stores(connection), _environments(connection)
     numbers = {environment: number for number, environment in known.items()}
     _SIFTED.create(connection, checkfirst=False)
+    _WORST.create(connection, checkfirst=False)
     try:
         if sieve.flawed:
             _take(connection, _E.state == EntryState.FLAWED.value)
@@ -72,9 +99,10 @@ def sifted(
         if sieve.worst:
             rate = _rate(connection) or rate
             _take_worst(connection, sieve, stores, numbers, (rate, half, absent))
-        through = entries.every(connection, _E.id.in_(sa.select(_SIFTED.c.id)))
+        through = entries.every(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
         rest = _rest(connection, sieve, numbers, through)
     finally:
+        _WORST.drop(connection, checkfirst=False)
         _SIFTED.drop(connection, checkfirst=False)
     return through, rest, rate
 
@@ -129,7 +157,11 @@ def _take_worst(
     numbers: dict[Environment, int],
     worth: tuple[float, float, float],
 ) -> None:
-    """Take the least worth of each pool, in the order in which the plan would, until they are enough."""
+    """Take the least worth of each pool, as many as are enough.
+
+    To sort a million would take longer than all the rest: a sample tells up to which worth to take, and the sum of what
+    that gives whether it was right.
+    """
     driver = connection.connection.driver_connection
     if driver is not None:
         # Not every SQLite was built with it.
@@ -140,7 +172,7 @@ def _take_worst(
     )
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
     cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
-    idle = sa.func.max(0, microseconds(sieve.now) - _USED) / (half * 1e6)
+    idle = sa.func.max(0, microseconds(sieve.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
     value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
     attributed = connection.execute(sa.select(ATTRIBUTIONS.c.entry_id).limit(1)).first() is not None
     needed = sa.and_(usable, _E.id.in_(sa.select(ATTRIBUTIONS.c.entry_id))) if attributed else sa.false()
@@ -160,48 +192,49 @@ def _take_worst(
     if sieve.upheld and attributed:
         where.append(sa.not_(needed))
     held = frozenset(entries.rows_of(connection, sieve.held).values())
+    frees = sa.case((sure, _E.allocated), else_=0).label("frees")
+    counts: defaultdict[Store, int] = defaultdict(int)
+    for one in holdings(connection):
+        counts[one.store] += one.entries
     for pool, excess in sieve.worst:
         mine = [number for number, store in stores.items() if store in pool]
         # Nothing added, so that no index of stores leads away from the one that covers the question.
-        ordered = sa.select(
-            _E.id, _E.allocated, sure.label("sure"), needed.label("needed"), value, _USED.label("used")
-        ).where((_E.store_id + 0).in_(mine), *where)
-        # To keep the first so many in order is quicker than to sort all of a million; they nearly always are enough.
-        limit = _SOME
+        there = ((_E.store_id + 0).in_(mine), *where)
+        every = max(1, sum(counts[store] for store in pool) // _SAMPLE)
+        # Mixed (by two primes), because rows that were recorded one after the other may be alike in a rhythm.
+        chosen = _E.id * 40_487 % 65_521 % every == 0
+        rows = connection.execute(
+            sa.select(_E.id, frees, needed.label("needed"), value).where(*there, chosen).order_by("needed", "value")
+        )
+        sample = [_Sampled(*row) for row in rows if row.id not in held]
+        wanted = excess
         while True:
-            rows = connection.execute(ordered.order_by("needed", "value", "used").limit(limit))
-            enough = _Enough(excess, held)
-            with rows:
-                while some := list(islice(enough.taken(cast("Iterable[_Ordered]", rows)), _BATCH)):
-                    connection.exec_driver_sql("INSERT OR IGNORE INTO sifted VALUES (?)", [(one,) for one in some])
-            if enough.reached or enough.seen < limit:
+            bound = _bound(sample, every, wanted)
+            below = [] if bound is None else [sa.tuple_(needed, value) <= sa.tuple_(*map(sa.literal, bound))]
+            connection.execute(sa.delete(_WORST))
+            connection.execute(
+                sa.insert(_WORST).from_select(["id", "frees"], sa.select(_E.id, frees).where(*there, *below))
+            )
+            if held:
+                spared = sa.update(_WORST).where(_WORST.c.id == sa.bindparam("row")).values(frees=0)
+                connection.execute(spared, [{"row": number} for number in held])
+            enough = connection.execute(sa.select(sa.func.total(_WORST.c.frees))).scalar_one() >= excess
+            if bound is None or enough:
                 break
-            limit *= 10
+            wanted *= 1.5
+        connection.execute(sa.insert(_SIFTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
 
 
-class _Enough:
-    """How much of an order is enough."""
-
-    def __init__(self, excess: float, held: frozenset[int]) -> None:
-        self.reached = False
-        self.seen = 0
-        self._excess = excess
-        self._held = held
-        self._last = (False, -1.0, 0)
-
-    def taken(self, rows: Iterable[_Ordered]) -> Iterator[int]:
-        """Give the rows that are needed."""
-        for number, allocated, sure, needed, value, used in rows:
-            # Those of one worth and one moment are told apart by where they are, which the plan knows.
-            if self._excess <= 0 and (bool(needed), value * (1 - 1e-9), used) > self._last:
-                self.reached = True
-                return
-            self.seen += 1
-            if self._excess > 0:
-                self._last = (bool(needed), value, used)
-            if sure and number not in self._held:
-                self._excess -= allocated
-            yield number
+def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[bool, float] | None:
+    """Say up to which worth a pool must be taken for so many bytes, by one of ``every`` so many rows; None: all."""
+    seen = squares = 0.0
+    for one in sample:
+        seen += one.frees
+        squares += one.frees * one.frees
+        if every * (seen - _SPARE * math.sqrt(squares * (1 - 1 / every))) >= wanted:
+            # The plan reckons by itself, and the last digit may be another one.
+            return bool(one.needed), one.value * (1 + 1e-9)
+    return None
 
 
 def _rest(

@@ -277,7 +277,8 @@ def _decide(
     if EvictReason.FLAWED in considered and flaw is not None and _flawed(one):
         return Evict(one, EvictReason.FLAWED, flaw.words)
     environment = one.entry.environment
-    if environment is not None and environment in superseded and _warm_without(one, ground):
+    # An environment's hash takes longer than all the rest.
+    if superseded and environment is not None and environment in superseded and _warm_without(one, ground):
         rank, now = superseded[environment]
         kept = ground.policy_of(one.entry.id.store).keep_driver_generations
         if rank >= kept:

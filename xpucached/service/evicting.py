@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from xpucached import hands, planning
@@ -13,8 +15,10 @@ from xpucached.errors import CatalogError, Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
-    from xpucached.domain import EntryId, IndexedEntry, Store
+    from xpucached.catalog import Catalog
+    from xpucached.domain import EntryId, Host, IndexedEntry, Model, ModelName, Policy, Room, Store
     from xpucached.service.jobs import Handle
     from xpucached.service.keeping import Keeping
     from xpucached.service.observing import Observing
@@ -28,6 +32,54 @@ _BATCH: Final = 256
 
 _PLANS: Final = 64
 """So many plans that were shown are remembered, with what was asked."""
+
+
+def decided(
+    catalog: Catalog,
+    host: Host,
+    warm: frozenset[ModelName],
+    models: Mapping[ModelName, Model],
+    policy: Policy,
+    now: datetime,
+    *,
+    reasons: frozenset[EvictReason] | None = None,
+    asked: bool = True,
+    rooms: Sequence[Room] = (),
+) -> EvictionPlan:
+    """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
+    with _uncollected():
+        presence = catalog.presence()
+        sieve = planning.sift(
+            catalog.holdings(), host, presence, models, policy, now, reasons=reasons, asked=asked, rooms=rooms
+        )
+        some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
+        return planning.plan_eviction(
+            some,
+            host,
+            presence,
+            warm,
+            models,
+            policy,
+            now,
+            reasons=reasons,
+            asked=asked,
+            rooms=rooms,
+            others=others,
+            rate=rate,
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let nothing be looked through for garbage meanwhile: a plan only builds, and that takes a fifth of its time."""
+    # Of several plans at once only the one that stopped it starts it again; then the others take longer, no more.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Evicting:
@@ -53,25 +105,9 @@ class Evicting:
         wanted = frozenset(map(EvictReason, reasons)) or None
 
         def decide() -> EvictionPlan:
-            catalog, policy, now = observing.catalog, observing.settings.policy, observing.clock()
-            host, presence, rooms = observing.present, catalog.presence(), self._keeping.rooms()
-            sieve = planning.sift(
-                catalog.holdings(), host, presence, known, policy, now, reasons=wanted, asked=asked, rooms=rooms
-            )
-            some, others, rate = catalog.sifted(sieve, planning.RATE, planning.HALF, planning.ABSENT)
-            return planning.plan_eviction(
-                some,
-                host,
-                presence,
-                warm,
-                known,
-                policy,
-                now,
-                reasons=wanted,
-                asked=asked,
-                rooms=rooms,
-                others=others,
-                rate=rate,
+            policy, now, rooms = observing.settings.policy, observing.clock(), self._keeping.rooms()
+            return decided(
+                observing.catalog, observing.present, warm, known, policy, now, reasons=wanted, asked=asked, rooms=rooms
             )
 
         return await asyncio.to_thread(decide)
