@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import random
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -172,6 +175,67 @@ def test_what_is_written_in_its_place_is_seen_thoroughly_only(sycl_store: SyclSt
     assert look(sycl_store, rows).entries == ()
     (entry,) = look(sycl_store, rows, quick=False).entries
     assert entry.state is EntryState.FLAWED
+
+
+@pytest.mark.parametrize("level", ["constants", "options"])
+def test_what_is_written_into_a_directory_that_was_emptied_is_seen(sycl_store: SyclStore, level: str) -> None:
+    sycl_store.add()
+    constants, options = (b"12345678", "") if level == "constants" else (b"", "-g")
+    slot = sycl_store.add(constants=constants, options=options)
+    rows = known(look(sycl_store, []))
+    for path in (slot.bin, slot.src, slot.access_time):
+        path.unlink()
+    if level == "constants":
+        slot.leaf.rmdir()
+    emptied = look(sycl_store, rows)
+    (gone,) = emptied.vanished or ()
+    places = {one.key: one.place for one in emptied.unchanged}
+    rows = [replace(row, place=places[row.key]) for row in rows if row.key != gone]
+
+    # None of the directories that lead to the other entry tells of this.
+    sycl_store.add(constants=constants, options=options)
+    assert [one.id.key for one in look(sycl_store, rows).entries] == [gone]
+
+
+@contextlib.contextmanager
+def mere_user() -> Iterator[None]:
+    """Take from this thread the right of root to read what it may not."""
+    call = ctypes.CDLL(None, use_errno=True)
+    head, had = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert call.capget(head, had) == 0
+    # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, of those in effect.
+    assert call.capset(head, (ctypes.c_uint32 * 6)(had[0] & ~0b110, *had[1:])) == 0
+    try:
+        yield
+    finally:
+        assert call.capset(head, had) == 0
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+@pytest.mark.parametrize("level", [0, 1, 2, 3, "ext_kernel_compiler"])
+def test_what_may_not_be_read_has_not_vanished(
+    sycl_store: SyclStore, slots: list[Slot], level: int | str, mode: int
+) -> None:
+    sycl_store.add_intermediate()
+    rows = known(look(sycl_store, []))
+    parts = slots[3].leaf.relative_to(sycl_store.root).parts
+    shut = sycl_store.root.joinpath(*parts[: level + 1] if isinstance(level, int) else (level,))
+    before = shut.stat().st_mode
+    try:
+        shut.chmod(mode)
+        with mere_user():
+            seen = [look(sycl_store, rows, quick=quick) for quick in (True, False)]
+    finally:
+        shut.chmod(before)
+
+    assert [(one.state, one.vanished) for one in seen] == [(StoreState.OK, ())] * 2
+    for one in seen:
+        (note,) = one.notes
+        assert note.startswith("directories that may not be read")
+    slots[3].bin.unlink()
+    again = look(sycl_store, rows)
+    assert len(again.entries) == 1
+    assert not again.notes
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

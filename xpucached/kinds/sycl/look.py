@@ -57,6 +57,9 @@ class Look:
     unchanged: list[Seen] = field(default_factory=list)
     ours: list[EntryKey] = field(default_factory=list)
     foreign: int = 0
+    hollow: bool = False  #: whether a directory holds no entry, so that none tells when something is written there
+    shut: list[str] = field(default_factory=list)  #: directories, below what is looked at, that may not be read
+    shut_in_all: int = 0
     environments: dict[str, Environment | None] = field(default_factory=dict)
 
     @property
@@ -71,6 +74,9 @@ class Look:
 
     def part(self, *, last: bool = False) -> Scan:
         """Give what was found since the part before."""
+        notes = self.notes
+        if last and self.shut_in_all:
+            notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")
         found = Scan(
             self.found,
             self.now,
@@ -79,7 +85,7 @@ class Look:
             tuple(self.entries),
             tuple(self.unchanged),
             self.foreign if last and not self.quick else None,
-            self.notes,
+            notes,
             tuple(self.ours) if last else (),
             tuple(self.rows.passed),
             thorough=last and not self.quick,

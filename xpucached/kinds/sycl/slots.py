@@ -33,7 +33,7 @@ def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[di
             continue
         try:
             status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
-        except OSError:
+        except FileNotFoundError:
             continue
         slots.setdefault(match[1], Slot(match[1])).files[match[2]] = status
     ordered = sorted(slots, key=lambda name: int(name) if name.isdigit() else 0)

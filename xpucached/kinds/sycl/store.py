@@ -8,13 +8,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from xpucached.domain import Entry, EntryKey, FoundStore, Known, Scan, Seen, StoreState
 from xpucached.kinds.sycl import files, layout, perils, recipes
 from xpucached.kinds.sycl.look import Look, Rows
 from xpucached.kinds.sycl.reading import Changed, read_slots, unfinished
 from xpucached.kinds.sycl.slots import names_in, slots_in
+
+_Placed = TypeVar("_Placed", Entry, Seen)
 
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
@@ -86,17 +88,27 @@ def _remembered(look: Look, rows: list[Known]) -> Iterator[None]:
     """Look at what is below a directory, and note which of its known entries are not there any more."""
     look.known = {row.key: row for row in rows}
     look.seen = set()
+    look.hollow = False
     yield
-    look.rows.passed += look.known.keys() - look.seen
+    shut = tuple(look.shut)
+    look.shut.clear()
+    look.rows.passed += (key for key in look.known.keys() - look.seen if not key.startswith(shut))
 
 
 @contextlib.contextmanager
-def _foreign(look: Look) -> Iterator[None]:
-    """Count what is no part of the store: a link, a file, another file system, or not for us to read."""
+def _foreign(look: Look, *path: str) -> Iterator[None]:
+    """Count what is no part of the store: a link, a file, another file system, or not for us to read.
+
+    What may not be read is there all the same, and what was known of it stays.
+    """
     try:
         yield
     except FileNotFoundError:
         return
+    except PermissionError:
+        look.foreign += 1
+        look.shut.append("/".join((*path, "")))
+        look.shut_in_all += 1
     except OSError as error:
         if files.passing(error):
             raise
@@ -107,9 +119,11 @@ def _walk_device(look: Look, name: str) -> Iterator[Scan]:
     here = -1
     images: list[str] = []
     try:
-        with _foreign(look):
+        with _foreign(look, name):
             here, status = files.enter(look.root, name, look.device, look.status.st_uid)
             images = sorted(os.listdir(here))
+        if look.shut:
+            look.rows.take(look.shut.pop())
         for below in images:
             if not layout.NUMBER.match(below):
                 look.foreign += 1
@@ -117,13 +131,22 @@ def _walk_device(look: Look, name: str) -> Iterator[Scan]:
             rows = look.rows.take(f"{name}/{below}/")
             if look.quick and rows and _settled(here, below, rows):
                 continue
+            before = len(look.entries), len(look.unchanged)
             with _remembered(look, rows):
                 _walk(look, here, status.st_uid, below, (name, below), ())
+            if look.hollow:
+                _unsettle(look.entries, before[0])
+                _unsettle(look.unchanged, before[1])
             if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
                 yield look.part()
     finally:
         if here >= 0:
             os.close(here)
+
+
+def _unsettle(some: list[_Placed], begin: int) -> None:
+    """Forget the places of what was found last: the next look has to go there again."""
+    some[begin:] = [dataclasses.replace(one, place=None) for one in some[begin:]]
 
 
 def _settled(device: int, image: str, rows: list[Known]) -> bool:
@@ -161,30 +184,32 @@ def _walk(
     look: Look, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
 ) -> None:
     """Go down the numbered levels; a leaf is at the fourth."""
-    with _foreign(look):
+    before = len(look.seen)
+    with _foreign(look, *path):
         here, status = files.enter(parent, name, look.device, owner)
         try:
             through = (*above, status)
             if len(path) == _DEPTH:
                 _leaf(look, here, path, layout.SLOT_FILE, through)
-                return
-            for below in sorted(os.listdir(here)):
+            for below in sorted(os.listdir(here)) if len(path) < _DEPTH else ():
                 if layout.NUMBER.match(below):
                     _walk(look, here, status.st_uid, below, (*path, below), through)
                 else:
                     look.foreign += 1
         finally:
             os.close(here)
+    if len(look.seen) == before:
+        look.hollow = True
 
 
 def _walk_run_time_compiled(look: Look) -> None:
-    with _foreign(look), files.directory_in(look.root, layout.RTC, look.device) as here:
+    with _foreign(look, layout.RTC), files.directory_in(look.root, layout.RTC, look.device) as here:
         owner = os.fstat(here).st_uid
         for name in sorted(os.listdir(here)):
             if layout.NUMBER.match(name):
                 _walk(look, here, owner, name, (layout.RTC, name), ())
             elif layout.IR_KEY.match(name):
-                with _foreign(look), files.directory_in(here, name, look.device) as leaf:
+                with _foreign(look, layout.RTC, name), files.directory_in(here, name, look.device) as leaf:
                     _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE, ())
             else:
                 look.foreign += 1
