@@ -50,6 +50,8 @@ DELETE: Final = "find -delete"
 HEADER: Final = 256
 COPIED: Final = 10_000
 """Larger stores are not copied for each tool that removes: deleting 300,000 files takes minutes, whoever does it."""
+OWN: Final = 16
+"""Files that a tool may leave for itself: ccache counts in one for each of its folders."""
 ASKED: Final = 25
 """Times that a daemon at rest is asked each question."""
 WATCHED: Final = 12
@@ -197,11 +199,11 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
 
     def measure(name: str, prepared: Path, work: Callable[[], object], left: int) -> None:
         times.setdefault(name, []).append(timed(work))
-        assert abs(stores.count(prepared) - left) <= left // 100, (name, stores.count(prepared), left)
+        assert abs(stores.count(prepared) - left) <= left // 100 + OWN, (name, stores.count(prepared), left)
         print(f"  {name}: {times[name][-1]:.2f} s", flush=True)
         shutil.rmtree(prepared)
 
-    half = 3 * entries // 2
+    half = 3 * ((entries + 1) // 2)
     for _ in range(rounds):
         copied = stores.copy(root, place / "copy")
         old = ["find", os.fspath(copied), "-type", "f", "-mtime", "+30", "-delete"]

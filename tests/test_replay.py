@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
@@ -19,9 +23,10 @@ import pytest
 from tests.builders import SyclStore, bomb, framed, spirv
 from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
-from xpucached import host
+from xpucached import host, settings
+from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch, building
-from xpucached.dispatch.building import BuildFailed, BuildHung, NoCompiler
+from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 from xpucached.domain import (
     Entry,
     EntryId,
@@ -29,6 +34,7 @@ from xpucached.domain import (
     EntryState,
     Environment,
     Flaw,
+    FoundStore,
     Holding,
     Host,
     ImageFormat,
@@ -37,14 +43,20 @@ from xpucached.domain import (
     Model,
     ModelName,
     NoRecipe,
+    OtherDriver,
+    Rebuild,
     Recipe,
     ReplayReason,
     Store,
+    StoreOrigin,
     Workload,
 )
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import layout
 from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable, tail
+from xpucached.service import replaying
+from xpucached.service.jobs import Events
+from xpucached.service.observing import Observing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -318,7 +330,7 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
     assert compiler._child is not None
     # As a host does that runs out of memory: that is not held against the program.
     os.kill(compiler._child.pid, signal.SIGKILL)
-    with pytest.raises(NoCompiler, match="was killed"):
+    with pytest.raises(CompilerKilled, match="was killed"):
         compiler.build(good, threading.Event())
     compiler.build(good, threading.Event())
     os.kill(compiler._child.pid, signal.SIGSEGV)
@@ -561,3 +573,59 @@ def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
     report = replayer.ask("replay")["replay"]
     assert (report["rebuilt"], report["failed"]) == (count - killed, 0)  # type: ignore[index]
     assert {row["flaw"] for row in replayer.rows("ls")} == {None}
+
+
+KILLED: Final = """import json, os, signal, sys
+answers = os.fdopen(int(sys.argv[sys.argv.index("--fd") + 1]), "wb", 0)
+answers.write(b'{"ready": true}\\n')
+while line := sys.stdin.buffer.readline():
+    head = json.loads(line)
+    options = sys.stdin.buffer.read(head["options"])
+    sys.stdin.buffer.read(head["image"])
+    if b"heavy" in options:
+        os.kill(os.getpid(), signal.SIGKILL)
+    answers.write(b'{"binary": 4, "seconds": 0.5}\\nmade')
+"""
+"""A compiler that the kernel kills, as if out of memory, for some programs."""
+
+
+@pytest.mark.parametrize("heavy", [4, 12])
+def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
+    home: Path, sycl_store: SyclStore, short_dir: Path, heavy: int
+) -> None:
+    tool = short_dir / "compiler"
+    tool.write_text(f"#!{sys.executable}\n{KILLED}")
+    tool.chmod(0o755)
+    for number in range(heavy):
+        sycl_store.add(f"_ZTS{number}k", options="-heavy")
+    for number in range(3):
+        sycl_store.add(f"_ZTS{number}k", options="-light")
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    publisher = ThreadPoolExecutor(1)
+
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    try:
+        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        observing.scan(found, None)
+        entries = sorted(catalog.all_entries(), key=lambda one: one.entry.options)
+        old = entries[0].entry.environment
+        assert old is not None
+        to = replace(old, driver="new")
+        todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
+        driver = OtherDriver((to,), "stamp", {}, (os.fspath(tool),))
+        tally = replaying._Tally()
+        room = threading.BoundedSemaphore(16)
+        wish, cancel = replaying.Wish(), threading.Event()
+        bench = replaying._Bench(wish, driver, {}, iter(todo), tally, cancel, publisher, room)
+        replaying.Replaying(observing, Dispatch(os.environ, "test"), asyncio.Lock())._work_off(bench)
+        publisher.shutdown()
+
+        # Where each compiler is killed there is an end, and nothing is held against any program.
+        assert (tally.rebuilt, len(tally.failures)) == ((3, 4) if heavy == 4 else (0, 15))
+        assert sum("after the other" in one for one in tally.failures) == (0 if heavy == 4 else 5)
+        assert not list(catalog.refusals("stamp"))
+    finally:
+        catalog.close()

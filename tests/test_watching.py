@@ -625,3 +625,44 @@ def test_entries_of_a_catalog_remember_who_loaded_them(sycl_store: SyclStore, ho
         one.ctl("scan")
         (row,) = one.rows("ls")
         assert (row["hits"], row["program"], row["last_used_by"]) == (4, "app.service", "observed-opens")
+
+
+@pytest.mark.parametrize("luck", ["a look fails", "too many to remember"])
+def test_what_was_written_in_its_place_is_not_forgotten(
+    home: Path, short_dir: Path, sycl_store: SyclStore, luck: str
+) -> None:
+    from xpucached import settings  # noqa: PLC0415 - only here
+    from xpucached.catalog import Catalog  # noqa: PLC0415
+    from xpucached.domain import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
+    from xpucached.service.jobs import Events  # noqa: PLC0415
+    from xpucached.service.observing import Observing  # noqa: PLC0415
+
+    def clock() -> datetime:
+        # The directories of a second ago are trusted by then.
+        return datetime.now(UTC) + timedelta(minutes=1)
+
+    slot = sycl_store.add()
+    root = sycl_store.root
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        observing.scan(found, None)
+        slot.cut(slot.bin, 5)
+        if luck == "too many to remember":
+            for number in range(10_000):
+                observing.take_touch(Touch(root, f"1/2/3/{number}/0.src", Act.WRITTEN, 7, 1.0))
+        path = os.fspath(slot.bin.relative_to(root))
+        observing.take_touch(Touch(root, path, Act.WRITTEN, 7, 1.0))
+        if luck == "a look fails":
+            root.rename(root.with_name("away"))
+            root.touch()
+            observing.scan(found, None)
+            root.unlink()
+            root.with_name("away").rename(root)
+
+        observing.scan(found, None)
+
+        assert [one.entry.state for one in catalog.all_entries()] == [EntryState.FLAWED]
+    finally:
+        catalog.close()

@@ -238,6 +238,19 @@ def test_what_may_not_be_read_has_not_vanished(
     assert not again.notes
 
 
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_what_may_not_be_read_is_not_taken_for_removed(sycl_store: SyclStore, mode: int) -> None:
+    slot = sycl_store.add()
+    entries = look(sycl_store, []).entries
+    try:
+        slot.leaf.chmod(mode)
+        with mere_user():
+            assert not any(sycl.remove(entries).values())
+    finally:
+        slot.leaf.chmod(0o755)
+    assert slot.bin.exists()
+
+
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_link_in_the_place_of_a_directory_is_no_part_of_the_store(
     sycl_store: SyclStore, tmp_path: Path, level: int

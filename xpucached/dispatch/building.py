@@ -42,10 +42,11 @@ class BuildHung(BuildFailed):
 
 
 class NoCompiler(BuildFailed):
-    """There was no compiler, which says nothing about a recipe: the driver was away, or there was no room.
+    """There was no compiler, which says nothing about a recipe: the driver was away, or there was no room."""
 
-    One that somebody kills is none either: that is what a host does that runs out of memory.
-    """
+
+class CompilerKilled(NoCompiler):
+    """Somebody killed the compiler: that is what a host does that runs out of memory."""
 
 
 class Builder:
@@ -192,6 +193,6 @@ class Builder:
         except subprocess.TimeoutExpired:
             return BuildFailed("the compiler went silent")
         if status == -signal.SIGKILL:
-            return NoCompiler("the compiler was killed; the host may have run out of memory")
+            return CompilerKilled("the compiler was killed; the host may have run out of memory")
         how = f"by {children.signal_name(-status)}" if status < 0 else f"with status {status}"
         return BuildFailed(f"the compiler ended {how}")

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import pwd
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -52,7 +53,7 @@ _THOROUGH: Final = timedelta(days=1)
 """So long a look goes by the directories.  What is written into a file in its place, no runtime does."""
 
 _TOUCHED: Final = 10_000
-"""Leaves of which it is remembered that somebody wrote there; it is more than anybody writes between two looks."""
+"""Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
 
 
 def _sum(first: Delta, then: Delta) -> Delta:
@@ -85,6 +86,7 @@ class Observing:
         self._ask_again = True
         self._missing_since: float | None = None
         self._touched: dict[Path, set[str]] = {}
+        self._touching = threading.Lock()
 
     @property
     def unsettled(self) -> float | None:
@@ -288,8 +290,10 @@ class Observing:
         """Look at one store, in this thread; `storing` must be held.  ``seen`` hears how many entries that were."""
         now = self.clock()
         looked = self.catalog.looked(found.store)
-        quick = not (full or thorough) and looked is not None and timedelta() <= now - looked < _THOROUGH
-        touched = self._touched.pop(found.store.root, set())
+        with self._touching:
+            touched = self._touched.pop(found.store.root, set())
+        recent = looked is not None and timedelta() <= now - looked < _THOROUGH
+        quick = recent and len(touched) < _TOUCHED and not (full or thorough)
 
         def known() -> Iterator[Known]:
             for row in self.catalog.known(found.store):
@@ -300,7 +304,13 @@ class Observing:
                 else:
                     yield row
 
-        delta, ours = self._look(found, now, known(), writer_since, seen, quick=quick)
+        whole = False
+        try:
+            delta, ours, whole = self._look(found, now, known(), writer_since, seen, quick=quick)
+        finally:
+            if touched and not whole:
+                with self._touching:
+                    self._touched.setdefault(found.store.root, set()).update(touched)
         if ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in ours:
@@ -318,7 +328,8 @@ class Observing:
         seen: Callable[[int], None],
         *,
         quick: bool,
-    ) -> tuple[Delta, tuple[EntryKey, ...]]:
+    ) -> tuple[Delta, tuple[EntryKey, ...], bool]:
+        """Look and record; give what changed, what is ours to finish, and whether the look came to its end."""
         total = Delta()
         looked = 0
         ours: tuple[EntryKey, ...] = ()
@@ -331,14 +342,15 @@ class Observing:
                 self.troubles.unreadable(found.store.root, "; ".join(part.notes))
             else:
                 self.troubles.look(found.store.root)
-        return total, ours
+        return total, ours, part.state is StoreState.OK
 
     def take_touch(self, touch: Touch) -> None:
         """Hear what a process did in a store; from any thread.  What it wrote is looked at, however quick the look."""
         if touch.act is Act.WRITTEN:
-            some = self._touched.setdefault(touch.store, set())
-            if len(some) < _TOUCHED:
-                some.add(touch.path.rpartition("/")[0])
+            with self._touching:
+                some = self._touched.setdefault(touch.store, set())
+                if len(some) < _TOUCHED:
+                    some.add(touch.path.rpartition("/")[0])
 
     async def entries_now(self, found: FoundStore) -> frozenset[EntryId]:
         """Look at one store, and give what is in it."""

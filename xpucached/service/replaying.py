@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
-from xpucached.dispatch.building import BuildFailed, BuildHung, NoCompiler
+from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
 from xpucached.errors import NotFound, RequestError, XpucachedError
 from xpucached.kinds import KINDS
@@ -57,6 +57,8 @@ _MOST_LATE: Final = 3
 """… and so many take the whole limit in vain before the rest of their store is given up."""
 _MOST_ABSENT: Final = 3
 """So often a compiler is started in vain before an environment is given up, until the next replay."""
+_MOST_KILLED: Final = 10
+"""So many are killed one after the other, before it is given up as well: some large programs do not stop the rest."""
 
 _CACHES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
 """Where the GPU driver keeps its own compiler cache: a rebuild fills the one that the model's programs use."""
@@ -97,6 +99,7 @@ class _Tally:
     hung: Counter[Path] = field(default_factory=Counter)  #: by store: how many did
     lost: Counter[Path] = field(default_factory=Counter)  #: by store: how many took too long even at the end
     absent: Counter[Environment] = field(default_factory=Counter)  #: how often no compiler for it could be started
+    killed: Counter[Environment] = field(default_factory=Counter)  #: how many of its compilers were, since one was not
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -322,9 +325,11 @@ class Replaying:
         if last and tally.lost[root] >= _MOST_LATE:
             self._refused(one, "other programs of its store took too long to compile", bench)
             return
-        if tally.absent[one.to] >= _MOST_ABSENT:
+        if tally.absent[one.to] >= _MOST_ABSENT or tally.killed[one.to] >= _MOST_KILLED:
+            killed = tally.absent[one.to] < _MOST_ABSENT
+            words = "one compiler after the other was killed" if killed else "no compiler could be started"
             with tally.lock:
-                tally.failures.append(f"{entry.id.ref}: no compiler could be started")
+                tally.failures.append(f"{entry.id.ref}: {words}")
             return
         kind = KINDS[entry.id.store.kind]
         recipe = kind.recipe(entry)
@@ -348,7 +353,7 @@ class Replaying:
             if not bench.cancel.is_set():
                 log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, error)
                 with tally.lock:
-                    tally.absent[one.to] += 1
+                    (tally.killed if isinstance(error, CompilerKilled) else tally.absent)[one.to] += 1
                     tally.failures.append(f"{entry.id.ref}: {error}")
             return
         except BuildFailed as error:
@@ -357,6 +362,7 @@ class Replaying:
             return
         bench.waiting.acquire()
         with tally.lock:
+            tally.killed[one.to] = 0
             tally.published.append(bench.publisher.submit(self._publish, one, recipe, binary, seconds, bench))
 
     def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float, bench: _Bench) -> None:

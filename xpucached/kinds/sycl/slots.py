@@ -46,10 +46,10 @@ def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
 
 
 def slot_in(leaf: int, name: str) -> Slot:
-    """Look at one slot as `slots_in` does; without files if there is none."""
+    """Look at one slot as `slots_in` does; without files if there is none.  Raises OSError if it cannot be told."""
     slot = Slot(name)
     for suffix in layout.SLOT_SUFFIXES if name.isdigit() else layout.IR_SUFFIXES:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             slot.files[suffix] = os.stat(name + suffix, dir_fd=leaf, follow_symlinks=False)
     return slot
 
