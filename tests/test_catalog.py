@@ -440,6 +440,30 @@ def test_closing_ends_the_reading_of_a_large_catalog(path: Path, monkeypatch: py
     assert not opened.examined
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_file_that_could_not_be_opened_for_writing_for_a_while_is_written_again(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+) -> None:
+    connect = sqlite3.connect
+
+    def reading(file: str, **options: object) -> sqlite3.Connection:
+        # As SQLite does where the file system refuses to open it for writing.
+        return connect(file.replace("mode=rw", "mode=ro"), **options)  # type: ignore[call-overload, no-any-return]
+
+    def write() -> None:
+        with catalog._write(durable=durable) as connection:
+            connection.execute(sa.text("DELETE FROM models"))
+
+    catalog._engine.dispose()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", reading)
+        with pytest.raises(CatalogError, match="readonly"):
+            write()
+    assert catalog.trouble is not None
+    write()
+    assert catalog.trouble is None
+
+
 def test_what_is_asked_in_one_moment_is_answered_as_of_that_moment(catalog: Catalog) -> None:
     catalog.record_scan(scan(entry("a/0")), architecture)
     with catalog.moment():

@@ -374,6 +374,27 @@ def test_a_catalog_on_a_full_disk_is_named_and_takes_up_again(
     assert "Traceback" not in struck.log.read_text()
 
 
+def test_however_often_a_look_fails_it_is_tried_again_at_one_pace(
+    struck: Daemon, strike: Faults, sycl_store: SyclStore
+) -> None:
+    def failed() -> int:
+        return struck.log.read_text().count("a look failed")
+
+    struck.start()
+    struck.until(lambda: keys(struck) == truth(sycl_store))
+    strike.fail(struck.state, errno.ENOSPC, Calls.CHANGES)
+    for number in range(6):
+        before = failed()
+        sycl_store.add(f"_ZTS1k{number}")
+        struck.until(lambda before=before: failed() > before)  # type: ignore[misc]
+    before = failed()
+    # Every 5 s, and not that for each of the six.
+    time.sleep(11)
+    assert failed() - before <= 4
+    assert strike.stop() > 0
+    struck.until(lambda: keys(struck) == truth(sycl_store))
+
+
 def test_a_catalog_that_is_damaged_at_work_is_made_anew(host: Daemon, sycl_store: SyclStore) -> None:
     for number in range(50):
         sycl_store.add(f"_ZTS2k{number}")

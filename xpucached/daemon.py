@@ -102,6 +102,7 @@ class Daemon:
         self._wakes: set[Wake] = set()
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
         self._watcher = Watcher(self.post, _means(config), service.take_touch)
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         self._stirred = self._loop.time()
@@ -227,16 +228,25 @@ class Daemon:
                 again = await self._service.reconcile(wakes)
                 await asyncio.to_thread(trim)
                 if again is not None:
-                    self._loop.call_later(again, self._take, Due())
+                    self._look_later(again)
                 await self._watch()
                 notify(f"STATUS={(await self._service.status()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
                 # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
-                self._loop.call_later(_RETRY, self._take, Due())
+                self._look_later(_RETRY)
             except Exception:
                 # One bad look must not end the daemon: the next one comes, and `status` shows what is known.
                 log.exception("a look failed")
+
+    def _look_later(self, delay: float) -> None:
+        """Look again by ourselves after so many seconds, or sooner if that was meant before."""
+        # One at a time: each look asks for the next one, so that two would go on side by side for ever.
+        if self._later is not None and self._loop.time() < self._later.when() <= self._loop.time() + delay:
+            return
+        if self._later is not None:
+            self._later.cancel()
+        self._later = self._loop.call_later(delay, self._take, Due())
 
     async def _settled(self) -> None:
         """Wait until hints stop coming: a driver's package is unpacked file by file."""

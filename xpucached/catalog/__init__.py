@@ -210,7 +210,7 @@ class Catalog:
                 if not self.corrupt:
                     self.trouble = None
             finally:
-                if durable:
+                if durable and not connection.invalidated:
                     driver.execute("PRAGMA synchronous = NORMAL")
 
     @contextmanager

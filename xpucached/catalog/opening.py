@@ -337,7 +337,18 @@ def connections(path: Path) -> sa.Engine:
 
     engine = sa.create_engine("sqlite://", creator=connection, poolclass=sa.QueuePool, pool_size=4, max_overflow=-1)
     sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "handle_error", _give_up)
     return engine
+
+
+def _give_up(context: sa.engine.ExceptionContext) -> None:
+    """Let go of connections that cannot write.
+
+    Where a file cannot be opened for writing just now, SQLite opens it for reading, and never asks again.
+    """
+    code = getattr(context.original_exception, "sqlite_errorcode", 0)
+    if code & 0xFF == sqlite3.SQLITE_READONLY:
+        context.is_disconnect = True
 
 
 def _begin(connection: sa.Connection) -> None:
