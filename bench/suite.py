@@ -302,7 +302,7 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
         facts["all indexed, s"] = time.perf_counter() - began
         facts["memory after the first scan, MB"] = memory(pid)
         for number in range(1, 4 if entries < stores.LARGE else 2):
-            daemon.ctl("scan", "--wait", check=None)
+            daemon.ctl("scan", "--wait", check=None, timeout=None)
             facts[f"memory after scan {number}, MB"] = memory(pid)
         time.sleep(5)
         before = ticks(pid)

@@ -90,14 +90,16 @@ class Daemon:
         """Give the words with which ``xpucachectl`` is called."""
         return [sys.executable, "-m", "xpucached.ctl", "--user"]
 
-    def ctl(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+    def ctl(
+        self, *arguments: str, check: int | None = 0, timeout: float | None = PATIENCE * 2
+    ) -> subprocess.CompletedProcess[str]:
         """Call ``xpucachectl``."""
         done = subprocess.run(
             [*self.client, *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE * 2,
+            timeout=timeout,
             check=False,
         )
         assert check is None or done.returncode == check, done.stdout + done.stderr + self.log.read_text()
