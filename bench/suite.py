@@ -131,7 +131,8 @@ def looking(root: Path, state: Path, entries: int, rounds: int) -> Times:
         delta, changes = recorded(kept[0], found, datetime.now(UTC), quick=quick)
         assert (changes, delta.entries) == (0, entries), delta
 
-    rows = [(number, f"{number}/1/2/3/0", "stamp", 23_000, 45_056, number, None, 1) for number in range(entries)]
+    inserted = range(entries if entries < stores.LARGE else 0)
+    rows = [(number, f"{number}/1/2/3/0", "stamp", 23_000, 45_056, number, None, 1) for number in inserted]
 
     def insert() -> None:
         (state / "raw.sqlite").unlink(missing_ok=True)

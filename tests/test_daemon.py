@@ -208,6 +208,25 @@ def test_model_files_are_read_again_when_they_change(host: Daemon) -> None:
     host.until(lambda: [row["name"] for row in host.rows("model", "list")] == ["one"])
 
 
+def test_a_start_looks_once_at_every_store(host: Daemon, sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    with_store(host, sycl_store)
+    host.start()
+
+    def scanned() -> list[object]:
+        return [row["scanned"] for row in host.rows("stores") if row["store"] == str(sycl_store.root)]
+
+    first = scanned()
+    folder = host.config.parent / "models.d"
+    folder.mkdir()
+    for number in (1, 2):
+        # The look that sees the second file begins after whatever the start had asked for is done.
+        (folder / f"m{number}.toml").write_text("command = ['/bin/true']\n")
+        host.until(lambda number=number: len(host.rows("model", "list")) == number)  # type: ignore[misc]
+    assert scanned() == first
+    assert len(first) == 1
+
+
 def test_who_mistypes_a_model_is_told_which_there_are(host: Daemon) -> None:
     host.start()
     for name in ("llama-7b", "llama-13b", "bert"):

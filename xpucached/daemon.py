@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -225,6 +225,12 @@ class Daemon:
                 # What was lost is said while it is looked for.
                 self._tell_watch()
             try:
+                if Booted() in wakes:
+                    # Who listens before he looks need not look a second time at what happened in between.
+                    await self._watch(await self._service.places())
+                    wakes |= self._wakes
+                    self._wakes.clear()
+                    self._woken.clear()
                 again = await self._service.reconcile(wakes)
                 await asyncio.to_thread(trim)
                 if again is not None:
@@ -262,8 +268,9 @@ class Daemon:
             except TimeoutError:
                 return
 
-    async def _watch(self) -> None:
-        stores = [status.store.root for status in await self._service.stores()]
+    async def _watch(self, places: Iterable[Path] = ()) -> None:
+        """Listen to what happens in the stores, or in these places before it is known what they are."""
+        stores = list(places) or [status.store.root for status in await self._service.stores()]
         drivers = await asyncio.to_thread(host.watched, {**os.environ, **self._settings.variables})
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)

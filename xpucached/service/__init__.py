@@ -490,6 +490,10 @@ class Service:
         """Give the stores as the last look saw them."""
         return await asyncio.to_thread(self._catalog.stores)
 
+    async def places(self) -> tuple[Path, ...]:
+        """Give the roots of the stores that a look at all of them goes to."""
+        return await asyncio.to_thread(self._observing.places)
+
     async def entries(self, query: EntryQuery) -> EntryPage:
         """Give the entries that fit."""
         present = frozenset(one.fingerprint for one in self._observing.present.environments)

@@ -221,6 +221,10 @@ class Observing:
                     add(known.store, known.origin, known.via)
         return tuple(found.values()), host.writer_since(processes)
 
+    def places(self) -> tuple[Path, ...]:
+        """Give the roots of all stores that can be found."""
+        return tuple(one.store.root for one in self._find_stores()[0])
+
     async def scan_stores(
         self,
         roots: frozenset[Path] = frozenset(),

@@ -60,17 +60,22 @@ def read_slots(
             look.unchanged.append(Seen(keys[name], accessed(slot), place))
             look.seen.add(keys[name])
         return []
-    reader = _run_time_compiled if path[0] == layout.RTC else _ordinary
+    compiled = path[0] == layout.RTC
+    alone = len(slots) == 1
     readings: list[_Reading] = []
     expected = 0
     gap = False
     for name, slot in slots.items():
         entry = _described(look, path, slot, full[name], place)
         try:
-            reading = _locked(look, leaf, slot, entry) or reader(look, leaf, path, slot, entry, alone=len(slots) == 1)
+            reading = _locked(look, leaf, slot, entry)
+            if reading is None and compiled:
+                reading = _run_time_compiled(look, leaf, path, slot, entry)
+            elif reading is None:
+                reading = _ordinary(look, leaf, path, slot, entry, alone=alone)
         except _Unread as error:
             reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
-        if name.isdigit() and path[0] != layout.RTC:
+        if name.isdigit() and not compiled:
             gap = gap or int(name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
             expected = int(name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
@@ -340,15 +345,7 @@ def _with_binary(leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     return _flawed(entry, frame.flaw, frame.detail) if frame.flaw else entry
 
 
-def _run_time_compiled(
-    look: Look,
-    leaf: int,
-    path: tuple[str, ...],
-    slot: Slot,
-    entry: Entry,
-    *,
-    alone: bool,  # noqa: ARG001 - as above
-) -> _Reading:
+def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
     """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
     link = _link(leaf, slot, (".bin",))
     if link is not None:
