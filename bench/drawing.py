@@ -67,9 +67,15 @@ def _times(sizes: Sequence[str], times: Mapping[str, Mapping[str, Sequence[float
             median = statistics.median(values)
             base = times[size].get("find -delete" if _removes(name) else "find -printf")
             ratio = f"{median / statistics.median(base):.2f}" if base and not name.startswith("plan") else "-"
-            cells += f" {median:.3g} ({min(values):.3g} to {max(values):.3g}) | {ratio} |"
+            spread = f"{_digits(min(values))} to {_digits(max(values))}" if len(values) > 1 else "one run"
+            cells += f" {_digits(median)} ({spread}) | {ratio} |"
         lines.append(f"| {name} |{cells} {_slope(name, sizes, times)} |")
     return lines
+
+
+def _digits(value: float) -> str:
+    """Give three digits, or all those before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"  # noqa: PLR2004 - four digits before the point
 
 
 def _removes(name: str) -> bool:
@@ -89,7 +95,7 @@ def _facts(sizes: Sequence[str], facts: Mapping[str, Mapping[str, float]]) -> li
     names = list(dict.fromkeys(name for one in facts.values() for name in one))
     lines = [f"| the daemon |{''.join(f' {int(size):,} |' for size in sizes)}", f"| --- |{' --- |' * len(sizes)}"]
     for name in names:
-        cells = "".join(f" {facts[size][name]:.3g} |" if name in facts[size] else " - |" for size in sizes)
+        cells = "".join(f" {_digits(facts[size][name])} |" if name in facts[size] else " - |" for size in sizes)
         lines.append(f"| {name} |{cells}")
     return lines
 

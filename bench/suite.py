@@ -54,6 +54,8 @@ OWN: Final = 16
 """Files that a tool may leave for itself: ccache counts in one for each of its folders."""
 ASKED: Final = 25
 """Times that a daemon at rest is asked each question."""
+IDLE: Final = 5
+"""Times that a daemon at rest is watched: the look every ten minutes falls into two of them at most."""
 WATCHED: Final = 12
 """Rounds of what is measured with and without a watcher: a few hundredths are at stake."""
 
@@ -308,9 +310,7 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             daemon.ctl("scan", "--wait", check=None, timeout=None)
             facts[f"memory after scan {number}, MB"] = memory(pid)
         time.sleep(5)
-        before = ticks(pid)
-        time.sleep(20)
-        facts["idle processor, %"] = (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
+        facts["idle processor, %"] = statistics.median(idle(pid) for _ in range(IDLE))
         for name, path in (
             ("status", "/v1/status"),
             ("ls, first page", "/v1/entries?limit=50"),
@@ -341,6 +341,13 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             facts["status during that look, ms"] = statistics.median(asked) * 1000
         facts["memory after a restart, MB"] = memory(daemon.process.pid)
     return facts
+
+
+def idle(pid: int) -> float:
+    """Give the percentage of a core that a process takes for some time."""
+    before = ticks(pid)
+    time.sleep(20)
+    return (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
 
 
 def looking_in(daemon: Daemon) -> Iterator[float]:
