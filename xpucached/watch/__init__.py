@@ -197,8 +197,9 @@ class Watcher:
     def watch(self, stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path]) -> None:
         """Watch these and nothing else: the roots of stores, and directories of the driver and of model files.
 
-        To be called after each look, because directories come and go.  What is newly watched is also posted at once:
-        something may have happened there after the look and before we listened.  Never raises for what it meets.
+        To be called before the first look, and after each, because directories come and go.  What is newly watched is
+        also posted at once: something may have happened there after a look and before we listened.
+        Never raises for what it meets.
         """
         stores = list(stores)
         with self._lock:
