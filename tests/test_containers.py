@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.runtimes import Runtime
-from tests.test_other_user import NOBODY
+from tests.users import NOBODY
 from xpucached import settings
 from xpucached.domain import EntryState, FoundStore, Scan, Store, StoreOrigin
 from xpucached.errors import SettingsError

@@ -334,7 +334,9 @@ def test_the_map_is_read() -> None:
 def texts() -> Iterator[Path]:
     """Give every file of the project that people wrote."""
     # Not by asking git: an unpacked source archive has the same files and no repository.
-    yield from (path for path in REPOSITORY.iterdir() if path.is_file() and path.name != ".coverage")
+    # A worktree of git has a file ``.git``, which names where the repository is.
+    names = {".coverage", ".git"}
+    yield from (path for path in REPOSITORY.iterdir() if path.is_file() and path.name not in names)
     for folder in (".ci", "bench", "demo", "docs", "migrations", "systemd", "tests", "tools", "xpucached"):
         for path in sorted((REPOSITORY / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

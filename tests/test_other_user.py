@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
+from tests.users import NOBODY, interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.runtimes import Runtime
 
-NOBODY: Final = 65534
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
-
-def interpreter(place: Path) -> tuple[str, dict[str, str]]:
-    """Give a Python that the other user may start, and what it needs to find us and our libraries.
-
-    Neither this Python nor this checkout need be open to others, so the program is copied to ``place``.
-    """
-    package = place / "xpucached"
-    if not package.exists():
-        for folder, copy in (("xpucached", package), ("migrations", package / "migrations")):
-            shutil.copytree(REPOSITORY / folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    libraries = [path for path in sys.path if path.endswith("-packages")]
-    variables = {"PYTHONPATH": ":".join([str(place), *libraries])}
-    other = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
-    for program in (sys.executable, other):
-        try:
-            test = [str(program), "-c", "import xpucached.daemon, xpucached.migrations"]
-            subprocess.run(test, env=variables, user=NOBODY, group=NOBODY, extra_groups=[], check=True, cwd="/")
-        except (OSError, subprocess.SubprocessError):
-            continue
-        return str(program), variables
-    pytest.skip("there is no Python that another user may start")
 
 
 def everything(place: Path) -> dict[str, tuple[int, int, int, int]]:
