@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from tests.torches import APPLICATION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -115,6 +117,14 @@ class Daemon:
         found = json.loads(self.ctl(*arguments, "--json").stdout)["data"]
         rows: list[dict[str, object]] = found["entries"] if isinstance(found, dict) else found
         return rows
+
+    def add_models(self, python: Path, workload: Path) -> None:
+        """Register a model of each sort: ``net`` is a command, ``loaded`` is brought to life by a loader."""
+        self.ctl("model", "add", "net", "--", str(python), "-W", "ignore", str(workload), "small")
+        self.ctl(
+            *("model", "add", "loaded", "--loader", "python", "--python", str(python), "--device", "xpu"),
+            *("--target", "products:attention", "--directory", str(APPLICATION), "--shape", "4", "--store", "default"),
+        )
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End it, and give its exit status."""

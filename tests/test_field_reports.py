@@ -15,7 +15,8 @@ import pytest
 from tests.daemons import daemon
 from tests.torches import APPLICATION, Torch, run
 from xpucached import settings
-from xpucached.domain import Exercise, Loader, Model, Outcome, RanOn, Variant
+from xpucached.domain import Exercise, Loader, Model, Outcome, RanOn, Variant, Workload
+from xpucached.host import runtime_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,6 +58,20 @@ def test_all_examples_are_in_order_and_in_the_manual(tmp_path: Path) -> None:
     assert names == sorted(set(re.findall(r"\(examples/(\w+)\.toml\)", manual)))
     for name in names:
         assert not list(example(name, tmp_path / "models.d").workload.exercise.mistakes())
+
+
+@pytest.mark.parametrize("name", [*sorted(path.stem for path in EXAMPLES.iterdir()), "command"])
+def test_the_runtime_of_each_sort_of_model_is_found_beside_its_interpreter(name: str, tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    (tmp_path / "venv" / "lib").mkdir(parents=True)
+    (tmp_path / "venv" / "lib" / "libur_loader.so.0").touch()
+    if name == "command":
+        workload = Workload((str(python), "app.py"), tmp_path)
+    else:
+        workload = example(name, tmp_path / "models.d").workload
+        workload = dataclasses.replace(workload, exercise=dataclasses.replace(workload.exercise, python=str(python)))
+
+    assert runtime_folders([Workload((), tmp_path), workload], {})[0] == tmp_path / "venv" / "lib"
 
 
 def prewarmed(host: Daemon, name: str) -> dict[str, object]:

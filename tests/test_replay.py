@@ -389,16 +389,17 @@ def test_a_driver_change_is_replayed_and_proven(
     link = tmp_path / "driver"
     driven(replayer, first, link)
     replayer.start()
-    replayer.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
-    replayer.ctl("prewarm", "net")
+    replayer.add_models(first.python, workload)
+    replayer.ctl("prewarm", "net", "loaded")
     entries = len(replayer.rows("ls"))
     assert "nothing to rebuild" in replayer.ctl("replay").stdout
     switch(link, second)
     replayer.until(lambda: any(event["topic"] == "replayed" for event in replayer.rows("events")))
-    replayer.until(lambda: len(replayer.rows("runs", "net")) == 2)
-    warm(replayer, "net")
-    newest = replayer.rows("runs", "net")[0]
-    assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
+    for name in ("net", "loaded"):
+        replayer.until(lambda name=name: len(replayer.rows("runs", name)) == 2)  # type: ignore[misc]
+        warm(replayer, name)
+        newest = replayer.rows("runs", name)[0]
+        assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
     assert len(replayer.rows("ls", "--driver", "current")) == entries
     job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
     report = replayer.ask("jobs", str(job["id"]))["replay"]

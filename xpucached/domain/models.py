@@ -29,6 +29,11 @@ class Workload:
     exercise: Exercise = field(default_factory=Exercise)
 
     @property
+    def program(self) -> str:
+        """What is started: the command's first word, or the interpreter that a loader runs with."""
+        return self.exercise.python or next(iter(self.command), "")
+
+    @property
     def digest(self) -> str:
         """16 hex digits that change whenever the workload does."""
         parts: list[object] = [self.command, str(self.directory), sorted(self.variables.items())]

@@ -102,7 +102,7 @@ def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], pla
     for workload in workloads:
         yield from _listed(workload.variables)
         # In a virtual environment the interpreter is a link; the libraries lie beside the link, not its target.
-        program = Path(workload.command[0])
+        program = Path(workload.program)
         if program.is_absolute() and program.parent.name == "bin":
             library = program.parent.parent / "lib"
             yield library

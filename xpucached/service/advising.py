@@ -51,7 +51,7 @@ class Advising:
     async def runtimes(self, model: Model) -> tuple[Assay, ...]:
         """Give what is known of the runtimes that a model's program finds; find it out, if nobody has yet."""
         variables = {**self._observing.settings.variables, **model.workload.variables}
-        program = model.workload.exercise.python or next(iter(model.workload.command), "")
+        program = model.workload.program
         if not program:
             return ()
         found = await asyncio.to_thread(host.runtimes, Path(program), variables)
