@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -239,3 +241,50 @@ def test_orphans_of_a_killed_predecessor_are_ended(tmp_path: Path) -> None:
     finally:
         other.kill()
         other.wait()
+
+
+MAPPING = """
+import ctypes, mmap, os, sys, time
+library = ctypes.CDLL(sys.argv[1])
+held = [mmap.mmap(os.open(one, os.O_RDONLY), 0, prot=mmap.PROT_READ) for one in sys.argv[2:]]
+os.unlink(sys.argv[-1])
+time.sleep(0.5)
+"""
+
+
+def test_tells_which_files_its_processes_mapped(tmp_path: Path) -> None:
+    ours = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    library = next(word for word in ours if Path(word).name.startswith("libc.so"))
+    copied, weights, gone = tmp_path / "lib copied.so", tmp_path / "weights", tmp_path / "gone"
+    shutil.copyfile(library, copied)
+    weights.write_bytes(bytes(8192))
+    gone.write_bytes(bytes(8192))
+    (tmp_path / "map.py").write_text(MAPPING)
+    # A child of a child, too.
+    words = " ".join(shlex.quote(str(word)) for word in (sys.executable, "map.py", copied, weights, gone))
+    done = shell(f"{words}; true", tmp_path)
+    assert done.outcome is None, done.output
+    assert {str(copied), os.path.realpath(sys.executable)} <= set(done.mapped)
+    assert str(weights) in done.mapped_data
+    assert not [path for path in (*done.mapped, *done.mapped_data) if "gone" in path or path.startswith("/dev")]
+
+
+MANY = """
+import mmap, os, sys, time
+held = []
+for number in range(6000):
+    name = f"{number:0200}"
+    with open(name, "wb") as file:
+        file.write(b"x" * 4096)
+    with open(name, "rb") as file:
+        held.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+time.sleep(0.5)
+"""
+
+
+def test_a_flood_of_mapped_files_is_bounded_and_hides_no_library(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(MANY)
+    done = execute((sys.executable, "many.py"), tmp_path)
+    assert done.outcome is None, done.output
+    assert os.path.realpath(sys.executable) in done.mapped
+    assert 0 < len(done.mapped_data) <= 1024

@@ -29,6 +29,10 @@ _ORDERS = {b"t": signal.SIGTERM, b"p": signal.SIGSTOP, b"c": signal.SIGCONT}
 _END = 10.0  # so long it tries to end everybody
 _FILES = 200_000  # of a temporary directory that are looked at
 _SPARE = 0.05  # of the machine's memory, and of the temporary directory's file system, that others keep
+_MAPPED = 4096  # mapped files that are reported
+_MAPPED_TEXT = 384 << 10  # bytes of their paths, as JSON; whoever reads the report keeps a mebibyte of it
+_MAPS_SHARE = 20  # reading maps takes at most one part in so many of the time
+_NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage", "/[")
 
 
 class Watch:
@@ -77,6 +81,69 @@ class Watch:
                 self.engines[key] = max(self.engines.get(key, 0), spent)
                 resident += sum(_number(text) for name, text in values.items() if name.startswith("drm-resident-"))
         self.resident = max(self.resident, resident)
+
+
+class Maps:
+    """Which files the family of processes has mapped: libraries above all.
+
+    Seen by looking again and again, whenever the size of a process's address space has changed: what somebody maps and
+    lets go between two looks stays unseen.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bool] = {}  # path to whether it was mapped as code
+        self._sizes: dict[int, str] = {}
+        self._next = 0.0
+        self._text = 0
+
+    def look(self, family: list[int]) -> None:
+        """Read the maps of those whose address space has changed since the last look."""
+        began = time.monotonic()
+        if began < self._next:
+            return
+        sizes: dict[int, str] = {}
+        for pid in family:
+            with contextlib.suppress(OSError, IndexError):
+                with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - many of them
+                    sizes[pid] = file.read().split()[0]
+                if self._sizes.get(pid) != sizes[pid]:
+                    self._read(pid)
+        self._sizes = sizes
+        ended = time.monotonic()
+        self._next = ended + (ended - began) * _MAPS_SHARE
+
+    def _read(self, pid: int) -> None:
+        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123 - many of them
+            for line in file:
+                # ADDRESSES MODE OFFSET DEVICE INODE PATH
+                fields = line.rstrip(b"\n").split(None, 5)
+                if len(fields) == 6 and fields[4] != b"0":  # noqa: PLR2004 - so many are in a line with a path
+                    self._note(fields[5], code=b"x" in fields[1])
+
+    def _note(self, raw: bytes, *, code: bool) -> None:
+        # The kernel writes a line break in a name as \012; such a name is nobody's library.
+        if raw.endswith(b" (deleted)") or b"\\" in raw:
+            return
+        try:
+            path = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return
+        if path in self.files:
+            self.files[path] = self.files[path] or code
+        elif path.startswith("/") and not path.startswith(_NO_FILES):
+            text = len(json.dumps(path)) + 2
+            # Data may be anything, and many: it must not take the place of libraries.
+            share = 1 if code else 4
+            if len(self.files) < _MAPPED // share and self._text + text <= _MAPPED_TEXT // share:
+                self.files[path] = code
+                self._text += text
+
+    def report(self) -> dict[str, list[str]]:
+        """Give the paths: mapped as code, and only as data."""
+        return {
+            "mapped": sorted(path for path, code in self.files.items() if code),
+            "mapped_data": sorted(path for path, code in self.files.items() if not code),
+        }
 
 
 def _number(text: str) -> int:
@@ -193,7 +260,7 @@ def _end(main: int) -> tuple[int | None, list[int]]:
         time.sleep(0.005)
 
 
-def _attend(child: int, orders: int, watch: Watch) -> tuple[int | None, tuple[str, str] | None]:
+def _attend(child: int, orders: int, watch: Watch, maps: Maps) -> tuple[int | None, tuple[str, str] | None]:
     """Watch until the main child ends or everybody must; give its status, and why it had to end."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -216,7 +283,9 @@ def _attend(child: int, orders: int, watch: Watch) -> tuple[int | None, tuple[st
                 _tell(family(), number)
             else:
                 return None, None
-        exceeded = watch.exceeded(family())
+        alive = family()
+        maps.look(alive)
+        exceeded = watch.exceeded(alive)
         if exceeded is not None:
             return None, exceeded
 
@@ -250,7 +319,7 @@ def main() -> int:
     with open(given.environment, encoding="utf-8") as file:  # noqa: PTH123 - it is no path
         variables = json.load(file)
 
-    watch = Watch(given.memory, given.disk, given.scratch)
+    watch, maps = Watch(given.memory, given.disk, given.scratch), Maps()
     began = time.monotonic()
     try:
         child = subprocess.Popen(  # noqa: S603 - the command is the model's, registered by who may run it
@@ -267,10 +336,11 @@ def main() -> int:
     # The child has its own; what stays open here would keep its readers waiting.
     for descriptor in (0, 1, 2, *given.passed):
         os.close(descriptor)
-    status, exceeded = _attend(child.pid, given.orders, watch)
+    status, exceeded = _attend(child.pid, given.orders, watch, maps)
     seconds = time.monotonic() - began
     with contextlib.suppress(OSError, ValueError):
         watch.engine_times(family())
+        maps.look(family())
     late, left = _end(child.pid)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _say(
@@ -285,13 +355,16 @@ def main() -> int:
             "left": left,
             "engines": [[device, spent] for (device, _), spent in watch.engines.items()],
             "resident": watch.resident,
+            **maps.report(),
         },
     )
     return 0
 
 
 def _say(descriptor: int, report: dict[str, object]) -> None:
-    os.write(descriptor, json.dumps(report).encode() + b"\n")
+    view = memoryview(json.dumps(report).encode() + b"\n")
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 if __name__ == "__main__":

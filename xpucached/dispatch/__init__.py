@@ -79,6 +79,8 @@ class Execution:
     traced: bool = False
     told: Told | None = None  #: what the worker said
     engines: Mapping[str, int] = field(default_factory=dict)  #: PCI address to the time its engines worked for it
+    mapped: tuple[str, ...] = ()  #: files that its processes were seen to map as code: programs and libraries
+    mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
 
     def as_pass(self) -> Pass:
         """Give what the history keeps."""
@@ -363,6 +365,8 @@ def _execution(
         output.traced,
         told,
         seen.engines if seen is not None else {},
+        seen.mapped if seen is not None else (),
+        seen.mapped_data if seen is not None else (),
     )
 
 

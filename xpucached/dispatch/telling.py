@@ -12,6 +12,8 @@ from xpucached.domain import Figures, Outcome, RanOn
 
 _TEXT: Final = 2000
 _MANY: Final = 100
+_MOST_PATHS: Final = 10_000
+_LONGEST_PATH: Final = 4096
 _LARGEST: Final = 1 << 62
 _OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
 _WHOLE: Final = frozenset({"tokens", "device_memory"})
@@ -30,6 +32,8 @@ class Seen:
     peak: int = 0
     left: tuple[int, ...] = ()
     engines: Mapping[str, int] = field(default_factory=dict)
+    mapped: tuple[str, ...] = ()
+    mapped_data: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ def read_seen(content: bytes) -> Seen | None:
         int(_number(said.get("peak")) or 0),
         tuple(one for one in _list(said.get("left")) if isinstance(one, int)),
         engines,
+        _paths(said.get("mapped")),
+        _paths(said.get("mapped_data")),
     )
 
 
@@ -114,6 +120,19 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _list(value: object) -> list[object]:
     return value[:_MANY] if isinstance(value, list) else []
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """Take absolute paths that can be written down."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(one for one in value[:_MOST_PATHS] if isinstance(one, str) and _is_path(one))
+
+
+def _is_path(text: str) -> bool:
+    plain = text.startswith("/") and len(text) <= _LONGEST_PATH and "\0" not in text
+    # A lone surrogate stands for bytes that are no UTF-8, and cannot be kept.
+    return plain and text.isprintable()
 
 
 def _text(value: object) -> str:
