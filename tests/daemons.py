@@ -29,6 +29,8 @@ class Daemon:
     run: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    program: str = sys.executable
+    uid: int | None = None  #: who the client is; None is the caller, and the daemon is always the caller's
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,7 +92,7 @@ class Daemon:
     @property
     def client(self) -> list[str]:
         """Give the words with which ``xpucachectl`` is called."""
-        return [sys.executable, "-m", "xpucached.ctl", "--user"]
+        return [self.program, "-m", "xpucached.ctl", "--user"]
 
     def ctl(
         self, *arguments: str, check: int | None = 0, timeout: float | None = PATIENCE * 2
@@ -103,6 +105,10 @@ class Daemon:
             text=True,
             timeout=timeout,
             check=False,
+            user=self.uid,
+            group=self.uid,
+            extra_groups=None if self.uid is None else [],
+            cwd=None if self.uid is None else "/",
         )
         assert check is None or done.returncode == check, done.stdout + done.stderr + self.log.read_text()
         return done

@@ -53,7 +53,8 @@ def theirs(short_dir: Path) -> Iterator[Daemon]:
 
 
 def start(one: Daemon, program: str) -> None:
-    """Start it as that user."""
+    """Start it as that user, who alone believes what it says."""
+    one.program, one.uid = program, NOBODY
     for path in (one.home, *one.home.rglob("*")):
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     with one.log.open("ab") as log:

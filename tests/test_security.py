@@ -22,6 +22,7 @@ SECTIONS: Final = (
     "Watching",
     "Commands",
     "The socket",
+    "The client",
     "Setting up",
     "When something fails",
 )

@@ -113,8 +113,14 @@ def test_directories_that_systemd_made_come_first(*, user: bool) -> None:
 
 @pytest.mark.parametrize("user", [True, False])
 @pytest.mark.parametrize("runtime", ["/run/user/1", "", "relative"])
-def test_the_client_looks_for_the_socket_where_the_daemon_makes_it(runtime: str, *, user: bool) -> None:
+def test_the_client_looks_for_the_socket_where_the_daemon_makes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runtime: str, *, user: bool
+) -> None:
     environ = {"HOME": "/home/me", "XDG_RUNTIME_DIR": runtime}
+    tmp_path.chmod(0o700)
+    ours, seen = os.lstat(tmp_path), os.lstat
+    usual = f"/run/user/{os.getuid()}"
+    monkeypatch.setattr(os, "lstat", lambda path, **more: ours if path == usual else seen(path, **more))
 
     assert settings.load(None, user=user, environ=environ).socket == api.socket_path(user=user, environ=environ)
 
@@ -125,19 +131,15 @@ def test_without_home_the_password_file_tells() -> None:
     assert found.state == Path(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/xpucached")
 
 
-def test_a_directory_in_tmp_must_be_ours_alone(monkeypatch: pytest.MonkeyPatch, short_dir: Path) -> None:
-    # The real one is /tmp/xpucached-UID, which belongs to whoever runs the tests.
-    taken = short_dir
-    taken.chmod(0o755)
-    with pytest.raises(SettingsError, match="nobody else may enter"):
-        settings._check_runtime(taken)
-    taken.chmod(0o700)
-    settings._check_runtime(taken)
+def test_without_a_runtime_directory_a_socket_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who runs the tests may have the usual one.
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(SettingsError, match="of our own"):
-        settings._check_runtime(taken)
-    settings._check_runtime(taken / "elsewhere")
-    settings._check_runtime(Path("/tmp/there-is-no-such-directory"))
+    with pytest.raises(SettingsError, match="XDG_RUNTIME_DIR is not set") as caught:
+        settings.load(None, user=True, environ={"HOME": "/home/me"})
+    assert "XPUCACHED_SOCKET" in caught.value.hint
+    environ = {"HOME": "/home/me", "XPUCACHED_SOCKET": "/home/me/.sock"}
+    assert settings.load(None, user=True, environ=environ).socket == Path("/home/me/.sock")
+    assert settings.load(None, user=False, environ={}).socket == Path("/run/xpucached/xpucached.sock")
 
 
 # -- values -------------------------------------------------------------------------------------------------------

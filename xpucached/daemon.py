@@ -13,9 +13,7 @@ import logging
 import os
 import pwd
 import signal
-import socket
 import stat
-import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,9 +38,6 @@ log = logging.getLogger(__name__)
 _SETTLE_LIMIT: Final = 10.0
 """A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
 
-
-_STEWARD: Final = "xpucached"
-"""The account of the host's daemon."""
 
 _RETRY: Final = 5.0
 """Seconds after which to look again when a look has failed."""
@@ -379,18 +374,14 @@ def step_aside(config: settings.Settings) -> None:
     word = config.socket.with_name(sockets.ASIDE)
     path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as other:
-            other.settimeout(_RETRY)
-            other.connect(str(path))
-            _, uid, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        sockets.connect(path, owner=os.getuid(), timeout=int(_RETRY)).close()
     except OSError:
         with contextlib.suppress(OSError):
             word.unlink(missing_ok=True)
         return
-    if uid == os.getuid():
-        with contextlib.suppress(OSError):
-            word.touch(0o644)
-        raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
+    with contextlib.suppress(OSError):
+        word.touch(0o644)
+    raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
 
 
 def _account() -> str | None:
@@ -443,7 +434,7 @@ def owners_only(uid: int, _right: api.Right) -> bool:
 def is_steward(uid: int) -> bool:
     """Tell whether somebody is the host's daemon, which may tend a worker."""
     try:
-        return uid == pwd.getpwnam(_STEWARD).pw_uid
+        return uid == pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:
         return False
 

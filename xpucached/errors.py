@@ -58,6 +58,13 @@ class Unavailable(XpucachedError):
     exit = 69
 
 
+class Untrusted(XpucachedError):
+    """What is at the socket's path may be another user's, so nothing was asked there."""
+
+    code = "untrusted"
+    exit = 77
+
+
 class RequestError(XpucachedError):
     """The request is malformed."""
 

@@ -1,8 +1,13 @@
-"""Where the daemon's socket is.  Pure, and quick to load, because the client's start time depends on it."""
+"""Where the daemons' sockets are, and the one way to connect to them.
+
+Quick to load, because the client's start time depends on it: nothing but ``os``, ``sys`` and ``socket``.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
+import sys
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
@@ -15,9 +20,34 @@ PUBLIC = "/run/xpucached/xpucached.sock"
 ADMIN = "/run/xpucached/admin.sock"
 """Where it answers administrators: its mode says who they are."""
 
+ACCOUNT = "xpucached"
+"""The account of the host's daemon."""
 
 ASIDE = "aside"
 """The file beside a worker's socket by which it says that its user runs a daemon himself."""
+
+
+class Untrusted(OSError):
+    """What is at a socket's path may be somebody else's."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Homeless(LookupError):
+    """This user has no directory for sockets."""
+
+    def __init__(self) -> None:
+        uid = os.getuid()
+        super().__init__(
+            f"there is no directory for the socket of user {uid}: XDG_RUNTIME_DIR is not set, and /run/user/{uid} is "
+            "not there or not this user's alone"
+        )
+        self.hint = (
+            "log in by ssh, a console or machinectl shell, or let root run: loginctl enable-linger USER; or, for the "
+            "daemon and for xpucachectl alike: export XPUCACHED_SOCKET=$HOME/.xpucached.sock"
+        )
 
 
 def worker_path(uid: int) -> str:
@@ -25,14 +55,167 @@ def worker_path(uid: int) -> str:
     return f"/run/xpucached-worker/{uid}/xpucached.sock"
 
 
-def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
-    """Tell where the daemon's socket is, the system's or this user's.  Daemon and client must agree, so both ask here.
+def runtime_directory(environ: Mapping[str, str]) -> str:
+    """Give the directory for this user's sockets.  Raises `Homeless`: below /tmp anybody could have made it first."""
+    named = environ.get("XDG_RUNTIME_DIR", "")
+    if named.startswith("/"):
+        return named.rstrip("/") or "/"
+    usual = f"/run/user/{os.getuid()}"
+    try:
+        found = os.lstat(usual)
+    except OSError:
+        raise Homeless from None
+    if found.st_mode & _TYPE != _FOLDER or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+        raise Homeless
+    return usual
 
-    Below /tmp the directory may have been made by anybody: who binds there checks its owner.
+
+def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
+    """Tell where the daemon's socket is, the host's or this user's.  Daemon and client must agree, so both ask here.
+
+    Raises `Homeless`.
     """
-    if not user:
-        return PUBLIC
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        return f"{runtime.rstrip('/') or '/'}/xpucached/xpucached.sock"
-    return f"/tmp/xpucached-{os.getuid()}/xpucached.sock"  # noqa: S108 - the owner is checked, see above
+    return f"{runtime_directory(environ)}/xpucached/xpucached.sock" if user else PUBLIC
+
+
+# -- connecting -----------------------------------------------------------------------------------------------------
+
+# `stat` has these as well, and takes its time to load.
+_TYPE, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
+_STICKY, _OTHERS_WRITE = 0o1000, 0o022
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40  # as many as the kernel follows
+_UCRED = 12
+_ELOOP, _ENOTDIR, _ENOENT = 40, 20, 2
+
+
+class Trusted:
+    """The users whose directories may be on the way to a socket: root, the caller, and whom the caller names."""
+
+    def __init__(self, owner: int | None = None, account: str = "") -> None:
+        self._users = {0, os.geteuid()} | ({owner} if owner is not None else set())
+        self._account = account
+
+    def __contains__(self, uid: int) -> bool:
+        """Tell whether a user is one of them."""
+        if uid not in self._users and self._account:
+            # Looked up only where it matters: to ask who has which number may take long.
+            import pwd  # noqa: PLC0415 - see above
+
+            name, self._account = self._account, ""
+            try:
+                self._users.add(pwd.getpwnam(name).pw_uid)
+            except KeyError:
+                return False
+        return uid in self._users
+
+
+def connect(
+    path: str | os.PathLike[str],
+    *,
+    owner: int | None = None,
+    account: str = "",
+    kind: int = socket.SOCK_STREAM,
+    timeout: int = 10,
+) -> socket.socket:
+    """Connect to a socket of ours; nothing else in this program connects to a path and believes who answers.
+
+    ``owner`` is the one user who must listen there; without it that is root, the caller, or the ``account``.  The way
+    there must be theirs, see `enter`.  ``timeout`` is in seconds, for a listener whose queue is full.  Raises
+    `Untrusted`, or what the kernel says.
+    """
+    path = os.fspath(path)
+    if path in {PUBLIC, ADMIN}:
+        # systemd listens for it as root; one that was started by hand listens itself.
+        account = ACCOUNT
+    trusted = Trusted(owner, account)
+    folder, name = enter(path, trusted)
+    one = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    try:
+        # A socket with a timeout of Python's would not wait at all where the listener's queue is full.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout.to_bytes(8, sys.byteorder) + bytes(8))
+        # By the descriptor, not by the path: what was looked at is what is connected to.
+        here = f"/proc/self/fd/{folder}"
+        one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
+        said = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED)
+        uid = int.from_bytes(said[4:8], sys.byteorder)
+        if uid not in (trusted if owner is None else {owner}):
+            wanted = f"user {owner}" if owner is not None else "root and you"
+            message = f"user {uid} listens on {path}, where only {wanted} may"
+            raise Untrusted(message, f"to ask a daemon of user {uid}, ask as that user: sudo -u '#{uid}' xpucachectl")  # noqa: TRY301 - what is open is closed below
+    except BaseException:
+        one.close()
+        raise
+    finally:
+        os.close(folder)
+    return one
+
+
+def enter(path: str, trusted: Trusted) -> tuple[int, str]:
+    """Go to the directory of a socket step by step; gives its descriptor, and the socket's name in it.
+
+    Each directory on the way, and each link, must belong to one of ``trusted``, and nobody else may write to it.  One
+    above the socket's own may be like /tmp: there nobody can move what is not his, and what is next on the way is not
+    his.  Raises `Untrusted`, or what the kernel says.
+    """
+    whole = os.path.join(os.getcwd(), path) if not path.startswith("/") else path  # noqa: PTH109, PTH118 - as above
+    names = [name for name in reversed(whole.split("/")) if name not in {"", "."}]
+    here, walked, name, links, open_to_all = os.open("/", _STEP), "/", "", 0, False
+    try:
+        _see(os.fstat(here), walked, trusted)
+        while names:
+            name = names.pop()
+            try:
+                step = os.open(name, _STEP, dir_fd=here)
+            except FileNotFoundError:
+                if names:
+                    raise
+                break
+            try:
+                found = os.fstat(step)
+                place = f"{walked.rstrip('/')}/{name}"
+                if found.st_mode & _TYPE == _LINK:
+                    _belongs(found, place, trusted)
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise OSError(_ELOOP, os.strerror(_ELOOP), path)
+                    target = os.readlink("", dir_fd=step)
+                    names += [one for one in reversed(target.split("/")) if one not in {"", "."}]
+                    if target.startswith("/"):
+                        os.close(here)
+                        here, walked, open_to_all = os.open("/", _STEP), "/", False
+                    continue
+                if not names:
+                    break
+                if found.st_mode & _TYPE != _FOLDER:
+                    raise NotADirectoryError(_ENOTDIR, os.strerror(_ENOTDIR), place)
+                open_to_all = _see(found, place, trusted)
+                here, step, walked = step, here, place
+            finally:
+                os.close(step)
+        else:
+            raise FileNotFoundError(_ENOENT, os.strerror(_ENOENT), path)  # noqa: TRY301 - as above
+        if open_to_all:
+            message = f"everybody may write to {walked}, where the socket is"
+            raise Untrusted(message, "use a directory of your own")  # noqa: TRY301 - what is open is closed below
+    except BaseException:
+        os.close(here)
+        raise
+    return here, name
+
+
+def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:
+    """See that a directory is safe to go through; whether others can nevertheless make something in it."""
+    _belongs(found, place, trusted)
+    others = bool(found.st_mode & _OTHERS_WRITE)
+    if others and not found.st_mode & _STICKY:
+        raise Untrusted(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}")
+    return others
+
+
+def _belongs(found: os.stat_result, place: str, trusted: Trusted) -> None:
+    if found.st_uid not in trusted:
+        raise Untrusted(
+            f"{place}, on the way to the socket, belongs to user {found.st_uid}: what answers there is not believed",
+            "the directories of a socket must be root's or yours, and writable by nobody else",
+        )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
-import struct
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from xpucached import errors
+from xpucached import errors, sockets
 from xpucached.api import ListEvents, Request, WaitJob, codec, endpoint
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ T = TypeVar("T")
 
 # No answer takes longer than this except a wait, which says how long.
 _PATIENCE: Final = 60.0
-_CONNECTING: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,6 @@ class Answer(Generic[T]):
 
 _LARGEST: Final = 256 << 20
 
-_UCRED: Final = struct.Struct("3i")
-
 
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path, owner: int | None) -> None:
@@ -58,16 +53,8 @@ class _Connection(http.client.HTTPConnection):
         self._owner = owner
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # A socket with a timeout of Python's would not wait at all where the daemon's queue is full.
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECTING, 0))
-        self.sock.connect(str(self._path))
+        self.sock = sockets.connect(self._path, owner=self._owner)
         self.sock.settimeout(self.timeout)
-        if self._owner is not None:
-            _, uid, _ = _UCRED.unpack(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            if uid != self._owner:
-                self.sock.close()
-                raise ConnectionError(f"user {uid} listens there, not {self._owner}")
 
 
 class Client:
@@ -78,6 +65,7 @@ class Client:
         path: Path,
         *,
         hint: str = "",
+        source: str = "",
         of: str = "",
         owner: int | None = None,
         largest: int = _LARGEST,
@@ -85,10 +73,12 @@ class Client:
     ) -> None:
         """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
 
+        ``hint`` says what to do if nobody answers there, ``source`` where the path came from if it is not the usual.
         ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds.
         """
         self._path = path
         self._hint = hint
+        self._source = source
         self._of = of
         self._largest = largest
         self._patience = patience
@@ -148,6 +138,9 @@ class Client:
                 with contextlib.suppress(BrokenPipeError):
                     connection.request(method, target, body, headers)
                 return connection.getresponse()
+            except sockets.Untrusted as error:
+                connection.close()
+                raise untrusted(error, self._source) from error
             except PermissionError as error:
                 connection.close()
                 message = f"you may not open {self._path}"
@@ -229,6 +222,11 @@ def _unwrap(text: bytes) -> Json:
             raise refusal(str(error.get("code", "")), str(error.get("message", "")), str(error.get("hint", "")))
     message = "the answer is not xpucached's"
     raise errors.Unavailable(message, hint="another program may listen on that socket")
+
+
+def untrusted(error: sockets.Untrusted, source: str) -> errors.Untrusted:
+    """Give the refusal of a socket; ``source`` says where its path came from if it is not the usual."""
+    return errors.Untrusted(str(error), hint="; ".join(part for part in (source, error.hint) if part))
 
 
 def refusal(code: str, message: str, hint: str) -> errors.XpucachedError:

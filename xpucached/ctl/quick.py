@@ -7,17 +7,16 @@ what decodes and writes the answer.  The daemon has all that loaded.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
-from xpucached.sockets import socket_path
+from xpucached import sockets
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WORDS = frozenset({"status", "--user", "--system"})
-_PATIENCE = 10.0
+_PATIENCE = 10
 _LONGEST = 4 << 20
 
 
@@ -34,7 +33,10 @@ def status(argv: Sequence[str]) -> int | None:
         except (OSError, ValueError, AttributeError):
             return None
         look += f", {columns}"
-    text = _ask(_path(argv), look)
+    try:
+        text = _ask(_path(argv), look)
+    except (LookupError, OSError, ValueError):
+        return None
     if text is None:
         return None
     try:
@@ -54,23 +56,19 @@ def _path(argv: Sequence[str]) -> str:
     named = os.environ.get("XPUCACHED_SOCKET")
     if named and not scoped:
         return named
-    return socket_path(user="--system" not in argv if scoped else os.geteuid() != 0, environ=os.environ)
+    return sockets.socket_path(user="--system" not in argv if scoped else os.geteuid() != 0, environ=os.environ)
 
 
 def _ask(path: str, look: str) -> str | None:
     head = f"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\nXpucached-Look: {look}\r\n"
     answer = bytearray()
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-            connection.settimeout(_PATIENCE)
-            connection.connect(path)
-            connection.sendall(f"{head}Connection: close\r\n\r\n".encode("ascii"))
-            while part := connection.recv(1 << 16):
-                answer += part
-                if len(answer) > _LONGEST:
-                    return None
-    except (OSError, ValueError):
-        return None
+    with sockets.connect(path, timeout=_PATIENCE) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.sendall(f"{head}Connection: close\r\n\r\n".encode("ascii"))
+        while part := connection.recv(1 << 16):
+            answer += part
+            if len(answer) > _LONGEST:
+                return None
     said, _, body = bytes(answer).partition(b"\r\n\r\n")
     first, *rest = said.lower().split(b"\r\n")
     plain = any(line.startswith(b"content-type: text/plain") for line in rest)

@@ -7,14 +7,14 @@ administrator through the host's daemon, which passes on what an administrator m
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import api, sockets
 from xpucached.api import hosting
-from xpucached.api.client import Client
+from xpucached.api.client import Client, untrusted
 from xpucached.errors import RequestError, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
@@ -28,29 +28,53 @@ def reach(options: Namespace) -> tuple[Client, bool]:
     if options.of and (options.scope == "user" or options.socket is not None):
         raise RequestError("--of asks the host's daemon: it goes with neither --user nor --socket")
     if options.socket is not None:
-        return Client(options.socket, hint="that path came with --socket; leave it out to ask the usual daemon"), False
+        return _named(options.socket, "that path came with --socket; leave it out to ask the usual daemon"), False
     if options.of:
         return _of(options.of), False
     if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
         hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
-        return Client(Path(os.environ["XPUCACHED_SOCKET"]), hint=hint), False
+        return _named(Path(os.environ["XPUCACHED_SOCKET"]), hint), False
     user = options.scope != "system" if options.scope else os.geteuid() != 0
     if not user:
         return _host(), True
-    path = api.socket_path(user=True, environ=os.environ)
-    if options.scope is None and not _answers(path) and Path(sockets.PUBLIC).exists():
-        with Client(Path(sockets.PUBLIC)) as host:
-            try:
-                return Client(host.call(hosting.WakeWorker()).value.socket, owner=os.getuid()), False
-            except Unavailable:
-                # The host's daemon is not there, or does not get our worker to run.  If it said why, so do we.
-                if _answers(Path(sockets.PUBLIC)):
-                    raise
+    return _own(options.scope), False
+
+
+def _own(scope: str | None) -> Client:
+    """Give the daemon of our own, or the worker that the host's daemon runs for us."""
+    try:
+        path = api.socket_path(user=True, environ=os.environ)
+    except sockets.Homeless as error:
+        # Without a place for it there is no daemon of our own; there may be a worker.
+        if scope is None and (worker := _worker()) is not None:
+            return worker
+        raise Unavailable(str(error), hint=error.hint) from error
+    source = "that path came from XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else ""
+    if scope is None and not _answers(path, source) and (worker := _worker()) is not None:
+        return worker
     hint = "start it: systemctl --user start xpucached, or xpucached --user &"
     # Not Path.exists: it raises where a directory on the way may not be entered.
     if os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - see above
         hint += "; or ask the system's: xpucachectl --system"
-    return Client(path, hint=hint), False
+    return Client(path, hint=hint, source=source)
+
+
+def _worker() -> Client | None:
+    """Give the worker that the host's daemon runs for us; None if there is no such daemon."""
+    if not os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - as above
+        return None
+    with Client(Path(sockets.PUBLIC)) as host:
+        try:
+            return Client(host.call(hosting.WakeWorker()).value.socket, owner=os.getuid())
+        except Unavailable:
+            # The host's daemon is not there, or does not get our worker to run.  If it said why, so do we.
+            if _answers(Path(sockets.PUBLIC)):
+                raise
+    return None
+
+
+def _named(path: Path, source: str) -> Client:
+    return Client(path, hint=source, source=source)
 
 
 def whose(verb: str) -> XpucachedError:
@@ -61,8 +85,9 @@ def whose(verb: str) -> XpucachedError:
 
 def _host() -> Client:
     hint = f"start it: {_START_SYSTEM}"
-    if os.path.exists(api.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
-        hint += "; or ask your own: xpucachectl --user"
+    with contextlib.suppress(sockets.Homeless):
+        if os.path.exists(api.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
+            hint += "; or ask your own: xpucachectl --user"
     return Client(_door(), hint=hint)
 
 
@@ -80,10 +105,11 @@ def _of(user: str) -> Client:
     return Client(there.socket, owner=there.uid)
 
 
-def _answers(path: Path) -> bool:
+def _answers(path: Path, source: str = "") -> bool:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as one:
-            one.connect(str(path))
+        sockets.connect(path).close()
+    except sockets.Untrusted as error:
+        raise untrusted(error, source) from error
     except OSError:
         return False
     return True

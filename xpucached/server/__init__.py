@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import uvicorn
 
-from xpucached import __version__
+from xpucached import __version__, sockets
 from xpucached.errors import RunningError, SettingsError
 from xpucached.server.connection import Connection, Limits, Places
 from xpucached.server.routes import Routes
@@ -177,7 +177,7 @@ class Door:
         """Whether somebody waits for an answer."""
         return any(isinstance(one, Connection) and one.busy for one in self._places.connections)
 
-    async def start(self, sockets: Sequence[socket.socket]) -> None:
+    async def start(self, given: Sequence[socket.socket]) -> None:
         """Answer on these listening sockets from now on."""
         # We use uvicorn's configuration and protocol but not its `Server`: that one wakes up ten times a second and
         # wants the signals, and the daemon has both a loop and signal handlers of its own.
@@ -198,7 +198,7 @@ class Door:
         config.load()
         loop = asyncio.get_running_loop()
         make = functools.partial(Connection, config, self._places, {})
-        for one in sockets:
+        for one in given:
             # Since 3.13 asyncio would remove the file on close; a socket of systemd's is not ours to remove.
             if sys.version_info >= (3, 13):
                 listener = await loop.create_unix_server(make, sock=one, backlog=_BACKLOG, cleanup_socket=False)
@@ -292,21 +292,14 @@ def _check_directory(directory: Path, mode: int) -> None:
     try:
         # Who may connect must be able to get through; nobody else needs to.
         directory.mkdir(mode=0o755 if mode & 0o077 else 0o700, exist_ok=True)
-        link, found = directory.lstat(), directory.stat()
+        # Where a client would not believe us, we do not answer.
+        folder, _ = sockets.enter(str(directory / "socket"), sockets.Trusted())
+    except sockets.Untrusted as error:
+        raise SettingsError(str(error), hint=f"{error.hint}; or choose another place: paths.socket") from error
     except OSError as error:
         message = f"cannot use {directory} for the socket: {error.strerror}"
         raise SettingsError(message) from error
-    trusted = {0, os.geteuid()}
-    if not stat.S_ISDIR(found.st_mode):
-        message = f"{directory} is not a directory"
-    elif link.st_uid not in trusted or found.st_uid not in trusted:
-        # Below /tmp anybody may have made it first, and would then own what our clients connect to.
-        message = f"{directory} belongs to another user (uid {found.st_uid})"
-    elif found.st_mode & stat.S_IWOTH:
-        message = f"{directory} is writable by everybody"
-    else:
-        return
-    raise SettingsError(message, hint="the socket needs a directory of its own, writable only by its owner")
+    os.close(folder)
 
 
 def clear(path: Path) -> None:

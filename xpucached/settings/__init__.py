@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from xpucached import sockets
 from xpucached.domain import Limits, Manners, Policy
 from xpucached.errors import SettingsError
 from xpucached.settings import mounts
@@ -109,7 +110,7 @@ class _Places:
     configuration: Path
     state: Path
     cache: Path
-    runtime: Path
+    runtime: Path | None
 
 
 def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: bool = False) -> Settings:
@@ -154,7 +155,7 @@ def _settle(
         file=toml.path,
         state=paths.state or places.state,
         cache=paths.cache or places.cache,
-        socket=paths.socket or places.runtime / f"{_NAME}.sock",
+        socket=paths.socket or _runtime(places) / f"{_NAME}.sock",
         # Who may connect may read; of the host's daemon everybody may, and who may change is asked of each.
         socket_mode=paths.socket_mode if paths.socket_mode is not None else 0o600 if user else 0o666,
         models_directory=paths.models or places.configuration / "models.d",
@@ -202,8 +203,6 @@ def _settle(
         host_models=_HOST_MODELS if worker else None,
         _shown={},
     )
-    if paths.socket is None and user:
-        _check_runtime(places.runtime)
     _check_state(settings.state, user=user)
     object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
     return settings
@@ -243,28 +242,37 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
             value = environ.get(variable, "")
             return Path(value) if value.startswith("/") else otherwise
 
-        runtime = xdg("XDG_RUNTIME_DIR", Path())
+        try:
+            runtime: Path | None = Path(sockets.runtime_directory(environ)) / _NAME
+        except sockets.Homeless:
+            runtime = None
         usual = _Places(
             xdg("XDG_CONFIG_HOME", base / ".config") / _NAME,
             xdg("XDG_STATE_HOME", base / ".local/state") / _NAME,
             xdg("XDG_CACHE_HOME", base / ".cache") / _NAME,
-            # Below /tmp anybody may have made it first: its owner is checked here, and again by who binds there.
-            runtime / _NAME if runtime.is_absolute() else Path(f"/tmp/{_NAME}-{os.getuid()}"),  # noqa: S108 - see above
+            runtime,
         )
     else:
         usual = _Places(*(Path(base, _NAME) for base in ("/etc", "/var/lib", "/var/cache", "/run")))
 
-    def made(variable: str, otherwise: Path) -> Path:
+    def made(variable: str) -> Path | None:
         # systemd separates several by colons; the first is ours.
         value = environ.get(variable, "").partition(":")[0]
-        return Path(value) if value.startswith("/") else otherwise
+        return Path(value) if value.startswith("/") else None
 
     return _Places(
-        made("CONFIGURATION_DIRECTORY", usual.configuration),
-        made("STATE_DIRECTORY", usual.state),
-        made("CACHE_DIRECTORY", usual.cache),
-        made("RUNTIME_DIRECTORY", usual.runtime),
+        made("CONFIGURATION_DIRECTORY") or usual.configuration,
+        made("STATE_DIRECTORY") or usual.state,
+        made("CACHE_DIRECTORY") or usual.cache,
+        made("RUNTIME_DIRECTORY") or usual.runtime,
     )
+
+
+def _runtime(places: _Places) -> Path:
+    if places.runtime is None:
+        lacking = sockets.Homeless()
+        raise SettingsError(str(lacking), hint=lacking.hint)
+    return places.runtime
 
 
 def _check_state(directory: Path, *, user: bool) -> None:
@@ -286,23 +294,6 @@ def _check_state(directory: Path, *, user: bool) -> None:
         raise SettingsError(
             f"paths.state: {directory} is on a network file system ({kind}), where a catalog is not safe",
             hint="set paths.state, or XPUCACHED_PATHS_STATE, to a directory of yours on a disk of this host",
-        )
-
-
-def _check_runtime(directory: Path) -> None:
-    """Refuse a directory below /tmp that somebody else made, or may look into."""
-    if directory.parent != Path("/tmp"):  # noqa: S108 - the one that is checked
-        return
-    try:
-        status = directory.lstat()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise SettingsError(f"{directory}: cannot be used for the socket: {error.strerror}") from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise SettingsError(
-            f"{directory}: expected a directory of our own that nobody else may enter (mode 0700)",
-            hint="set XDG_RUNTIME_DIR, or paths.socket in the configuration",
         )
 
 

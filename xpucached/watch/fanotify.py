@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers.api import BaseObserver, EventEmitter
 
+from xpucached import sockets
 from xpucached.domain import Act, Touch
 from xpucached.lookout import PACKET, Lookout
 
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 10.0
 """Seconds to wait for the lookout's answer: it has one thread, and a burst to read may come before us."""
+
+_ACCOUNT: Final = "xpucached-watch"
+"""Who may listen there, besides root: what we hand in is an open directory."""
 
 _NEEDED: Final = {2: "CAP_DAC_READ_SEARCH", 21: "CAP_SYS_ADMIN"}
 
@@ -249,17 +253,14 @@ class Fanotify:
         return link
 
     def _connected(self) -> socket.socket | None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
-            connection.connect(os.fspath(self._place))
+            return sockets.connect(self._place, account=_ACCOUNT, kind=socket.SOCK_SEQPACKET)
         except OSError as error:
-            connection.close()
             lacking = _lacking()
             if not lacking:
                 return self._ourselves()
-            self.reason = f"no xpucached-watch at {self._place} ({error.strerror}), and we lack {lacking}"
+            self.reason = f"no xpucached-watch at {self._place} ({error.strerror or error}), and we lack {lacking}"
             return None
-        return connection
 
     def _ourselves(self) -> socket.socket | None:
         """Begin a lookout of our own: we have the rights."""
