@@ -24,6 +24,7 @@ from xpucached.domain import (
     Flaw,
     JobState,
     Outcome,
+    Role,
     StoreOrigin,
     StoreState,
     Verdict,
@@ -253,12 +254,12 @@ ELSEWHERE: Final = {
 def words_of_the_domain() -> Iterator[type[StrEnum]]:
     for one in pkgutil.walk_packages(domain.__path__, "xpucached.domain."):
         for found in vars(importlib.import_module(one.name)).values():
-            # `Act` is said between two processes of ours, and in no answer.
+            # `Act` is said between two processes of ours, `Role` written into the catalog, and neither in any answer.
             if (
                 isinstance(found, type)
                 and issubclass(found, StrEnum)
                 and found.__module__ == one.name
-                and found is not Act
+                and found not in {Act, Role}
             ):
                 yield found
 

@@ -45,6 +45,7 @@ class Foreign(Protocol):
 _TYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8": "float32"}
 _AUTOCAST = "autocast-"
 _LONGEST = 500
+_MOST_PATHS = 200_000
 
 
 class Unfit(Exception):
@@ -592,6 +593,23 @@ def _where(job: Job, result: object) -> tuple[str, str, list[str], int | None]:
     return "other", ", ".join(sorted(parameters) or outputs), evidence, memory
 
 
+def _own_modules() -> list[str]:
+    """Give the files of the loaded modules that are part of neither Python nor an installed package."""
+    standard = os.path.dirname(os.path.realpath(os.__file__)) + "/"  # noqa: PTH120 - text beside text
+    found: set[str] = set()
+    size = 0
+    for module in list(sys.modules.values()):
+        # What stands there may be anything, and come to life when it is asked.
+        path = vars(module).get("__file__") if type(module) is ModuleType else None
+        if not isinstance(path, str) or not path.startswith("/") or path in found:
+            continue
+        installed = any(part in {"site-packages", "dist-packages"} for part in path.split("/"))
+        size += len(path)
+        if not installed and not os.path.realpath(path).startswith(standard) and size < _MOST_PATHS:
+            found.add(path)
+    return sorted(found)
+
+
 def _device_name(job: Job) -> str:
     torch = sys.modules.get("torch")
     if torch is None or job.kind == "cpu":
@@ -641,6 +659,7 @@ def _measure(job: Job) -> dict[str, object]:
         "device_memory": memory,
     }
     report: dict[str, object] = {"ran_on": verdict, "device": device, "evidence": evidence, "figures": figures}
+    report["files"] = _own_modules()
     try:
         _finite(result)
         figures.update(_token_figures(job, tokens))

@@ -158,6 +158,7 @@ class ModelShape:
     source: str
     before: tuple[str, ...]
     run: Run | None
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,7 @@ def _model_out(value: ModelStatus) -> ModelShape:
         source=model.source,
         before=model.before,
         run=value.run,
+        changes=value.changes,
     )
 
 
@@ -307,6 +309,7 @@ def _model_in(wire: ModelShape) -> ModelStatus:
         cold_seconds=wire.cold_seconds,
         warm_seconds=wire.warm_seconds,
         run=wire.run,
+        changes=wire.changes,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from xpucached.catalog import (
     assays,
     builds,
+    dependencies,
     entries,
     environments,
     hosts,
@@ -25,7 +26,7 @@ from xpucached.catalog import (
     scans,
     sifting,
 )
-from xpucached.domain import EntryKey
+from xpucached.domain import EntryKey, Outcome
 from xpucached.errors import CatalogError, Conflict, RequestError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         Built,
         Coverage,
         Delta,
+        Dependency,
         DriverChange,
         EntryId,
         EntryPage,
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
         Known,
         Model,
         ModelName,
-        Outcome,
         Pass,
         Presence,
         Run,
@@ -446,13 +447,14 @@ class Catalog:
         output: str,
         now: datetime,
         trials: Sequence[Trial] = (),
+        needs: Sequence[Dependency] | None = None,
     ) -> Run:
         """Note how a run ended.  Raises `NotFound` if it is not under way: its model may have been removed.
 
         Attributed entries that the catalog does not hold count, but are not kept: scan before this.
         """
         with self._write() as connection:
-            return runs.finish(
+            run = runs.finish(
                 connection,
                 run_id,
                 outcome=outcome,
@@ -464,6 +466,19 @@ class Catalog:
                 trials=trials,
                 now=now,
             )
+            if outcome is Outcome.WARMED and needs is not None:
+                dependencies.record(connection, run_id, needs)
+            return run
+
+    def dependencies(self, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
+        """Give what these runs needed; those of which nothing was noted are left out."""
+        with self._read() as connection:
+            return dependencies.of(connection, runs)
+
+    def refresh_dependencies(self, run: int, needs: Sequence[Dependency]) -> None:
+        """Note the times that files have now whose content is what it was."""
+        with self._write() as connection:
+            dependencies.refresh(connection, run, needs)
 
     def close_lost_runs(self, now: datetime) -> int:
         """At start: end the runs that a dead daemon left, as lost; give how many."""

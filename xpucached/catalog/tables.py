@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0009"
+REVISION: Final = "0010"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -264,6 +264,13 @@ RUN_ENVIRONMENTS: Final = sa.Table(
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
     sqlite_with_rowid=False,
+)
+
+DEPENDENCIES: Final = sa.Table(
+    "dependencies",
+    METADATA,
+    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("document", sa.JSON, nullable=False),  # `Dependency` by its fields, a list each
 )
 
 ATTRIBUTIONS: Final = sa.Table(

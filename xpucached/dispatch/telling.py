@@ -47,6 +47,7 @@ class Told:
     evidence: tuple[str, ...] = ()
     figures: Figures | None = None
     devices: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  #: of modules that are part of no installed package
 
 
 def read_seen(content: bytes) -> Seen | None:
@@ -94,6 +95,7 @@ def _told(said: Mapping[str, object]) -> Told:
         tuple(_text(one) for one in _list(said.get("evidence"))),
         _figures(said.get("figures")),
         tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and len(one) < _MANY),
+        _paths(said.get("files")),
     )
 
 

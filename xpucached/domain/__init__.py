@@ -17,6 +17,8 @@ from xpucached.domain.advice import Figure as Figure
 from xpucached.domain.advice import Finding as Finding
 from xpucached.domain.advice import Safety as Safety
 from xpucached.domain.advice import SyclRuntime as SyclRuntime
+from xpucached.domain.dependencies import Dependency as Dependency
+from xpucached.domain.dependencies import Role as Role
 from xpucached.domain.environments import Environment as Environment
 from xpucached.domain.environments import Origin as Origin
 from xpucached.domain.exercises import PRECISIONS as PRECISIONS

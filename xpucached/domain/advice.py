@@ -48,6 +48,7 @@ class Cause(StrEnum):
     FAILED = "failed"
     NEVER = "never-run"
     CHANGED = "workload-changed"
+    PROGRAM = "program-changed"
     DRIVER = "driver-changed"
     LOST = "entries-lost"
     UNSAFE = "unsafe-runtime"

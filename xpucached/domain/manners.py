@@ -13,7 +13,7 @@ class Occasion(StrEnum):
     DRIVER = "driver-changed"
     BOOT = "boot"  #: found when the daemon started
     NEW = "new-model"
-    CHANGED = "changed"  #: its workload
+    CHANGED = "changed"  #: its workload, or what its program needs
     GAP = "gap"  #: entries were lost, or an earlier run failed
 
 

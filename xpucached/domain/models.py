@@ -95,6 +95,7 @@ class WarmReason(StrEnum):
 
     NEVER = "never-run"
     CHANGED = "workload-changed"
+    PROGRAM = "program-changed"  #: or a file, a library or a package that it needs
     DRIVER = "driver-changed"
     LOST = "entries-lost"
     RETRY = "retry"
@@ -188,6 +189,7 @@ class Coverage:
     failures: int  #: runs in a row that did not warm it
     entries: int  #: that the good run created or used
     remaining: int  #: of those, still there and whole
+    changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
 
 
 class Warmth(StrEnum):
@@ -195,6 +197,7 @@ class Warmth(StrEnum):
 
     WARM = "warm"
     COLD = "cold"
+    CHANGED = "changed"  #: it was proven warm, and what it needs has changed since: nobody knows
     WARMING = "warming"
     FAILED = "failed"  #: its last runs failed; see the run
 
@@ -212,3 +215,4 @@ class ModelStatus:
     cold_seconds: float | None
     warm_seconds: float | None
     run: Run | None
+    changes: tuple[str, ...] = ()  #: what changed since it was proven, a sentence each

@@ -3,7 +3,7 @@
 Divided by subject: `sysfs` (GPUs), `drivers` and `firmware` (files of the driver), `asking` (the probe's children),
 `living` (processes), `runtimes` (SYCL runtimes, and what is safe with them), `folders` (where runtimes lie), `machine`
 (all of it together), `unpacked` and `simulated` (drivers that are not in use here), `capacity` (what is left for work
-of ours).
+of ours), `needs` and `proofs` (what a model's program needs, and what of it changed; by `digests`).
 Other rooms use the names below.
 """
 
@@ -29,6 +29,11 @@ from xpucached.host.living import started as started
 from xpucached.host.living import writer_since as writer_since
 from xpucached.host.machine import survey as survey
 from xpucached.host.places import Places as Places
+from xpucached.host.proofs import Before as Before
+from xpucached.host.proofs import Comparing as Comparing
+from xpucached.host.proofs import Comparison as Comparison
+from xpucached.host.proofs import named as named
+from xpucached.host.proofs import needed as needed
 from xpucached.host.runtimes import assay as assay
 from xpucached.host.runtimes import runtimes as runtimes
 from xpucached.host.simulated import pretend as pretend

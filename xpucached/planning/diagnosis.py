@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CAUSES: Final = {
     WarmReason.NEVER: Cause.NEVER,
     WarmReason.CHANGED: Cause.CHANGED,
+    WarmReason.PROGRAM: Cause.PROGRAM,
     WarmReason.DRIVER: Cause.DRIVER,
     WarmReason.LOST: Cause.LOST,
     WarmReason.RETRY: Cause.FAILED,

@@ -16,6 +16,7 @@ _OCCASIONS: Final[Mapping[WarmReason, Occasion]] = {
     WarmReason.DRIVER: Occasion.DRIVER,
     WarmReason.NEVER: Occasion.NEW,
     WarmReason.CHANGED: Occasion.CHANGED,
+    WarmReason.PROGRAM: Occasion.CHANGED,
     WarmReason.LOST: Occasion.GAP,
     WarmReason.RETRY: Occasion.GAP,
 }

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain import Deferred, Outcome, PrewarmPlan, Warm, WarmReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from xpucached.domain import Coverage, Environment, Host, Model, ModelName, Policy, Run
 
 _LONGEST_DELAY: Final = 30 * 86400.0
 """Doubling has to end somewhere: a month is as good as never, and no date overflows."""
+
+_NAMED: Final = 3
+"""Changes that one sentence names."""
 
 # These runs say nothing about the model: we were stopped, or died.
 _SILENT: Final = frozenset({Outcome.CANCELLED, Outcome.LOST})
@@ -43,7 +46,8 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     """Tell why a model is not warm on a host that has a device; None if it is.
 
     It is warm if its last good run had the present workload, each environment of that run is still offered (or, if it
-    touched none, the host offers exactly what it did then), and all its entries are still there and whole.
+    touched none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that
+    the run needed has changed.
     """
     good = coverage.good if coverage is not None else None
     if coverage is None or good is None:
@@ -58,7 +62,15 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged")
+    if coverage.changes:
+        return Need(WarmReason.PROGRAM, f"changed, not proven: {listed(coverage.changes)}")
     return None
+
+
+def listed(changes: Sequence[str]) -> str:
+    """Name what changed, the first few of it."""
+    more = len(changes) - _NAMED
+    return "; ".join([*changes[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:

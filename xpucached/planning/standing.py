@@ -42,7 +42,8 @@ def warmth(
         return Warmth.WARM, f"all its {count} entries are there; {proof}" if count else proof, None
     failed = failure(model, coverage, host, policy, now)
     if failed is None:
-        return Warmth.COLD, wanted.detail, wanted.reason
+        state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
+        return state, wanted.detail, wanted.reason
     return Warmth.FAILED, f"{told(failed)}; {again(failed)}", WarmReason.RETRY
 
 
@@ -91,6 +92,9 @@ def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, s
         return Verdict.FAILED, f"{sentence}; see: xpucachectl model show {failed[0]}"
     if cold:
         return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"
+    if by[Warmth.CHANGED]:
+        sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({_names(by[Warmth.CHANGED])})"
+        return Verdict.COLD, f"{sentence}: what was proven has changed since; run: xpucachectl prewarm --stale"
     if total == 1:
         return Verdict.WARM, f"Warm: {models[0].model.name} is warm {on}"
     return Verdict.WARM, f"Warm: all {total} models are warm {on}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _COLOURS: Final[Mapping[Warmth, Colour]] = {
     Warmth.WARM: Colour.GREEN,
     Warmth.COLD: Colour.YELLOW,
+    Warmth.CHANGED: Colour.YELLOW,
     Warmth.WARMING: Colour.YELLOW,
     Warmth.FAILED: Colour.RED,
 }
@@ -62,6 +63,8 @@ def model(value: ModelStatus, look: Look) -> str:
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
     parts = [facts(pairs, look, whole=("command", "directory"))]
+    if value.changes:
+        parts.append(section("Changed since it was proven", "\n".join(map(plain, value.changes)), look))
     if workload.variables:
         lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
         parts.append(section("Variables", "\n".join(lines), look))

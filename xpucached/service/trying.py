@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from xpucached.dispatch import Dispatch, Execution
-    from xpucached.domain import Environment, Exercise, FoundStore, Model, Workload
+    from xpucached.domain import Dependency, Environment, Exercise, FoundStore, Model, Workload
     from xpucached.service.observing import Observing
+    from xpucached.service.proving import Proving
     from xpucached.service.restraint import Restraint
 
 _OWN: Final[Mapping[str, str]] = {
@@ -44,13 +45,15 @@ class Attempt:
     trial: Trial
     executions: tuple[Execution, ...]
     after: frozenset[EntryId]
+    needs: tuple[Dependency, ...] | None = None  #: of the pass that proved it; None: not known
 
 
 class Trying:
     """Runs single variants."""
 
-    def __init__(self, observing: Observing, dispatch: Dispatch, restraint: Restraint) -> None:
+    def __init__(self, observing: Observing, dispatch: Dispatch, restraint: Restraint, proving: Proving) -> None:
         self._observing = observing
+        self._proving = proving
         self._restraint = restraint
         self._dispatch = dispatch
 
@@ -104,10 +107,12 @@ class Trying:
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
         executions: list[Execution] = []
+        before = None
         added: list[int] = []
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
+            before = await asyncio.to_thread(self._proving.named, self._workload(model))
             done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
             known, after = after, await self._observing.entries_now(found)
             if not done.traced:
@@ -143,7 +148,10 @@ class Trying:
             detail,
             executions[-1].output,
         )
-        return Attempt(trial, tuple(executions), after)
+        needs = None
+        if outcome is Outcome.WARMED:
+            needs = await asyncio.to_thread(self._proving.needed, model, before, executions[-1])
+        return Attempt(trial, tuple(executions), after, needs)
 
     async def _execute(
         self,
@@ -235,6 +243,19 @@ def _files(places: Iterable[Path]) -> frozenset[str]:
             # It is not there yet, or has gone meanwhile.
             continue
     return frozenset(found)
+
+
+def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:
+    """Add what the variants of a run needed; None if of one of them it is not known."""
+    found: dict[str, Dependency] = {}
+    for attempt in attempts:
+        if attempt.needs is None:
+            return None
+        for one in attempt.needs:
+            # What one variant saw change while it ran is not settled by another.
+            if one.path not in found or one.unsettled:
+                found[one.path] = one
+    return tuple(found.values())
 
 
 def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:

@@ -20,16 +20,18 @@ from xpucached.domain import (
     Warmth,
 )
 from xpucached.errors import NotFound
+from xpucached.service.proving import Proving
 from xpucached.service.restraint import Restraint
-from xpucached.service.trying import Trying, concluded, summed
+from xpucached.service.trying import Trying, concluded, needed, summed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from xpucached.dispatch import Dispatch, Execution
-    from xpucached.domain import Coverage, FoundStore, Model, ModelName, PrewarmPlan, Run, Trial, Warm
+    from xpucached.domain import Coverage, Dependency, FoundStore, Model, ModelName, PrewarmPlan, Run, Trial, Warm
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
+    from xpucached.service.trying import Attempt
 
 
 class Warming:
@@ -40,7 +42,8 @@ class Warming:
         self._observing = observing
         self._catalog = observing.catalog
         self.restraint = Restraint(observing)
-        self._trying = Trying(observing, dispatch, self.restraint)
+        self._proving = Proving(observing)
+        self._trying = Trying(observing, dispatch, self.restraint, self._proving)
         self._changing = changing
         self._running: set[ModelName] = set()
 
@@ -53,7 +56,7 @@ class Warming:
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
         models = await asyncio.to_thread(self._catalog.models)
-        coverage = await asyncio.to_thread(self._catalog.coverage)
+        coverage = await asyncio.to_thread(self._proving.coverage)
         observing = self._observing
         return planning.plan_prewarm(
             models, coverage, observing.present, observing.settings.policy, observing.clock(), force=force
@@ -130,6 +133,7 @@ class Warming:
         )
         executions: list[Execution] = []
         trials: list[Trial] = []
+        attempts: list[Attempt] = []
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
@@ -148,6 +152,7 @@ class Warming:
                 attempt = await self._trying.attempt(model, found, variant, warm.reason, after, note)
                 after = attempt.after
                 trials.append(attempt.trial)
+                attempts.append(attempt)
                 executions += attempt.executions
                 attribution = _attributed(found, before, after, executions)
             if isinstance(variants, tuple):
@@ -161,7 +166,9 @@ class Warming:
             outcome, detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
         finally:
             self._running.discard(model.name)
-            finish = asyncio.to_thread(self._finish, run, outcome, executions, trials, attribution, detail)
+            finish = asyncio.to_thread(
+                self._finish, run, outcome, executions, trials, attribution, detail, needed(attempts)
+            )
             run = await asyncio.shield(asyncio.ensure_future(finish))
             observing.events.post(
                 "run-finished",
@@ -185,6 +192,7 @@ class Warming:
         trials: Sequence[Trial],
         attribution: Attribution,
         detail: str,
+        needs: Sequence[Dependency] | None,
     ) -> Run:
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
@@ -194,7 +202,7 @@ class Warming:
         now = self._observing.clock()
         try:
             return self._catalog.finish_run(
-                run.id, outcome, passes, attribution, environments, detail, output, now, trials
+                run.id, outcome, passes, attribution, environments, detail, output, now, trials, needs
             )
         except NotFound:
             # The model was removed while it ran, and its history with it.
@@ -221,7 +229,7 @@ class Warming:
             models = self._catalog.models()
             if not models:
                 return ()
-            coverage = {one.model: one for one in self._catalog.coverage()}
+            coverage = {one.model: one for one in self._proving.coverage()}
             sizes = self._catalog.model_sizes()
             return tuple(
                 self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0))) for model in models
@@ -252,6 +260,7 @@ class Warming:
             cold.seconds if cold else None,
             warm.seconds if warm else None,
             runs[0] if runs else None,
+            coverage.changes if coverage is not None and reason is WarmReason.PROGRAM else (),
         )
 
 

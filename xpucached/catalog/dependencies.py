@@ -1,0 +1,87 @@
+"""Record: what the programs of models needed when they were proven warm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import DEPENDENCIES, RUN_ENVIRONMENTS, RUNS
+from xpucached.domain import Dependency, Outcome, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+_KEPT: Final = 16
+"""Proofs of one model whose dependencies are kept: one of each set of environments."""
+
+
+def record(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
+    """Note what a run needed; what an equal proof of the same model needed before is forgotten."""
+    statement = insert(DEPENDENCIES).values(run_id=run, document=[_row(one) for one in needs])
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[DEPENDENCIES.c.run_id], set_={"document": statement.excluded.document}
+        )
+    )
+    _prune(connection, run)
+
+
+def refresh(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
+    """Note the times that files have now whose content is what it was; a run that is forgotten stays so."""
+    document = [_row(one) for one in needs]
+    connection.execute(sa.update(DEPENDENCIES).where(DEPENDENCIES.c.run_id == run).values(document=document))
+
+
+def of(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
+    """Give what these runs needed; those of which nothing is known are left out."""
+    rows = connection.execute(sa.select(DEPENDENCIES).where(DEPENDENCIES.c.run_id.in_(list(runs))))
+    return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
+
+
+def _row(one: Dependency) -> list[object]:
+    return [
+        *(one.role.value, one.path, one.size, one.modified, one.changed, one.inode, one.digest, one.version),
+        one.unsettled,
+    ]
+
+
+def _value(
+    role: str,
+    path: str,
+    size: int,
+    modified: int,
+    changed: int,
+    inode: int,
+    digest: str,
+    version: str,
+    unsettled: bool,  # noqa: FBT001 - the last column
+) -> Dependency:
+    return Dependency(Role(role), path, size, modified, changed, inode, digest, version, unsettled)
+
+
+def _prune(connection: sa.Connection, run: int) -> None:
+    """Keep the newest of each workload, host and set of environments: an earlier driver may come back."""
+    model = sa.select(RUNS.c.model).where(RUNS.c.id == run).scalar_subquery()
+    rows = connection.execute(
+        sa.select(RUNS.c.id, RUNS.c.workload, RUNS.c.host, RUNS.c.outcome)
+        .join(DEPENDENCIES, DEPENDENCIES.c.run_id == RUNS.c.id)
+        .where(RUNS.c.model == model)
+        .order_by(RUNS.c.id.desc())
+    ).all()
+    c = RUN_ENVIRONMENTS.c
+    pairs = connection.execute(
+        sa.select(c.run_id, c.environment_id).where(c.run_id.in_([row.id for row in rows]))
+    ).all()
+    seen: set[tuple[str, str, frozenset[int]]] = set()
+    gone: list[int] = []
+    for row in rows:
+        of_run = frozenset(pair.environment_id for pair in pairs if pair.run_id == row.id)
+        key = (row.workload, "" if of_run else row.host, of_run)
+        if row.outcome != Outcome.WARMED.value or key in seen or len(seen) >= _KEPT:
+            gone.append(row.id)
+        else:
+            seen.add(key)
+    if gone:
+        connection.execute(sa.delete(DEPENDENCIES).where(DEPENDENCIES.c.run_id.in_(gone)))

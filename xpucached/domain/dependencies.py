@@ -1,0 +1,40 @@
+"""What a model's program needs: the files by which a later change is noticed.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a file is to the program that needs it."""
+
+    PROGRAM = "program"  #: what is started, and the interpreter that it names
+    SCRIPT = "script"
+    MODULE = "module"  #: a Python module that is part of no installed package
+    LIBRARY = "library"  #: mapped as code
+    PACKAGES = "packages"  #: a directory with installed packages
+    PACKAGE = "package"  #: the record of an installed Python package
+    ARGUMENT = "argument"  #: named in the arguments, or below a directory that is
+    FOLDER = "folder"  #: a directory that is named in the arguments, or below one
+    DATA = "data"  #: mapped, and not as code: weights
+
+    @property
+    def is_code(self) -> bool:
+        """Tell whether it decides what runs, so that a change while it ran cannot be taken for an output."""
+        return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One file or directory, as it was when a run proved that its model is warm."""
+
+    role: Role
+    path: str
+    size: int
+    modified: int  #: nanoseconds since 1970
+    changed: int  #: the same, of its inode
+    inode: int
+    digest: str = ""  #: of its content, or of a directory's names; empty: not read
+    version: str = ""  #: of a package: its name and version
+    unsettled: bool = False  #: it changed while the run went on

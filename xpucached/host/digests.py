@@ -1,0 +1,92 @@
+"""Observe: digests of files that belong to other programs, read within bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from typing import Final
+
+_LARGEST: Final = 512 << 20
+"""Bytes of a file that is read; of a larger one only size and times are compared."""
+
+_MOST: Final = 2 << 30
+"""Bytes that are read for one model at a time."""
+
+_PIECE: Final = 1 << 20
+
+_NOT_FILES: Final = ("/proc/", "/sys/", "/dev/")
+
+
+class Unread(Exception):
+    """A file is too large to be read, or enough was read already."""
+
+
+class Reader:
+    """Reads files, up to a number of bytes in all."""
+
+    def __init__(self) -> None:
+        self._left = _MOST
+
+    def digest(self, path: str) -> str:
+        """Give 32 hex digits of a regular file's content.  Raises OSError, or `Unread`."""
+        if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
+            raise Unread
+        # It may have become a pipe or a device meanwhile: neither is waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > min(_LARGEST, self._left):
+                raise Unread
+            left = found.st_size
+            digest = hashlib.blake2b(digest_size=16)
+            while left > 0 and (piece := os.read(descriptor, min(left, _PIECE))):
+                digest.update(piece)
+                left -= len(piece)
+                self._left -= len(piece)
+            return digest.hexdigest()
+        finally:
+            os.close(descriptor)
+
+
+def head(path: str, size: int) -> bytes:
+    """Give the beginning of a regular file; nothing of anything else, or of what cannot be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
+            return b""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    try:
+        return os.read(descriptor, size) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def ordinary(path: str) -> bool:
+    """Tell whether a path leads to where files are kept, and not to what the kernel makes up."""
+    return not f"{os.path.realpath(path)}/".startswith(_NOT_FILES)
+
+
+def names(path: str, most: int) -> list[tuple[str, bool]] | None:
+    """Give the names in a directory, sorted, each with whether it is a directory; None if there are more than ``most``.
+
+    Raises OSError.
+    """
+    found: list[tuple[str, bool]] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if len(found) >= most:
+                return None
+            found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+    return sorted(found)
+
+
+def digest_names(found: list[tuple[str, bool]]) -> str:
+    """Give 32 hex digits of a directory's names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, folder in found:
+        digest.update(os.fsencode(name) + (b"/\0" if folder else b"\0"))
+    return digest.hexdigest()

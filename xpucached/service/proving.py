@@ -1,0 +1,153 @@
+"""Proving: what a model's program needs is noted when it is proven warm, and compared with what is there later."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from xpucached import host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from xpucached.dispatch import Execution
+    from xpucached.domain import Coverage, Dependency, Model, ModelName, Workload
+    from xpucached.service.observing import Observing
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_FRESH: Final = 1.0
+"""Seconds for which a look at the files of all models holds."""
+_PATIENCE: Final = 5.0
+"""Seconds that a look may take at the files of one model before they count as not answering."""
+_NOTING: Final = 120.0
+"""Seconds that it may take to note what a run needed: some gigabytes are read."""
+_MOST_STUCK: Final = 4
+"""Looks that may wait for a file system which does not answer."""
+
+_UNNOTED: Final = "what it needs was not written down when it was proven"
+_SILENT: Final = "its files do not answer: whether they changed is unknown"
+
+
+class Proving:
+    """Notes and compares.  Its methods block, and are for threads; none waits for a file system without end."""
+
+    def __init__(self, observing: Observing) -> None:
+        self._observing = observing
+        self._catalog = observing.catalog
+        self._comparing = host.Comparing()
+        self._needs: dict[int, tuple[Dependency, ...]] = {}
+        self._found: dict[int, tuple[str, ...]] = {}
+        self._stuck: dict[int, threading.Thread] = {}
+        self._looked = -_FRESH
+        self._looking = threading.Lock()
+
+    # -- when a model is proven ---------------------------------------------------------------------------------------
+
+    def named(self, workload: Workload) -> host.Before | None:
+        """Look, before a pass, at what the workload's words name; None if that takes too long."""
+        return _within(_NOTING, lambda: host.named(workload, os.environ))
+
+    def needed(self, model: Model, before: host.Before | None, done: Execution) -> tuple[Dependency, ...] | None:
+        """Give what a pass needed that proved its model; None if that cannot be said."""
+        if before is None:
+            return None
+        settings = self._observing.settings
+        stores = (status.store.root for status in self._catalog.stores())
+        ours = tuple(map(os.fspath, (settings.cache, *stores, *model.workload.exercise.caches)))
+        last = self._last(model.name)
+        files = done.told.files if done.told is not None else ()
+        return _within(
+            _NOTING,
+            lambda: host.needed(model.workload, before, done.mapped, done.mapped_data, files, ours, last),
+        )
+
+    def _last(self, name: ModelName) -> tuple[Dependency, ...]:
+        good = next((one.good for one in self._catalog.coverage() if one.model == name), None)
+        return self._catalog.dependencies([good.id]).get(good.id, ()) if good is not None else ()
+
+    # -- and later ----------------------------------------------------------------------------------------------------
+
+    def coverage(self) -> tuple[Coverage, ...]:
+        """Tell of every model how its last runs went, what is left of its entries, and what changed since."""
+        found = self._catalog.coverage()
+        with self._looking:
+            if time.monotonic() - self._looked >= _FRESH or any(
+                one.good is not None and one.good.id not in self._found for one in found
+            ):
+                self._look(found)
+                self._looked = time.monotonic()
+            return tuple(
+                one if one.good is None else replace(one, changes=self._found.get(one.good.id, ())) for one in found
+            )
+
+    def _look(self, found: Sequence[Coverage]) -> None:
+        wanted = {one.good.id: one.model for one in found if one.good is not None}
+        fresh = [run for run in wanted if run not in self._needs]
+        known = {run: needs for run, needs in self._needs.items() if run in wanted}
+        self._needs = {**known, **(self._catalog.dependencies(fresh) if fresh else {})}
+        self._stuck = {run: thread for run, thread in self._stuck.items() if thread.is_alive() and run in wanted}
+        places = {model.name: os.fspath(model.workload.directory) for model in self._catalog.models()}
+        self._found = {run: (_UNNOTED,) for run in wanted if run not in self._needs}
+        self._found |= dict.fromkeys(self._stuck, (_SILENT,))
+        todo = [run for run in wanted if run not in self._found]
+        while todo:
+            results: dict[int, host.Comparison] = {}
+            thread = self._compare([(run, self._needs[run], places.get(wanted[run], "/")) for run in todo], results)
+            for run, compared in results.items():
+                self._found[run] = compared.changes
+                if compared.needs != self._needs[run]:
+                    self._needs[run] = compared.needs
+                    self._catalog.refresh_dependencies(run, compared.needs)
+            todo = [run for run in todo if run not in results]
+            if todo and thread.is_alive() and len(self._stuck) < _MOST_STUCK:
+                # They are looked at in their order: it is the first of the others that waits.
+                log.warning("the files of a model do not answer: %s", wanted[todo[0]])
+                self._stuck[todo[0]] = thread
+                self._found[todo.pop(0)] = (_SILENT,)
+            elif todo:
+                self._found |= dict.fromkeys(todo, (_SILENT,))
+                return
+
+    def _compare(
+        self, todo: Iterable[tuple[int, Sequence[Dependency], str]], results: dict[int, host.Comparison]
+    ) -> threading.Thread:
+        """Look at one model after the other, until one takes too long."""
+        stop = threading.Event()
+
+        def work() -> None:
+            for run, needs, directory in todo:
+                if stop.is_set():
+                    return
+                results[run] = self._comparing.compare(needs, directory)
+
+        thread = threading.Thread(target=work, name="proofs", daemon=True)
+        thread.start()
+        done = -1
+        while thread.is_alive() and len(results) > done:
+            done = len(results)
+            thread.join(_PATIENCE)
+        stop.set()
+        return thread
+
+
+def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:
+    """Give the answer, or None after so long: a file system that does not answer holds up nobody else."""
+    answers: list[_T] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except Exception:
+            log.exception("what a model needs could not be noted")
+
+    thread = threading.Thread(target=work, name="proofs", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
