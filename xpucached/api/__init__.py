@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final, Generic, Literal, TypeVar
 
-from xpucached import sockets
+from xpucached import messages, sockets
 from xpucached.domain import (
     Baseline,
     Diagnosis,
@@ -44,7 +44,7 @@ VERSION: Final = 1
 FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan", "trash", "verify")
 """What this daemon can do, for clients that must work with several versions."""
 
-Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+Json = messages.Json
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 
