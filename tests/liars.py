@@ -43,6 +43,7 @@ while True:
             text = b"text/plain" in head and answers.get("text") is not None
             kind = "text/plain" if text else "application/json"
             said = answers["text"] if text else json.dumps(answers.get(target, {"api": 1, "data": None}))
+            said = answers.get("raw", said)
             body = said.encode("utf-8", "surrogatepass")
             peer.sendall(
                 f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"

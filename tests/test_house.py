@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = REPOSITORY / "xpucached"
 
-CTL_MAY_KNOW: Final = {"api", "render", "domain", "errors", "messages", "sockets", "quantities", "installing"}
+CTL_MAY_KNOW: Final = {
+    "api",
+    "render",
+    "domain",
+    "errors",
+    "messages",
+    "sockets",
+    "quantities",
+    "installing",
+    "printing",
+}
 
 # `python -m xpucached` is the daemon, a user's or the host's: doors that lead to a room on their own floor.
 SAME_FLOOR: Final = {("__main__", "daemon"), ("daemon", "stewardship")}
 
-PURE: Final = {"domain", "errors", "messages", "planning", "quantities", "render"}
+PURE: Final = {"domain", "errors", "messages", "planning", "printing", "quantities", "render"}
 
 # What a pure room may import: no clock, no files, no randomness, no logging in any of these.
 PURE_MODULES: Final = {

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import doors
-from xpucached import render
+from xpucached import printing, render
 from xpucached.domain import (
+    CACHE_VARIABLES,
     EntryPage,
     Event,
     Job,
@@ -28,6 +29,7 @@ from xpucached.domain import (
     Store,
     Verdict,
 )
+from xpucached.kinds import KINDS
 from xpucached.render import text
 from xpucached.render.text import Cell, Colour, Look
 
@@ -103,7 +105,7 @@ def test_colours_come_only_when_asked_for() -> None:
 
 @given(st.text() | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"])))
 def test_nothing_reaches_the_terminal_as_an_order(wild: str) -> None:
-    tame = text.safe(wild)
+    tame = printing.safe(wild)
 
     assert all(one.isprintable() or one == " " or unicodedata.category(one) == "Zs" for one in tame)
     tame.encode("utf-8")
@@ -219,20 +221,32 @@ def test_a_failed_run_says_how() -> None:
     assert "ended by signal 11" in render.run(failed, LOOK)
 
 
-def test_variables_for_a_shell() -> None:
-    values = {"B": "it's", "A": "$x"}
+@pytest.mark.parametrize(
+    ("syntax", "written"),
+    [
+        (render.Syntax.SHELL, "export SYCL_CACHE_DIR='$x it'\"'\"'s \"b\" \\ 100%'"),
+        (render.Syntax.SYSTEMD, 'Environment="SYCL_CACHE_DIR=$x it\'s \\"b\\" \\\\ 100%%"'),
+        (render.Syntax.DOCKER, 'SYCL_CACHE_DIR=$x it\'s "b" \\ 100%'),
+    ],
+)
+def test_variables_are_written_for_who_reads_them(syntax: render.Syntax, written: str) -> None:
+    assert render.variables({"SYCL_CACHE_DIR": '$x it\'s "b" \\ 100%'}, syntax) == written
+    both = render.variables({"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": "/c"}, syntax)
+    assert [line.count("SYCL_CACHE_") for line in both.splitlines()] == [1, 1]
 
-    assert render.variables(values, render.Syntax.SHELL) == "export A='$x'\nexport B='it'\"'\"'s'"
+
+@pytest.mark.parametrize("syntax", render.Syntax)
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\x9bb", "a\u202eb", "a\udc80b", "a\x00b"])
+def test_no_variable_has_control_characters(text: str, syntax: render.Syntax) -> None:
+    with pytest.raises(ValueError, match="control characters"):
+        render.variables({"SYCL_CACHE_DIR": text}, syntax)
 
 
-def test_variables_for_a_unit() -> None:
-    assert render.variables({"A": 'a "b" \\ 100%'}, render.Syntax.SYSTEMD) == 'Environment="A=a \\"b\\" \\\\ 100%%"'
-
-
-def test_variables_for_docker() -> None:
-    assert render.variables({"A": "b c"}, render.Syntax.DOCKER) == "A=b c"
-    with pytest.raises(ValueError, match="line break"):
-        render.variables({"A": "b\nc"}, render.Syntax.DOCKER)
+def test_what_kinds_give_is_on_the_list() -> None:
+    for kind in KINDS.values():
+        assert {*kind.enable(Path("/s")), *kind.OFF} <= CACHE_VARIABLES
+    assert render.unknown_variables(["SYCL_CACHE_DIR", "LD_PRELOAD", "PATH"]) == ("LD_PRELOAD", "PATH")
+    assert {*CACHE_VARIABLES} == {name for kind in KINDS.values() for name in kind.enable(Path("/s"))}
 
 
 def test_empty_lists_say_so() -> None:

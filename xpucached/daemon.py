@@ -24,11 +24,12 @@ from typing import Final
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from xpucached import __version__, api, host, server, settings, sockets, systemd
+from xpucached import __version__, api, host, logs, server, settings, sockets, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
+from xpucached.printing import safe
 from xpucached.service import SCRUB_PARTS, Service
 from xpucached.systemd import notify, ping
 from xpucached.watch import Means, Watcher
@@ -47,6 +48,9 @@ _DIGEST: Final = 3.0
 
 _GLANCE: Final = 15.0
 """Seconds between two looks of a worker at whether it is still wanted."""
+
+_MESSAGES: Final = 200
+"""So many messages of one kind may go to the journal at once; after that, one a second."""
 
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
@@ -311,11 +315,12 @@ class Daemon:
         """Tell the journal what others may wait for."""
         user = {"user": pwd.getpwuid(os.getuid()).pw_name} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
+        told = logs.Allowance(_MESSAGES, 1.0)
         async for event in self._service.subscribe(0):
             what = event.topic
             if what == "run-finished":
                 what = "model-warmed" if event.fields.get("outcome") == "warmed" else "model-failed"
-            if what in systemd.MESSAGES:
+            if what in systemd.MESSAGES and told.spend(what) is not None:
                 systemd.tell(what, event.message, {**event.fields, **user})
 
     def _reload(self) -> None:
@@ -439,28 +444,6 @@ def is_steward(uid: int) -> bool:
         return False
 
 
-def _log_to(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if "JOURNAL_STREAM" in os.environ:
-        # The journal keeps time and unit itself; it takes the priority from the head of the line.
-        handler.setFormatter(_JournalFormatter("%(name)s: %(message)s"))
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("alembic", "apscheduler", "uvicorn", "watchdog"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
-
-
-class _JournalFormatter(logging.Formatter):
-    """Begins each line with its syslog priority."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
-        if record.levelno < logging.INFO:
-            priority = 7
-        return "\n".join(f"<{priority}>{line}" for line in super().format(record).split("\n"))
-
-
 def parser() -> argparse.ArgumentParser:
     """Describe the daemon's options."""
     options = argparse.ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
@@ -491,10 +474,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = len(whose)
         if options.check:
             for problem in problems:
-                print(f"xpucached: {problem.message}", file=sys.stderr)  # noqa: T201 - this is what --check is for
+                print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
             print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
-        _log_to(config.log_level)
+        logs.begin(config.log_level)
         share_memory()
         if options.worker:
             step_aside(config)
@@ -506,9 +489,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with alone(config.state):
                 asyncio.run(stewardship.serve(config, lambda: load(options)))
     except XpucachedError as error:
-        print(f"xpucached: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
+        print(f"xpucached: {safe(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)  # noqa: T201 - the same
+            print(f"hint: {safe(error.hint)}", file=sys.stderr)  # noqa: T201 - the same
         return error.exit
     except KeyboardInterrupt:
         return 130

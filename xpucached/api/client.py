@@ -115,7 +115,7 @@ class Client:
         try:
             for line in response:
                 if line.strip():
-                    yield line.decode("ascii").rstrip("\n")
+                    yield line.decode("ascii", "replace").rstrip("\n")
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
 

@@ -159,6 +159,12 @@ def _runs(desk: Desk) -> int:
 def _env(desk: Desk) -> int:
     syntax, model = desk.options.syntax, desk.options.model
     answer = desk.client.call(api.GetEnv(model=model))
+    # What is printed here is run by shells: whatever answers, it sets nothing but what a cache needs.
+    left_out = render.unknown_variables(answer.value)
+    if left_out:
+        print(f"xpucachectl: left out, as no cache needs it: {plain(', '.join(left_out))[:500]}", file=sys.stderr)
+        known = {name: text for name, text in answer.value.items() if name not in left_out}
+        answer = type(answer)(codec.to_json(known), answer.kind)
     lines: tuple[str, ...] = ()
     if not desk.json and not desk.quiet:
         if model is not None:
@@ -200,13 +206,17 @@ def _events(desk: Desk) -> int:
             lambda value, _look: "\n".join(render.event(one) for one in value) or "no events",
         )
     for line in desk.client.follow(since):
-        # One object a line, without the envelope: it is the stream as it comes.
-        print(line if desk.json else render.event(_event(line)), flush=True)
+        # One object a line, without the envelope.
+        event = _event(line)
+        print(codec.dumps(codec.to_json(event)).decode("ascii") if desk.json else render.event(event), flush=True)
     return 0
 
 
 def _event(line: str) -> Event:
-    return codec.from_json(Event, json.loads(line))
+    try:
+        return codec.from_json(Event, json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise Unavailable("an event cannot be read", hint="another program may listen on that socket") from error
 
 
 # -- models ---------------------------------------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from xpucached import api
 from xpucached.api import codec
 from xpucached.ctl import arguments, commands, setting_up
 from xpucached.errors import XpucachedError
+from xpucached.printing import Clean
 from xpucached.render.text import plain
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def main(argv: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows only ASCII still gets an answer.
             stream.reconfigure(errors="backslashreplace")
+    out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     options: Namespace | None = None
     try:
         options = arguments.parse(argv)

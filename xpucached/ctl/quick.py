@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from xpucached import sockets
+from xpucached import printing, sockets
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def status(argv: Sequence[str]) -> int | None:
     if text is None:
         return None
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(printing.lines(text))
         sys.stdout.flush()
     except UnicodeEncodeError:
         return None

@@ -101,7 +101,8 @@ def _live() -> Iterator[Callable[[Job], None]]:
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
 
-    console = Console(stderr=True, highlight=False, markup=False)
+    # Its escapes are its own; what it writes about a job is safe already.
+    console = Console(file=sys.__stderr__, highlight=False, markup=False)
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)

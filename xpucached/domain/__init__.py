@@ -56,6 +56,7 @@ from xpucached.domain.models import Warmth as Warmth
 from xpucached.domain.models import Workload as Workload
 from xpucached.domain.models import check_name as check_name
 from xpucached.domain.models import is_unit as is_unit
+from xpucached.domain.names import CACHE_VARIABLES as CACHE_VARIABLES
 from xpucached.domain.names import Architecture as Architecture
 from xpucached.domain.names import EntryKey as EntryKey
 from xpucached.domain.names import EntryRef as EntryRef

@@ -53,7 +53,7 @@ class Kind(Protocol):
         """The variables that make a process use no cache of this kind, whatever others say."""
 
     def enable(self, root: Path) -> Mapping[str, str]:
-        """Give the variables that make a process use this store, and leave eviction to us."""
+        """Give the variables that make a process use this store, and leave eviction to us: of `CACHE_VARIABLES`."""
 
     def locate(self, process: Process) -> tuple[Path, str] | None:
         """Tell where a process keeps its store, and how we know; None if it keeps none."""

@@ -9,7 +9,8 @@ import shlex
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Verdict, WatchMode
+from xpucached.domain import CACHE_VARIABLES, Verdict, WatchMode
+from xpucached.printing import safe
 from xpucached.render.contents import brief as brief
 from xpucached.render.contents import entries as entries
 from xpucached.render.contents import entry as entry
@@ -174,11 +175,21 @@ class Syntax(StrEnum):
 
 
 def variables(values: Mapping[str, str], syntax: Syntax) -> str:
-    """Write variables so that a shell, a systemd unit or a docker env file takes them.
+    """Write variables so that a shell, a systemd unit or a docker env file takes them, and nothing else.
 
-    Raises `ValueError` for a value that the form cannot hold.
+    Only those of `CACHE_VARIABLES` are written.  Raises `ValueError` for a value with control characters: no program
+    means them, and each form and terminal reads them in its own way.
     """
-    return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(values.items()))
+    known = {name: text for name, text in values.items() if name in CACHE_VARIABLES}
+    for name, text in known.items():
+        if safe(text) != text:
+            raise ValueError(f"{name} cannot be written: there are control characters in {safe(text)}")
+    return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(known.items()))
+
+
+def unknown_variables(values: Iterable[str]) -> tuple[str, ...]:
+    """Give the names that are no variables of a cache; a daemon that is newer may know more of them."""
+    return tuple(sorted(name for name in values if name not in CACHE_VARIABLES))
 
 
 def _shell(name: str, text: str) -> str:
@@ -187,13 +198,11 @@ def _shell(name: str, text: str) -> str:
 
 def _systemd(name: str, text: str) -> str:
     # In a unit % begins a specifier; inside double quotes \ and " need a backslash.
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("%", "%%")
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'Environment="{name}={quoted}"'
 
 
 def _docker(name: str, text: str) -> str:
-    if "\n" in text:
-        raise ValueError(f"{name}: a docker env file cannot hold a line break")
     return f"{name}={text}"
 
 

@@ -6,7 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Outcome, Warmth
-from xpucached.render.text import Cell, Colour, age, facts, plain, safe, seconds, section, size, table
+from xpucached.printing import safe
+from xpucached.render.text import Cell, Colour, age, facts, plain, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from xpucached.printing import safe
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
@@ -36,22 +38,6 @@ class Look:
 
 
 # -- words and figures ----------------------------------------------------------------------------------------------
-
-_FORMAT_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
-def safe(text: str) -> str:
-    r"""Show what a terminal would obey or hide (escapes, direction marks, lone surrogates) as ``\x1b``, ``\u202e``."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_shown(one) if unicodedata.category(one) in _FORMAT_CONTROLS else one for one in text)
-
-
-def _shown(character: str) -> str:
-    code = ord(character)
-    if code <= 0xFF:  # noqa: PLR2004 - units are what they are
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - units are what they are
 
 
 def cells(text: str) -> int:
