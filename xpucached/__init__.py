@@ -5,13 +5,13 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · stewardship · ctl · __main__
     5   server
     4   service · steward
-    3   dispatch · builder · warden · worker · hands
+    3   dispatch · builder · warden · worker
     2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render · installing
     1   errors · quantities · sockets · systemd · lookout · logs
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and
-does nothing; ``dispatch``, ``hands``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one method per verb.
+does nothing; ``dispatch``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one method per verb.
 ``settings``, ``api``, ``server``, ``render`` and ``ctl`` are the doors, and ``daemon`` is the life of the process.
 
 On a host each user has such a daemon (his *worker*), and the host's own daemon is another one, which works in nobody's

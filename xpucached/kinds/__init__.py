@@ -138,3 +138,19 @@ class Kind(Protocol):
 
 KINDS: Final[Mapping[KindName, Kind]] = {kind.NAME: kind for kind in (sycl,)}
 """Every kind there is."""
+
+
+def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+    """Take entries of any kinds out; see `Kind.remove`."""
+    results: dict[EntryId, bool] = {}
+    for name in {entry.id.store.kind for entry in entries}:
+        results.update(KINDS[name].remove([entry for entry in entries if entry.id.store.kind == name], notes))
+    return results
+
+
+def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+    """Mend entries of any kinds in their places; see `Kind.mend`."""
+    results: dict[EntryId, bool] = {}
+    for name in {remedy.entry.id.store.kind for remedy in remedies}:
+        results.update(KINDS[name].mend([remedy for remedy in remedies if remedy.entry.id.store.kind == name]))
+    return results

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import __version__, hands, host, planning
+from xpucached import __version__, host, planning
 from xpucached.domain import (
     Booted,
     DriverTouched,
@@ -143,7 +143,7 @@ class Service:
         intents = await asyncio.to_thread(self._catalog.intents)
         for entry in intents:
             if entry.store.kind in KINDS:
-                await asyncio.to_thread(hands.sweep, entry)
+                await asyncio.to_thread(KINDS[entry.store.kind].sweep, entry)
         await asyncio.to_thread(self._catalog.fulfil, intents)
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
@@ -412,6 +412,7 @@ class Service:
             request.command, request.directory, dict(request.variables), request.timeout, request.exercise
         )
         model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
+        await asyncio.to_thread(self._observing.refuse_foreign, model)
         await asyncio.to_thread(self._catalog.add_model, model)
         self.events.post("model-added", request.name, {"model": request.name})
         return await self.model(request.name)
@@ -455,6 +456,7 @@ class Service:
         problems = (
             *(observing.host.problems if observing.host else ()),
             *observing.model_problems,
+            *observing.foreign_stores,
             *self._advising.problems(models),
             *self._daemon_problems,
             *observing.troubles.all(),

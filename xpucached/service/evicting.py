@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from xpucached import hands, planning
+from xpucached import kinds, planning
 from xpucached.domain import EvictionPlan, EvictionReport, EvictReason, Note, Warmth
 from xpucached.errors import CatalogError, Conflict
 
@@ -226,7 +226,7 @@ class Evicting:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
-        results.update(hands.remove([one.entry for one in batch], notes))
+        results.update(kinds.remove([one.entry for one in batch], notes))
         try:
             catalog.forget(tuple(one for one, gone in results.items() if gone))
             catalog.fulfil(ids)

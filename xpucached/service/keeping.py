@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xpucached import hands, host, planning
+from xpucached import host, planning
 from xpucached.domain import (
     Drop,
     DropReason,
@@ -46,8 +46,9 @@ class Keeping:
         return tuple(sorted((one for one in found if one.key), key=lambda one: (one.at, one.ref), reverse=True))
 
     def _all(self) -> tuple[Trashed, ...]:
-        stores = self._observing.catalog.stores()
-        return tuple(one for status in stores if status.state is StoreState.OK for one in hands.trash(status.store))
+        known = self._observing.catalog.stores()
+        stores = [status.store for status in known if status.state is StoreState.OK]
+        return tuple(item for store in stores for item in KINDS[store.kind].trash(store))
 
     def rooms(self) -> tuple[Room, ...]:
         """Tell of every store how much room there is where it lies.  Blocks."""
@@ -145,7 +146,7 @@ class Keeping:
         def drop() -> frozenset[TrashRef]:
             gone: set[TrashRef] = set()
             for store, refs in _by_store(one.item for one in drops):
-                gone |= hands.discard(store, refs)
+                gone |= KINDS[store.kind].discard(store, refs)
             return frozenset(gone)
 
         async with self._observing.storing:
@@ -166,13 +167,13 @@ def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef,
 
 
 def _restore(wanted: Sequence[Trashed]) -> list[Restored]:
-    return [result for store, refs in _by_store(wanted) for result in hands.restore(store, refs)]
+    return [result for store, refs in _by_store(wanted) for result in KINDS[store.kind].restore(store, refs)]
 
 
 def _room(status: StoreStatus, held: frozenset[str]) -> Room:
     store = status.store
-    trash = sum(one.allocated for one in hands.trash(store))
     kind = KINDS[store.kind]
+    trash = sum(one.allocated for one in kind.trash(store))
     keys = frozenset(key for path in held if (key := kind.key(path)) is not None)
     try:
         there, room = store.root.stat(), os.statvfs(store.root)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import hands, host, settings
+from xpucached import host, settings
 from xpucached.domain import (
     Act,
     Delta,
@@ -29,8 +29,9 @@ from xpucached.domain import (
     StoreOrigin,
     StoreState,
 )
-from xpucached.errors import NotFound
+from xpucached.errors import Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
+from xpucached.service.owners import foreign, foreign_store
 from xpucached.service.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Observing:
         self.storing = asyncio.Lock()
         """Held while a store is scanned or entries are removed: the two never overlap."""
         self.model_problems: tuple[Problem, ...] = ()
+        self.foreign_stores: tuple[Problem, ...] = ()
+        """The stores of other users that were named to a daemon of root's; they are left alone."""
         self.troubles = Troubles()
         self._base = base
         self._host: Host | None = catalog.host()
@@ -171,6 +174,14 @@ class Observing:
         root = Path(os.path.realpath(model.store))
         return FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, f"model {model.name}")
 
+    def refuse_foreign(self, model: Model) -> None:
+        """Raise `Conflict` if a model would cache in a store that we do not work in.  Blocks."""
+        found = self.store_of(model)
+        owner = foreign(found.store)
+        if owner is not None:
+            problem = foreign_store(found, owner)
+            raise Conflict(problem.message, hint=problem.hint)
+
     def variables(self, found: FoundStore) -> Mapping[str, str]:
         """Give what makes a program use a store, and of other kinds their managed ones."""
         variables: dict[str, str] = {}
@@ -219,7 +230,12 @@ class Observing:
             for known in self.catalog.stores():
                 if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING:
                     add(known.store, known.origin, known.via)
-        return tuple(found.values()), host.writer_since(processes)
+        owners = {store: foreign(store) for store in found}
+        self.foreign_stores = tuple(
+            foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None
+        )
+        ours = tuple(one for store, one in found.items() if owners[store] is None)
+        return ours, host.writer_since(processes)
 
     def places(self) -> tuple[Path, ...]:
         """Give the roots of all stores that can be found."""
@@ -244,6 +260,9 @@ class Observing:
         wanted = [one for one in found if not roots or one.store.root in roots]
         missing = roots - {one.store.root for one in wanted}
         if missing:
+            for problem in self.foreign_stores:
+                if Path(problem.subject) in missing:
+                    raise Conflict(problem.message, hint=problem.hint)
             raise NotFound(
                 f"no store at {', '.join(sorted(map(str, missing)))}",
                 hint="see: xpucachectl stores; further ones can be listed as stores.paths in the configuration",
@@ -318,7 +337,7 @@ class Observing:
         if ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in ours:
-                hands.sweep(EntryId(found.store, key))
+                KINDS[found.store.kind].sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(ours))
             delta = _sum(delta, self._look(found, now, known(), writer_since, seen, quick=quick)[0])
         return delta
@@ -337,7 +356,7 @@ class Observing:
         total = Delta()
         looked = 0
         ours: tuple[EntryKey, ...] = ()
-        for part in hands.parts(found, now, known, writer_since, quick=quick):
+        for part in KINDS[found.store.kind].parts(found, now, known, writer_since, quick=quick):
             total = _sum(total, self.catalog.record_scan(part, host.architecture))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
@@ -409,3 +428,5 @@ class Observing:
             if problem not in self.model_problems:
                 log.warning("%s", problem.message)
         self.model_problems = fresh
+        if any(foreign(self.store_of(model).store) is not None for model in declared if model.store is not None):
+            self._find_stores()

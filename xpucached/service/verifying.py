@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import hands, planning
+from xpucached import kinds, planning
 from xpucached.domain import (
     Defect,
     Effect,
@@ -96,9 +96,10 @@ class Verifying:
         now = self._observing.clock()
         since = self._observing.writer_since()
         result: list[Defect] = []
-        for hazard in hands.hazards(found, now, since):
+        kind = kinds.KINDS[found.store.kind]
+        for hazard in kind.hazards(found, now, since):
             action = MendAction.CLEAR if hazard.clearable else MendAction.LEAVE
-            done = fix and hazard.clearable and hands.clear(found, hazard, now, since)
+            done = fix and hazard.clearable and kind.clear(found.store, hazard, now, since)
             result.append(
                 Defect(found.store, None, None, None, hazard, _HAZARD_EFFECTS[hazard], hazard.words, "", action, done)
             )
@@ -136,12 +137,12 @@ class Verifying:
 
     def _mend(self, remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
         catalog, now = self._observing.catalog, self._observing.clock()
-        results = dict(hands.mend([one for one in remedies if one.action in _IN_PLACE]))
+        results = dict(kinds.mend([one for one in remedies if one.action in _IN_PLACE]))
         going = [one.entry for one in remedies if one.action not in _IN_PLACE]
         ids = tuple(one.id for one in going)
         catalog.intend(ids, now)
         notes = {one.id: Note(now, EvictReason.FLAWED, one.flaw.words if one.flaw else "") for one in going}
-        results.update(hands.remove(going, notes))
+        results.update(kinds.remove(going, notes))
         catalog.fulfil(ids)
         return results
 

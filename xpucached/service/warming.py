@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
-from xpucached import hands, planning
+from xpucached import planning
 from xpucached.domain import (
     Attribution,
     Deferred,
@@ -19,7 +19,7 @@ from xpucached.domain import (
     WarmReason,
     Warmth,
 )
-from xpucached.errors import NotFound
+from xpucached.errors import Conflict, NotFound
 from xpucached.service.proving import Proving
 from xpucached.service.restraint import Restraint
 from xpucached.service.trying import Trying, concluded, needed, summed
@@ -137,8 +137,7 @@ class Warming:
         outcome, detail = Outcome.CANCELLED, "cancelled"
         attribution = Attribution()
         try:
-            if hands.foreign(found.store) is not None:
-                raise PermissionError(f"{found.store.root} belongs to another user, whose own daemon must run this")
+            await asyncio.to_thread(observing.refuse_foreign, model)
             if found.origin is StoreOrigin.MANAGED:
                 await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
             variants = await self._trying.variants(model)
@@ -162,6 +161,8 @@ class Warming:
                 outcome, detail = variants.outcome or Outcome.FAILED, variants.detail or "no device was found"
             if warm.reason is WarmReason.DRIVER and outcome is Outcome.WARMED:
                 detail += await asyncio.to_thread(self._covered, found, executions)
+        except Conflict as error:
+            outcome, detail = Outcome.FAILED, error.message
         except OSError as error:
             outcome, detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
         finally:

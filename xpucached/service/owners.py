@@ -1,0 +1,37 @@
+"""Whose store it is: a daemon that runs as root leaves the stores of other users to their workers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from xpucached.domain import Problem
+
+if TYPE_CHECKING:
+    from xpucached.domain import FoundStore, Store
+
+
+def foreign(store: Store) -> int | None:
+    """Return the uid of a store's owner if we are root and the store is not root's; opens nothing.
+
+    `kinds` refuses such a store once more when it has opened its root, so a root that changes hands in between is left
+    alone, too.
+    """
+    if os.geteuid() != 0:
+        return None
+    try:
+        owner = os.stat(store.root).st_uid  # noqa: PTH116 - one call, and no attribute of a path that may not exist
+    except OSError:
+        return None
+    return owner or None
+
+
+def foreign_store(found: FoundStore, uid: int) -> Problem:
+    """Say that a store is another user's, and which worker looks after it."""
+    return Problem(
+        "foreign-store",
+        f"{found.store.root} ({found.via}) belongs to user {uid}: a daemon that runs as root does not work there",
+        f"take it out here; that user's own worker looks after it: xpucachectl --of {uid} stores "
+        "(if the host's service is not enabled: systemctl enable --now xpucached.service)",
+        str(found.store.root),
+    )
