@@ -438,6 +438,7 @@ RUN_TIME = "ext_kernel_compiler/" + "Cb+-" * 11
 def test_traces_of_all_runtimes() -> None:
     root = Path("/cache")
     key = "1/2/3/4"
+    two = "".join(f"/cache/ext_kernel_compiler/7/8/9/{number}.bin;" for number in (1, 2))
     lines = [
         "*** Code caching: enabled",
         f"*** Code caching: device binary has been cached: /cache/{key}/0.bin",
@@ -448,10 +449,14 @@ def test_traces_of_all_runtimes() -> None:
         f"[kernel_compiler Persistent Cache]: storing device code IR: /cache/ext_kernel_compiler/{'Ab+-' * 11}",
         f"[kernel_compiler Persistent Cache]: using cached device code IR: /cache/{RUN_TIME}/ir.bin",
         "[Persistent Cache]: Failed to read binary file from /cache/1/2/3/4/9.bin",
+        "[kernel_compiler Persistent Cache]: cache miss: OJY8ULcv9NocDrvwcy1xnsxpVg-+8GMHOCmyZ5iISHY=",
+        "[kernel_compiler Persistent Cache]: binary has been cached: /cache/ext_kernel_compiler/7/8/9/0.bin",
+        f"[kernel_compiler Persistent Cache]: using cached binary: {two}",
     ]
     created, used = sycl.named(root, lines)
-    assert created == {f"{key}/0", f"{key}/4", f"ext_kernel_compiler/{'Ab+-' * 11}/ir"}
-    assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"{RUN_TIME}/ir"}
+    source = "ext_kernel_compiler/7/8/9"
+    assert created == {f"{key}/0", f"{key}/4", f"ext_kernel_compiler/{'Ab+-' * 11}/ir", f"{source}/0"}
+    assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"{RUN_TIME}/ir", f"{source}/1", f"{source}/2"}
 
 
 # -- removal ----------------------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ class EntryShape:
     stamp: str
     hits: int = 0
     program: str = ""
+    inherited: tuple[ModelName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ def _entry_out(value: IndexedEntry) -> EntryShape:
         last_used=value.last_used,
         last_used_by=value.last_used_by,
         models=value.models,
+        inherited=value.inherited,
         stamp=entry.stamp,
         hits=value.hits,
         program=value.program,
@@ -252,6 +254,7 @@ def _entry_in(wire: EntryShape) -> IndexedEntry:
         origin=wire.origin,
         architecture=wire.architecture,
         models=wire.models,
+        inherited=wire.inherited,
         first_seen=wire.first_seen,
         last_used=wire.last_used,
         last_used_by=wire.last_used_by,

@@ -34,6 +34,7 @@ def record(connection: sa.Connection, built: Built, now: datetime) -> None:
         "seconds": built.seconds,
         "digest": built.digest,
         "at": now,
+        "models": list(built.models) or None,
     }
     connection.execute(
         insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=[b[name] for name in key], set_=what)
@@ -77,6 +78,27 @@ def claim(connection: sa.Connection, store: int) -> None:
         .values(origin=ours(b.origin).scalar_subquery(), cost=ours(b.seconds).scalar_subquery())
         .where(e.store_id == store, e.key.in_(mine), ours(b.key).exists())
     )
+
+    connection.exec_driver_sql(_BEQUEATH, (store,))
+    connection.exec_driver_sql(_BEQUEATHED, (store,))
+
+
+# Once for each build: what a model does not use any more by the word of a later run, it must not get back.
+_FOUND: Final = (
+    "SELECT 1 FROM stores JOIN entries ON entries.store_id = stores.id"
+    " WHERE stores.id = ? AND stores.kind = builds.kind AND stores.root = builds.root AND entries.key = builds.key"
+    " AND entries.digest = builds.digest"
+)
+_BEQUEATH: Final = (
+    "INSERT OR IGNORE INTO inherited (entry_id, model) SELECT entries.id, models.name FROM builds"
+    " JOIN stores ON stores.kind = builds.kind AND stores.root = builds.root"
+    " JOIN entries ON entries.store_id = stores.id AND entries.key = builds.key AND entries.digest = builds.digest"
+    " JOIN json_each(builds.models) AS named JOIN models ON models.name = named.value"
+    " WHERE stores.id = ? AND builds.models IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attributions"
+    " JOIN runs ON runs.id = attributions.run_id"
+    " WHERE attributions.entry_id = entries.id AND runs.model = models.name)"
+)
+_BEQUEATHED: Final = f"UPDATE builds SET models = NULL WHERE models IS NOT NULL AND EXISTS ({_FOUND})"  # noqa: S608 - ours
 
 
 def among(connection: sa.Connection, ids: frozenset[EntryId]) -> int:

@@ -18,6 +18,7 @@ from xpucached.catalog.tables import (
     ENVIRONMENTS,
     FIGURES,
     HOST,
+    INHERITED,
     INTENTS,
     RUNS,
     STORES,
@@ -103,6 +104,7 @@ _Values = tuple[
     str | None,
     str,
     str,
+    str,
 ]
 
 _E: Final = ENTRIES.c
@@ -112,6 +114,10 @@ _MODELS: Final = (
     .select_from(ATTRIBUTIONS.join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id))
     .where(ATTRIBUTIONS.c.entry_id == _E.id)
     .scalar_subquery()
+)
+
+_INHERITED: Final = (
+    sa.select(sa.func.json_group_array(INHERITED.c.model)).where(INHERITED.c.entry_id == _E.id).scalar_subquery()
 )
 
 _JOINED: Final = ENTRIES.join(STORES, STORES.c.id == _E.store_id).outerjoin(
@@ -166,6 +172,7 @@ def _selected(kernels: sa.ColumnElement[str]) -> sa.Select[tuple[object, ...]]:
         _E.program,
         _E.ref,
         _MODELS.label("models"),
+        _INHERITED.label("inherited"),
     ).select_from(_JOINED)
 
 
@@ -280,13 +287,25 @@ def rows_of(connection: sa.Connection, ids: Iterable[EntryId]) -> dict[EntryId, 
 
 
 def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
-    """Count, for each model that has any, its entries and their allocated bytes."""
-    a = ATTRIBUTIONS.c
-    pairs = sa.select(RUNS.c.model, a.entry_id).join(RUNS, RUNS.c.id == a.run_id).distinct().subquery()
-    rows = connection.execute(
-        sa.select(pairs.c.model, sa.func.count(), sa.func.sum(_E.allocated))
+    """Count, for each model that has any, its entries and their allocated bytes.
+
+    One program that is there for several drivers of a device counts once, by the one that was recorded last: a driver
+    change doubles nothing.
+    """
+    a, i = ATTRIBUTIONS.c, INHERITED.c
+    seen = sa.select(RUNS.c.model, a.entry_id).join(RUNS, RUNS.c.id == a.run_id)
+    pairs = seen.union(sa.select(i.model, i.entry_id)).subquery()
+    # What stays of a key when the driver changes is what follows its first part.
+    tail = sa.func.substr(_E.key, sa.func.instr(_E.key, "/"))
+    newest = (
+        sa.select(pairs.c.model, sa.func.max(_E.id), _E.allocated)
         .join(ENTRIES, _E.id == pairs.c.entry_id)
-        .group_by(pairs.c.model)
+        .outerjoin(ENVIRONMENTS, ENVIRONMENTS.c.id == _E.environment_id)
+        .group_by(pairs.c.model, _E.store_id, ENVIRONMENTS.c.platform, ENVIRONMENTS.c.device, tail)
+        .subquery()
+    )
+    rows = connection.execute(
+        sa.select(newest.c.model, sa.func.count(), sa.func.sum(newest.c.allocated)).group_by(newest.c.model)
     )
     return {ModelName(model): (count, allocated) for model, count, allocated in rows}
 
@@ -379,7 +398,8 @@ def _own(query: EntryQuery, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
         yield _part(_E.kernel_names, query.kernel)
     if query.model is not None:
         uses = sa.select(ATTRIBUTIONS.c.entry_id).join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
-        yield _E.id.in_(uses.where(RUNS.c.model == query.model))
+        inherited = sa.select(INHERITED.c.entry_id).where(INHERITED.c.model == query.model)
+        yield sa.or_(_E.id.in_(uses.where(RUNS.c.model == query.model)), _E.id.in_(inherited))
     if query.min_size is not None:
         yield _E.size >= _bounded(query.min_size)
     if query.max_size is not None:
@@ -454,7 +474,9 @@ def _value(
         program,
         _,
         models,
+        inherited,
     ) = cast("_Values", row)
+    seen, to_be_seen = _models(models), _models(inherited)
     last_used, how = created, "created"
     if accessed is not None and accessed > last_used:
         last_used, how = accessed, "access-time"
@@ -489,7 +511,7 @@ def _value(
         entry,
         _ORIGINS[origin],
         architecture,
-        _models(models),
+        tuple(sorted({*seen, *to_be_seen})) if to_be_seen else seen,
         _EPOCH + first_seen * _TICK,
         born if last_used == created else _EPOCH + last_used * _TICK,
         how,
@@ -497,6 +519,7 @@ def _value(
         None if restored is None else _EPOCH + restored * _TICK,
         hits=hits or 0,
         program=program or "",
+        inherited=tuple(name for name in to_be_seen if name not in seen) if to_be_seen else (),
     )
 
 

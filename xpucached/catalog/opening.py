@@ -39,7 +39,7 @@ _JOURNAL_LIMIT: Final = 64 * 1024 * 1024
 LARGE: Final = 16 * 1024 * 1024
 
 # The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always.
-_GROWING: Final = frozenset({tables.ENTRIES.name, tables.ATTRIBUTIONS.name})
+_GROWING: Final = frozenset({tables.ENTRIES.name, tables.ATTRIBUTIONS.name, tables.INHERITED.name})
 
 _SIDES: Final = ("-wal", "-shm")
 

@@ -13,6 +13,7 @@ from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
     ENVIRONMENTS,
+    INHERITED,
     MODELS,
     RUN_ENVIRONMENTS,
     RUNS,
@@ -125,8 +126,26 @@ def finish(
     if trials:
         connection.execute(sa.insert(TRIALS), [_trial_row(number, *place) for place in enumerate(trials)])
     run = one(connection, number)
+    _replace_inherited(connection, run, rows.values(), frozenset(ids.values()))
     _prune(connection, run.model)
     return run
+
+
+def _replace_inherited(
+    connection: sa.Connection, run: Run, seen: Iterable[int], environments_seen: frozenset[int]
+) -> None:
+    """Let what a run saw take the place of what replay had made for its model.
+
+    A run that warmed it saw all that it uses for these drivers; what else it had inherited for them is not its own.
+    """
+    c = INHERITED.c
+    mine = sa.delete(INHERITED).where(c.model == run.model)
+    numbers = [{"row": row} for row in seen]
+    if numbers:
+        connection.execute(mine.where(c.entry_id == sa.bindparam("row")), numbers)
+    if run.outcome is Outcome.WARMED and environments_seen:
+        known = sa.select(ENTRIES.c.id).where(ENTRIES.c.environment_id.in_(environments_seen))
+        connection.execute(mine.where(c.entry_id.in_(known)))
 
 
 def _prune(connection: sa.Connection, model: ModelName) -> None:
@@ -237,6 +256,7 @@ def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
     runs = {run.id: run for run in _read(connection, [*last.values(), *good.values()])}
     remaining = _remaining(connection, [row.id for row in good.values()])
     failures = _failures(connection, workloads)
+    inherited = _inherited(connection)
     return tuple(
         Coverage(
             ModelName(name),
@@ -245,6 +265,7 @@ def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
             failures[name],
             good[name].attributed if name in good else 0,
             remaining.get(good[name].id, 0) if name in good else 0,
+            inherited=inherited.get(name, 0),
         )
         for name in workloads
     )
@@ -267,6 +288,18 @@ def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, i
         .group_by(a.run_id)
     )
     return {number: count for number, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
+
+
+def _inherited(connection: sa.Connection) -> dict[str, int]:
+    """Count what replay has made for each model and present drivers, and no run has seen yet."""
+    rows = connection.execute(
+        sa.select(INHERITED.c.model, sa.func.count())
+        .join(ENTRIES, ENTRIES.c.id == INHERITED.c.entry_id)
+        .join(ENVIRONMENTS, ENVIRONMENTS.c.id == ENTRIES.c.environment_id)
+        .where(ENTRIES.c.state != EntryState.FLAWED.value, ENVIRONMENTS.c.present)
+        .group_by(INHERITED.c.model)
+    )
+    return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
 
 
 def _failures(connection: sa.Connection, workloads: dict[str, str]) -> dict[str, int]:

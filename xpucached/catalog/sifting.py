@@ -15,6 +15,7 @@ from xpucached.catalog.tables import (
     ENTRIES,
     ENVIRONMENTS,
     FIGURES,
+    INHERITED,
     LAST_USED,
     MODELS,
     RUNS,
@@ -174,8 +175,12 @@ def _take_worst(
     cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
     idle = sa.func.max(0, microseconds(sieve.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
     value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
-    attributed = connection.execute(sa.select(ATTRIBUTIONS.c.entry_id).limit(1)).first() is not None
-    needed = sa.and_(usable, _E.id.in_(sa.select(ATTRIBUTIONS.c.entry_id))) if attributed else sa.false()
+    owned = [
+        _E.id.in_(sa.select(of.c.entry_id))
+        for of in (ATTRIBUTIONS, INHERITED)
+        if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
+    ]
+    needed = sa.and_(usable, sa.or_(*owned)) if owned else sa.false()
     harmless = [flaw.value for flaw in Flaw if flaw.effect in {Effect.HARMLESS, Effect.HIDDEN}]
     sound = sa.or_(_E.state != EntryState.FLAWED.value, _E.flaw.is_(None), _E.flaw.in_(harmless))
     pinned = (
@@ -188,8 +193,11 @@ def _take_worst(
     sure = sa.and_(microseconds(sieve.young) >= _CREATED, _E.restored.is_(None))
     where = [_E.state != EntryState.UNFINISHED.value, _E.allocated > 0]
     if sieve.pinned:
-        where.append(sa.not_(sa.and_(usable, sound, _E.id.in_(pinned))))
-    if sieve.upheld and attributed:
+        inherited = (
+            sa.select(INHERITED.c.entry_id).join(MODELS, MODELS.c.name == INHERITED.c.model).where(MODELS.c.pinned)
+        )
+        where.append(sa.not_(sa.and_(usable, sound, sa.or_(_E.id.in_(pinned), _E.id.in_(inherited)))))
+    if sieve.upheld and owned:
         where.append(sa.not_(needed))
     held = frozenset(entries.rows_of(connection, sieve.held).values())
     frees = sa.case((sure, _E.allocated), else_=0).label("frees")

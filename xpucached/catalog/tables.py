@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0010"
+REVISION: Final = "0011"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -283,6 +283,17 @@ ATTRIBUTIONS: Final = sa.Table(
 )
 sa.Index(None, ATTRIBUTIONS.c.entry_id)
 
+# What replay made of an entry that a model was seen to use.  A run that sees the model's entries for that driver itself
+# takes its place: see `runs.finish`.
+INHERITED: Final = sa.Table(
+    "inherited",
+    METADATA,
+    sa.Column("entry_id", _parent("entries.id"), primary_key=True),
+    sa.Column("model", _parent("models.name"), primary_key=True),
+    sqlite_with_rowid=False,
+)
+sa.Index(None, INHERITED.c.model)
+
 HOST: Final = sa.Table(
     "host",
     METADATA,
@@ -344,6 +355,7 @@ BUILDS: Final = sa.Table(
     sa.Column("seconds", sa.Float, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),  # of what was compiled
     sa.Column("at", Moment, nullable=False),
+    sa.Column("models", sa.JSON(none_as_null=True)),  # names that the entry is to inherit, until a look has found it
     sqlite_with_rowid=False,
 )
 

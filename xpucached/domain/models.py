@@ -190,6 +190,7 @@ class Coverage:
     entries: int  #: that the good run created or used
     remaining: int  #: of those, still there and whole
     changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
+    inherited: int = 0  #: entries that replay made for it and present drivers, and that no run has seen yet
 
 
 class Warmth(StrEnum):

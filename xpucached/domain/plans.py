@@ -144,6 +144,7 @@ class IndexedEntry:
     restored: datetime | None = None  #: when somebody brought it back from the trash
     hits: int = 0  #: how often programs were seen to load it
     program: str = ""  #: the last one, by its unit or name
+    inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,7 @@ class Built:
     image_size: int
     seconds: float
     digest: str  #: BLAKE2b-128 of the compiled program
+    models: tuple[ModelName, ...] = ()  #: that use the entry which it was rebuilt from
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         return Need(WarmReason.CHANGED, "its workload changed since it was warmed")
     gone = sorted(set(good.environments) - set(host.environments))
     if gone:
-        return Need(WarmReason.DRIVER, _gone(gone[0], host))
+        return Need(WarmReason.DRIVER, _gone(gone[0], host) + _rebuilt(coverage))
     if not good.environments and good.host != host.signature:
         return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
     if coverage.remaining < coverage.entries:
@@ -88,6 +88,12 @@ def _gone(environment: Environment, host: Host) -> str:
     if present:
         return f"it was warmed for driver {environment.driver}; {environment.device} now has {', '.join(present)}"
     return f"it was warmed for {environment.device}, which this host does not offer now"
+
+
+def _rebuilt(coverage: Coverage) -> str:
+    if not coverage.inherited:
+        return ""
+    return f"; replay has made {coverage.inherited} entries for that, of {coverage.entries} that it had"
 
 
 def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy, now: datetime) -> Failure | None:

@@ -147,6 +147,7 @@ def entry(one: IndexedEntry, look: Look) -> str:
         ("seen loaded", f"{one.hits} times, last by {one.program}" if one.hits else ""),
         ("first seen", age(one.first_seen, look.now)),
         ("models", ", ".join(one.models)),
+        ("inherited", f"by {', '.join(one.inherited)}: made by replay, not seen in a run yet" if one.inherited else ""),
     ]
     text = facts(pairs, look)
     if held.kernels:

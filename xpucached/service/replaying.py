@@ -395,7 +395,9 @@ class Replaying:
 
     def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float, bench: _Bench) -> None:
         digest = hashlib.blake2b(binary, digest_size=16).hexdigest()
-        built = Built(made, one.to, bench.wish.origin, bench.driver.stamp, len(recipe.image), seconds, digest)
+        built = Built(
+            made, one.to, bench.wish.origin, bench.driver.stamp, len(recipe.image), seconds, digest, one.entry.models
+        )
         self._observing.catalog.record_build(built, self._observing.clock())
 
     def _refused(self, one: Rebuild, words: str, bench: _Bench) -> None:

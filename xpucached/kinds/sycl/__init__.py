@@ -18,7 +18,9 @@ from xpucached.kinds.sycl.layout import IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
 NAME: Final = KindName("sycl")
 
 OFF: Final[Mapping[str, str]] = {"SYCL_CACHE_PERSISTENT": "0"}
-TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "1"}
+# From 2025.1 on a mask: 1 is what is compiled ahead and at first use, 4 is what is compiled from source at run time.
+# Before that whatever is set means the first, and the second is not cached.
+TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "5"}
 
 scan = store.scan
 parts = store.parts
@@ -121,8 +123,9 @@ def key(path: str) -> EntryKey | None:
     return EntryKey(f"{leaf}/{match[1]}") if match is not None and leaf else None
 
 
-_HIT: Final = ("using cached device binary: ", "using cached device code IR: ")
-_STORED: Final = ("device binary has been cached: ", "storing device code IR: ")
+# "binary" without "device" is a program that was compiled from source, and kept by the device's name.
+_HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
+_STORED: Final = ("binary has been cached: ", "storing device code IR: ")
 _MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
 
 

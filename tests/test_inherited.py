@@ -1,0 +1,211 @@
+"""Whose entries those are that replay made, and those that a program compiled from source while it ran."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.daemons import daemon
+from tests.test_catalog import NEW, NOW, OLD, architecture, entry, host, model, scan
+from tests.test_daemon import driven, switch
+from xpucached import planning
+from xpucached.catalog import Catalog
+from xpucached.domain import (
+    Attribution,
+    Built,
+    EntryQuery,
+    ImageFormat,
+    ModelName,
+    Origin,
+    Outcome,
+    Pass,
+    Policy,
+    WarmReason,
+)
+from xpucached.service.evicting import decided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.daemons import Daemon
+    from tests.runtimes import Runtime
+    from xpucached.domain import Entry, Environment
+
+NET = ModelName("net")
+OLDS = tuple(entry(f"1/{number}/3/4/0", image=ImageFormat.SPIRV) for number in range(4))
+NEWS = tuple(
+    entry(f"2/{number}/3/4/0", environment=NEW, created=NOW, digest="ab", image=ImageFormat.SPIRV)
+    for number in range(4)
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    """Give a catalog in which replay has rebuilt three of the four entries that a model was seen to use."""
+    opened = Catalog.open(tmp_path / "catalog.sqlite")
+    opened.record_host(host(OLD))
+    opened.add_model(model())
+    opened.add_model(model("other"))
+    opened.record_scan(scan(*OLDS), architecture)
+    begun = opened.begin_run(model(), WarmReason.NEVER, host(OLD).signature, NOW)
+    attributed(opened, begun.id, OLDS, OLD)
+    opened.record_host(host(NEW))
+    for one in NEWS[:3]:
+        opened.record_build(Built(one.id, NEW, Origin.REBUILT, "two", 10, 1.0, "ab", (NET,)), NOW)
+    opened.record_scan(scan(*OLDS, *NEWS[:3]), architecture)
+    yield opened
+    opened.close()
+
+
+def attributed(catalog: Catalog, number: int, entries: tuple[Entry, ...], of: Environment) -> None:
+    ids = frozenset(one.id for one in entries)
+    passes = (Pass(1.0, 1.0, 1, 0, 0, len(ids)),)
+    catalog.finish_run(number, Outcome.WARMED, passes, Attribution(used=ids), (of,), "", "", NOW)
+
+
+def listed(catalog: Catalog) -> set[str]:
+    present = frozenset({NEW.fingerprint})
+    found = catalog.entries(EntryQuery(model=NET, driver="current"), present=present, now=NOW)
+    return {one.entry.id.key for one in found.entries}
+
+
+def test_what_replay_made_is_inherited_and_doubles_nothing(catalog: Catalog) -> None:
+    assert listed(catalog) == {one.id.key for one in NEWS[:3]}
+    rebuilt = catalog.entry(NEWS[0].id.ref)
+    assert (rebuilt.models, rebuilt.inherited) == ((NET,), (NET,))
+    seen = catalog.entry(OLDS[0].id.ref)
+    assert (seen.models, seen.inherited) == ((NET,), ())
+    # Four programs, three of them for both drivers.
+    assert catalog.model_sizes() == {NET: (4, 4 * 4096)}
+    coverage = next(one for one in catalog.coverage() if one.model == NET)
+    assert (coverage.entries, coverage.remaining, coverage.inherited) == (4, 4, 3)
+    [warm] = planning.plan_prewarm([model()], [coverage], host(NEW), Policy(), NOW).warm
+    assert warm.detail.endswith("; replay has made 3 entries for that, of 4 that it had")
+    # It is the source of the next replay, too, though the model never ran under this driver.
+    scope = planning.ReplayScope(models={NET})
+    newest = replace(NEW, driver="1.7")
+    plan = planning.plan_replay(catalog.all_entries(), host(newest), {NET: model()}, (), NOW, scope)
+    assert [one.reason.value for one in plan.rebuild] == ["model"] * 4
+    assert {one.entry.entry.environment for one in plan.rebuild if one.entry.inherited} == {NEW}
+
+
+def test_when_the_model_runs_what_it_is_seen_to_use_takes_the_place(catalog: Catalog) -> None:
+    catalog.record_scan(scan(*OLDS, *NEWS), architecture)
+    begun = catalog.begin_run(model(), WarmReason.DRIVER, host(NEW).signature, NOW)
+    # It uses two of the three, and one that replay did not make.
+    attributed(catalog, begun.id, (NEWS[0], NEWS[1], NEWS[3]), NEW)
+    assert listed(catalog) == {NEWS[number].id.key for number in (0, 1, 3)}
+    assert all(not one.inherited for one in catalog.all_entries())
+    # And no later look gives it back.
+    changed = replace(NEWS[2], stamp="touched")
+    catalog.record_scan(scan(*OLDS, NEWS[0], NEWS[1], changed, NEWS[3]), architecture)
+    assert listed(catalog) == {NEWS[number].id.key for number in (0, 1, 3)}
+
+
+def test_a_run_that_fails_takes_nothing_away(catalog: Catalog) -> None:
+    begun = catalog.begin_run(model(), WarmReason.DRIVER, host(NEW).signature, NOW)
+    catalog.finish_run(begun.id, Outcome.FAILED, (), Attribution(), (NEW,), "", "", NOW)
+    assert listed(catalog) == {one.id.key for one in NEWS[:3]}
+    catalog.remove_model(NET)
+    assert listed(catalog) == set()
+
+
+def test_what_somebody_else_compiled_there_is_not_inherited(catalog: Catalog) -> None:
+    theirs = entry("2/9/3/4/0", environment=NEW, digest="theirs")
+    catalog.record_build(Built(theirs.id, NEW, Origin.REBUILT, "two", 10, 1.0, "ours", (NET,)), NOW)
+    catalog.record_scan(scan(*OLDS, *NEWS, theirs), architecture)
+    assert catalog.entry(theirs.id.ref).models == ()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_a_pinned_model_inherited_is_not_evicted(catalog: Catalog, *, pinned: bool) -> None:
+    pinning = replace(model(), pinned=pinned)
+    catalog.add_model(pinning)
+    policy = Policy(max_bytes=1, grace=0.0)
+    plan = decided(catalog, host(NEW), frozenset(), {NET: pinning}, policy, NOW, asked=True)
+    gone = {one.entry.entry.id.key for one in plan.evict}
+    assert {one.id.key for one in OLDS} <= gone
+    assert {one.id.key for one in NEWS[:3]} <= gone if not pinned else gone.isdisjoint(one.id.key for one in NEWS[:3])
+    # By itself the daemon takes nothing that it would only make again.
+    alone = decided(catalog, host(NEW), frozenset(), {NET: pinning}, policy, NOW, asked=False)
+    assert {one.entry.entry.id.key for one in alone.evict}.isdisjoint(one.id.key for one in NEWS[:3])
+
+
+# -- with real runtimes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet."""
+    with daemon(home, short_dir) as one:
+        yield one
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
+    keeper: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link = tmp_path / "driver"
+    driven(keeper, first, link)
+    with keeper.config.open("a") as file:
+        file.write("prewarm = false\nreplay = false\n")
+    keeper.start()
+    keeper.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
+    keeper.ctl("prewarm", "net")
+    before = keeper.ask("model", "show", "net")
+    switch(link, second)
+    keeper.until(lambda: keeper.ask("model", "show", "net")["reason"] == "driver-changed")
+    keeper.ctl("replay")
+    present = keeper.rows("ls", "--model", "net", "--driver", "current")
+    assert len(present) == before["entries"]
+    assert all(one["inherited"] == ["net"] for one in present)
+    shown = keeper.ask("model", "show", "net")
+    assert (shown["entries"], shown["warmth"]) == (before["entries"], "cold")
+    assert f"replay has made {before['entries']} entries" in str(shown["why"])
+    assert "made by replay" in keeper.ctl("show", str(present[0]["ref"])).stdout
+    keeper.ctl("prewarm", "net")
+    present = keeper.rows("ls", "--model", "net", "--driver", "current")
+    assert [one["inherited"] for one in present] == [[]] * len(present)
+    assert keeper.ask("model", "show", "net")["entries"] == before["entries"]
+
+
+COMPILER = shutil.which("g++")
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(COMPILER is None, reason="no g++ to build a program that compiles at run time")
+def test_what_a_program_compiles_from_source_belongs_to_its_model(
+    keeper: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    real = runtime("rt2026.2")
+    program = tmp_path / "rtc"
+    source = Path(__file__).with_name("application") / "rtc.cpp"
+    options = ["-std=c++17", "-w", f"-I{real.root}/include", f"-L{real.lib}", "-lsycl", "-Wl,--allow-shlib-undefined"]
+    subprocess.run([str(COMPILER), str(source), "-o", str(program), *options], check=True)
+    driven(keeper, real, tmp_path / "driver", "[policy]\ngrace = '0s'\nmax_bytes = 1\n")
+    with keeper.config.open("a") as file:
+        file.write("prewarm = false\nevict = false\n")
+    keeper.start()
+    keeper.ctl("model", "add", "rtc", "--pinned", "--", str(program), "2")
+    keeper.ctl("prewarm", "rtc")
+    assert keeper.ask("model", "show", "rtc")["warmth"] == "warm"
+    cold, proof = list[dict[str, int]](keeper.rows("runs", "rtc")[0]["passes"])  # type: ignore[call-overload]
+    assert (cold["created"], proof["created"], proof["used"]) == (2, 0, 2)
+    keys = {str(one["key"]) for one in keeper.rows("ls", "--model", "rtc")}
+    assert any(key.startswith("ext_kernel_compiler/") for key in keys)
+    assert keys == {str(one["key"]) for one in keeper.rows("ls")}
+    # A budget of nothing takes nothing that a pinned model needs.
+    assert keeper.ask("evict")["evict"]["removed"] == []  # type: ignore[index]
+    # And without its intermediate code it is not warm: it would compile for half a minute.
+    for path in keeper.home.rglob("ir.bin"):
+        path.unlink()
+    keeper.ctl("scan")
+    assert keeper.ask("model", "show", "rtc")["reason"] == "entries-lost"
