@@ -124,19 +124,34 @@ def test_a_worker_gives_the_host_s_daemon_what_may_be_tended_and_others_nothing(
 
 def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "login.defs").write_text("UID_MIN 500\n# UID_MAX 9\nUID_MAX\t2000\n")
-    names = {"root": 0, "daemon": 2, "old": 499, "first": 500, "last": 2000, "llm": 300, "nobody": 65534, "me": OURS}
-    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")) for name, uid in names.items()]
+    names = {
+        "root": 0,
+        "daemon": 2,
+        "old": 499,
+        "first": 500,
+        "last": 2000,
+        "llm": 300,
+        "nobody": 65534,
+        "me": OURS,
+        "svc": 1500,
+    }
+    shells = {"svc": "/usr/sbin/nologin", "llm": "/bin/false"}
+    known = [
+        pwd.struct_passwd((name, "x", uid, uid, "", "/", shells.get(name, "/bin/sh"))) for name, uid in names.items()
+    ]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(one for one in known if one.pw_uid == uid))
 
     def who(owners: tuple[str, ...] = (), **wanted: object) -> set[str]:
-        return set(household(Workers.model_validate(wanted), owners, tmp_path).values())
+        return set(household(Workers.model_validate(wanted), owners, tmp_path, steward=OURS).values())
 
     assert who() == {"first", "last"}
     assert who(("llm", "root", "nobody")) == {"first", "last", "llm"}
     assert who(include=["499"], exclude=["first"], humans=True) == {"old", "last"}
     assert who(humans=False, include=["last"]) == {"last"}
+    # An account that nobody logs in to is named, or has no worker.
+    assert who(include=["svc", "daemon", "root", "65534"], humans=False) == {"svc", "daemon"}
 
 
 # -- one house, without systemd -------------------------------------------------------------------------------------
@@ -276,7 +291,7 @@ def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> 
 
 def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Path) -> None:
     with doors.running(short_dir) as there:
-        with pytest.raises(Unavailable, match=f"user {OURS} listens there"):
+        with pytest.raises(Unavailable, match=f"user {OURS} listens on"):
             envoy.ask(OURS + 1, api.GetStatus(), lambda _uid: there.path)
         assert envoy.ask(OURS, api.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
 
@@ -373,24 +388,36 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
 
 def test_whose_a_model_is(tmp_path: Path) -> None:
     one = make(tmp_path, Hands(), tmp_path / "nobody")
-    one._said[OURS] = replace(one._said[OURS], models=(ModelName("mine"), ModelName("both")))
-    one._said[OURS + 1] = replace(one._said[OURS + 1], models=(ModelName("theirs"), ModelName("both")))
+    me = pwd.getpwuid(OURS).pw_name
+    one._people = {OURS: me, OURS + 1: "other"}
+    one._said[OURS] = replace(one._said[OURS], models=(ModelName("mine"), ModelName("a:b")))
+    one._owners = {ModelName("declared"): me, ModelName("other:mine"): me, ModelName("lost"): "nobody-of-that-name"}
+
+    def meaning(*names: str) -> object:
+        return one.meaning(tuple(map(ModelName, names)))
 
     async def work() -> None:
-        assert await one.whose((ModelName("mine"),), None) == OURS
-        assert await one.whose((ModelName("theirs"),), None) == OURS + 1
+        # A name alone is the host's to give; a user's own model is under that user's name or number.
+        assert meaning("declared") == (OURS, ("declared",))
+        assert meaning("other:mine") == (OURS, ("other:mine",))
+        assert meaning(f"{me}:mine", f"{OURS}:a:b", "declared") == (OURS, ("mine", "a:b", "declared"))
+        assert meaning("other:theirs") == (OURS + 1, ("theirs",))
         for names, error in (
-            (("both",), Conflict),
-            (("mine", "theirs"), Conflict),
+            (("mine",), NotFound),
+            (("lost",), NotFound),
             (("nobodys",), NotFound),
+            (("stranger:mine",), NotFound),
+            (("other:",), NotFound),
+            (("declared", "other:theirs"), Conflict),
         ):
             with pytest.raises(error):
-                await one.whose(tuple(map(ModelName, names)), None)
-        meant = "did you mean theirs? see: "
-        for only, hint in ((None, meant), (OURS + 1, meant), (OURS, "see: ")):
-            with pytest.raises(NotFound) as caught:
-                await one.whose((ModelName("theris"),), only)
-            assert caught.value.hint == f"{hint}xpucachectl --system status"
+                meaning(*names)
+        with pytest.raises(NotFound, match="declares no model declraed") as caught:
+            meaning("declraed")
+        assert caught.value.hint.startswith("did you mean declared? a user's model is USER:NAME")
+        assert [one.own(ModelName(name), OURS) for name in ("x", f"{me}:x", "other:x", f"{me}:")] == [
+            *("x", "x", "other:x", f"{me}:"),
+        ]
         with pytest.raises(NotFound):
             one.find("nobody-of-that-name", OURS)
         with pytest.raises(Denied, match="does not look after you"):
@@ -501,10 +528,10 @@ def test_every_message_is_in_the_manual_with_its_id() -> None:
 
 
 def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "_STEWARD", pwd.getpwuid(OURS).pw_name)
+    monkeypatch.setattr(sockets, "ACCOUNT", pwd.getpwuid(OURS).pw_name)
     assert daemon.is_steward(OURS)
     assert not daemon.is_steward(OURS + 1)
-    monkeypatch.setattr(daemon, "_STEWARD", "nobody-of-that-name")
+    monkeypatch.setattr(sockets, "ACCOUNT", "nobody-of-that-name")
     assert not daemon.is_steward(OURS)
 
 

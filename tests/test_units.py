@@ -229,7 +229,12 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
         pytest.skip(f"{GENERATOR} is not installed (Debian: apt-get install systemd)")
     place = tmp_path / "config" / "environment.d"
     shutil.copytree(SYSTEMD / "environment.d", place)
-    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(place.parent), "PATH": os.environ["PATH"]}
+    environ = {
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(place.parent),
+        "XDG_RUNTIME_DIR": "/r",
+        "PATH": os.environ["PATH"],
+    }
     for further in ({}, {"XDG_CACHE_HOME": str(tmp_path / "elsewhere")}):
         done = subprocess.run([GENERATOR], env={**environ, **further}, capture_output=True, text=True, check=True)
         told = dict(line.split("=", 1) for line in done.stdout.splitlines())
@@ -265,5 +270,5 @@ def test_who_watches_has_two_rights_a_user_and_the_place_where_daemons_look() ->
     assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ["CAP_SYS_ADMIN CAP_DAC_READ_SEARCH"]
     assert [line[:2] for line in words] == [["u", *unit["User"]]]
     assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == lookout.SOCKET
-    assert settings.load(None, user=True, environ={}).watch_socket == Path(lookout.SOCKET)
+    assert settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch_socket == Path(lookout.SOCKET)
     assert unit["ExecStart"] == ["xpucached-watch"]

@@ -321,7 +321,9 @@ class Daemon:
             if what == "run-finished":
                 what = "model-warmed" if event.fields.get("outcome") == "warmed" else "model-failed"
             if what in systemd.MESSAGES and told.spend(what) is not None:
-                systemd.tell(what, event.message, {**event.fields, **user})
+                # What a model's programs say is its owner's; the journal has other readers, too.
+                fields = {name: text for name, text in event.fields.items() if name != "detail"}
+                systemd.tell(what, event.message, {**fields, **user})
 
     def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
@@ -387,6 +389,24 @@ def step_aside(config: settings.Settings) -> None:
     with contextlib.suppress(OSError):
         word.touch(0o644)
     raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
+
+
+def see_welcome() -> None:
+    """See that our user may have a worker, whoever started it.  Raises `SettingsError`."""
+    from xpucached.steward import people  # noqa: PLC0415 - users' own daemons need none of it
+
+    if os.getuid() == 0:
+        raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
+    try:
+        ours: settings.Settings | None = settings.load(None, user=False, environ={})
+    except SettingsError:
+        # Who may not read the host's configuration is not named in it, as far as we know.
+        ours = None
+    if not people.may_have_worker(os.getuid(), ours):
+        raise SettingsError(
+            f"user {os.getuid()} has no worker: it is nobody who logs in, and not named in the host's configuration",
+            hint="an administrator can add it: include in [workers] of /etc/xpucached/xpucached.toml",
+        )
 
 
 def _account() -> str | None:
@@ -464,8 +484,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.user = options.worker or os.getuid() != 0
     try:
         config = load(options)
-        if options.worker and os.getuid() == 0:
-            raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
+        if options.worker:
+            see_welcome()
         if options.user:
             found = len(settings.models(config.models_directory)[0])
             problems = settings.models(config.models_directory)[1]

@@ -521,15 +521,6 @@ def brief_model(model: ModelStatus) -> ModelStatus:
     return replace(model, run=brief_run(model.run)) if model.run else model
 
 
-def hidden(model: ModelStatus) -> ModelStatus:
-    """Give a model as those see it who may only read: variables may hold tokens, and output may hold anything."""
-    variables = dict.fromkeys(model.model.workload.variables, "(hidden)")
-    exercise = model.model.workload.exercise
-    exercise = replace(exercise, options=dict.fromkeys(exercise.options, "(hidden)"))
-    workload = replace(model.model.workload, variables=variables, exercise=exercise)
-    return brief_model(replace(model, model=replace(model.model, workload=workload)))
-
-
 def brief_status(status: Status) -> Status:
     """Give the status without the reports of its jobs and the output of its runs."""
     return replace(
@@ -537,10 +528,3 @@ def brief_status(status: Status) -> Status:
         jobs=tuple(brief_job(one) for one in status.jobs),
         models=tuple(brief_model(one) for one in status.models),
     )
-
-
-def without_output(job: Job) -> Job:
-    """Give a job whose runs lack what they printed."""
-    if job.prewarm is None:
-        return job
-    return replace(job, prewarm=replace(job.prewarm, runs=tuple(brief_run(one) for one in job.prewarm.runs)))

@@ -48,8 +48,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
             )
         raise RequestError(f"not understood: {' '.join(extra)}", hint=f"xpucachectl {options.verb} --help")
-    if command and options.verb != "model add":
-        raise RequestError("only model add takes a command behind --", hint="xpucachectl --help")
+    if options.verb == "prewarm":
+        # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
+        options.models += command
+    elif command and options.verb != "model add":
+        raise RequestError("only model add takes a command behind --, and prewarm names", hint="xpucachectl --help")
     return options
 
 

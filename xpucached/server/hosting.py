@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from starlette.applications import Starlette
@@ -54,8 +55,11 @@ class Steward(Protocol):
     def look(self) -> None:
         """Hear that something may have changed."""
 
-    async def whose(self, models: tuple[ModelName, ...], only: int | None) -> int:
-        """Give the user whose models these are."""
+    def meaning(self, names: tuple[ModelName, ...], /) -> tuple[int, tuple[ModelName, ...]]:
+        """Give the user whose models these are, and what that user calls them."""
+
+    def own(self, name: ModelName, uid: int, /) -> ModelName:
+        """Give what a user calls a model."""
 
     async def wake(self, uid: int) -> Awake:
         """See that a user's worker answers."""
@@ -170,9 +174,8 @@ class HostRoutes:
                     raise _denied()
                 return steward.look()  # type: ignore[func-returns-value] # null on the wire
             case api.PrewarmModels():
-                uid = peer.uid if not asked.models and not self._trusts(peer) else await self._one(asked, peer)
-                self._check(uid, peer)
-                return codec.to_json(await steward.prewarm(steward.find(str(uid), peer.uid), asked))
+                uid, meant = self._meant(asked, peer)
+                return codec.to_json(await steward.prewarm(steward.find(str(uid), peer.uid), meant))
             case api.GetJob() | api.WaitJob():
                 uid, job = steward.meant(asked.id)
                 self._check(uid, peer)
@@ -182,10 +185,15 @@ class HostRoutes:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)
 
-    async def _one(self, asked: api.PrewarmModels, peer: Peer) -> int:
+    def _meant(self, asked: api.PrewarmModels, peer: Peer) -> tuple[int, api.PrewarmModels]:
+        """Give whose worker this is for, and what it is asked."""
+        if not self._trusts(peer):
+            # Who asks for himself asks his own worker, whatever the name: what others have, no answer depends on.
+            return peer.uid, replace(asked, models=tuple(self._steward.own(one, peer.uid) for one in asked.models))
         if not asked.models:
             raise Denied("the host's daemon warms models by name", hint="say whose: --of USER, or which: prewarm NAME")
-        return await self._steward.whose(asked.models, None if self._trusts(peer) else peer.uid)
+        uid, models = self._steward.meaning(asked.models)
+        return uid, replace(asked, models=models)
 
 
 def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:

@@ -8,7 +8,6 @@ import functools
 import logging
 import math
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
@@ -20,10 +19,11 @@ from starlette.routing import Route
 
 from xpucached import api, render
 from xpucached.api import codec, hosting, intake, openapi
-from xpucached.domain import EntryPage, Job, ModelStatus, Run, Status
+from xpucached.domain import EntryPage, Job, ModelStatus, Status
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.render.text import Look
 from xpucached.server.connection import Limits, Peer, refusal_bytes
+from xpucached.server.redact import redact, redact_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -129,7 +129,8 @@ class Routes:
         if isinstance(asked, api.GetOpenApi):
             return Response(await asyncio.to_thread(self._openapi), media_type="application/json")
         if isinstance(asked, api.ListEvents) and asked.follow and request.method == "GET":
-            return self._stream(asked.since, cast("Callable[[], None]", request.state.abort))
+            private = self._allowed(peer.uid, api.Right.CHANGE)
+            return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
         # A change is brought to its end even if nobody waits for the answer any more.
         call = self._call(cast("api.AnyRequest", asked))
         value = await (unless_gone(request, call) if row.method == "GET" else call)
@@ -222,10 +223,12 @@ class Routes:
                 one.cancel()
             await asyncio.gather(waiting, stopping, return_exceptions=True)
 
-    def _stream(self, since: int, abort: Callable[[], None]) -> Response:
-        return StreamingResponse(self._lines(since, abort), media_type="application/x-ndjson", headers=_CLOSE)
+    def _stream(self, since: int, abort: Callable[[], None], *, private: bool) -> Response:
+        return StreamingResponse(
+            self._lines(since, abort, private=private), media_type="application/x-ndjson", headers=_CLOSE
+        )
 
-    async def _lines(self, since: int, abort: Callable[[], None]) -> AsyncIterator[bytes]:
+    async def _lines(self, since: int, abort: Callable[[], None], *, private: bool) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[Event | None] = asyncio.Queue(self._limits.backlog)
         pump = asyncio.create_task(self._pump(since, queue, abort))
         try:
@@ -240,7 +243,7 @@ class Routes:
                     continue
                 if event is None:
                     return
-                yield codec.dumps(codec.to_json(event)) + b"\n"
+                yield codec.dumps(codec.to_json(event if private else redact(event))) + b"\n"
         finally:
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
@@ -373,20 +376,15 @@ def _shown(asked: api.Request[object], value: object, *, private: bool) -> objec
     match value:
         case Status():
             value = codec.brief_status(value)
-            if not private:
-                value = replace(value, models=tuple(codec.hidden(one) for one in value.models))
-        case ModelStatus() if not private:
-            value = codec.hidden(value)
         case Job():
-            value = codec.without_kernels(value) if private else codec.without_output(codec.without_kernels(value))
+            value = codec.without_kernels(value)
         case tuple() if isinstance(asked, api.ListModels):
-            brief = codec.brief_model if private else codec.hidden
-            value = tuple(brief(one) for one in cast("tuple[ModelStatus, ...]", value))
-        case tuple() if isinstance(asked, api.ListRuns) and not private:
-            value = tuple(codec.brief_run(one) for one in cast("tuple[Run, ...]", value))
+            value = tuple(codec.brief_model(one) for one in cast("tuple[ModelStatus, ...]", value))
         case tuple() if isinstance(asked, api.ListJobs):
             value = tuple(codec.brief_job(one) for one in cast("tuple[Job, ...]", value))
-    return value
+    if private:
+        return value
+    return redact_settings(cast("Mapping[str, str]", value)) if isinstance(asked, api.GetConfig) else redact(value)
 
 
 def refuse(error: XpucachedError) -> Response:

@@ -128,8 +128,8 @@ class Warming:
         occasion = self.restraint.effort(warm.reason).occasion
         observing.events.post(
             "run-started",
-            f"{model.name}: {warm.detail}",
-            {"model": model.name, "reason": warm.reason, "occasion": occasion},
+            model.name,
+            {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
         )
         executions: list[Execution] = []
         trials: list[Trial] = []
@@ -173,8 +173,8 @@ class Warming:
             run = await asyncio.shield(asyncio.ensure_future(finish))
             observing.events.post(
                 "run-finished",
-                f"{model.name}: {outcome}: {detail}",
-                {"model": model.name, "outcome": outcome, "run": str(run.id)},
+                f"{model.name}: {outcome}",
+                {"model": model.name, "outcome": outcome, "run": str(run.id), "detail": detail},
             )
         return run
 

@@ -187,7 +187,7 @@ class Steward:
     def _meet(self) -> None:
         """See who lives here, and whose models are whose."""
         self._owners, problems = settings.owners(self.settings.models_directory)
-        self._people = household(self.settings.workers, self._owners.values())
+        self._people = household(self.settings.workers, self._owners.values(), steward=os.getuid())
         strangers = [name for name in dict.fromkeys(self._owners.values()) if not _is_user(name)]
         self._problems = (
             *problems,
@@ -400,40 +400,37 @@ class Steward:
                 raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
         return Awake(self._people.get(uid, str(uid)), uid, self._place(uid))
 
-    async def whose(self, models: tuple[ModelName, ...], only: int | None) -> int:
-        """Give the one user whose models these are.  Raises `NotFound` and `Conflict`.
+    def meaning(self, names: tuple[ModelName, ...]) -> tuple[int, tuple[ModelName, ...]]:
+        """Give the one user whose models these are, and what that user calls them.  Raises `NotFound` and `Conflict`.
 
-        Who mistypes is told what else there is: of the user ``only``, or of all.
+        Names belong to their owners: a name alone is a model that the host's directory declares, and any other one is
+        USER:NAME.  So nobody comes between a model and who asks for it by giving a model of his own that name.
         """
-        found: set[int] = set()
-        for name in models:
-            if name in self._owners and _is_user(self._owners[name]):
-                found.add(user(self._owners[name]).pw_uid)
-                continue
-            theirs = self._with(name)
-            if not theirs:
-                await self._hear()
-                theirs = self._with(name)
-            if not theirs:
-                known = {model for one in self.status(only).users for model in one.models}
-                see = "see: xpucachectl --system status"
-                raise NotFound(f"no user's model is called {name}", hint=suggest(name, known, see))
-            if len(theirs) > 1:
-                raise Conflict(f"several users have a model {name}", hint="say whose: --of USER")
-            found |= theirs
+        found: dict[int, list[ModelName]] = {}
+        for name in names:
+            uid, bare = self._owner(name)
+            found.setdefault(uid, []).append(bare)
         if len(found) != 1:
-            raise Conflict("these models are of several users", hint="ask for those of one at a time, with --of USER")
-        return found.pop()
+            raise Conflict("these models are of several users", hint="ask for those of one at a time")
+        ((uid, theirs),) = found.items()
+        return uid, tuple(theirs)
 
-    def _with(self, name: ModelName) -> set[int]:
-        return {one.uid for one in self._said.values() if name in one.models}
+    def _owner(self, name: ModelName) -> tuple[int, ModelName]:
+        declared = self._owners.get(name)
+        if declared is not None and _is_user(declared):
+            return user(declared).pw_uid, name
+        whose, point, bare = name.partition(":")
+        uid = next((uid for uid, known in self._people.items() if whose in {known, str(uid)}), None)
+        if uid is not None and point and bare:
+            return uid, ModelName(bare)
+        known = {*self._owners, *(f"{one.user}:{model}" for one in self._said.values() for model in one.models)}
+        hint = "a user's model is USER:NAME; see: xpucachectl --system status"
+        raise NotFound(f"the host declares no model {name}", hint=suggest(name, known, hint))
 
-    async def _hear(self) -> None:
-        """Ask all whose workers are awake how they stand now."""
-        awake = [uid for uid, one in self._said.items() if one.state is WorkerState.AWAKE]
-        for result in await asyncio.gather(*map(self._quiet, awake), return_exceptions=True):
-            if isinstance(result, Exception):
-                log.debug("a worker does not say how it stands: %s", result)
+    def own(self, name: ModelName, uid: int) -> ModelName:
+        """Give what a user calls a model that the same user may have called USER:NAME."""
+        whose, _, bare = name.partition(":")
+        return ModelName(bare) if bare and whose in {str(uid), self._people.get(uid)} else name
 
     async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
         """Let a user's worker warm models of his."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from xpucached import api, sockets
 from xpucached.api.client import Client
 from xpucached.domain import Job, JobId, UserStatus, Warmth, WorkerState
+from xpucached.errors import Unavailable, Untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,11 @@ def ask(uid: int, request: api.Request[T], place: Callable[[int], Path] = socket
     with Client(
         place(uid), owner=uid, largest=LARGEST, patience=_PATIENCE, hint="the worker may have ended; ask again"
     ) as client:
-        return client.call(request)
+        try:
+            return client.call(request)
+        except Untrusted as error:
+            # Whoever it is, it is not this worker.
+            raise Unavailable(error.message, hint=error.hint) from error
 
 
 def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:

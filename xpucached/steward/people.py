@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import settings, sockets
+from xpucached.settings.document import Workers
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from xpucached.settings.document import Workers
+    from xpucached.settings import Settings
 
 _NOBODY: Final = frozenset({0, 65534, 4294967295})
 _USUAL: Final = (1000, 60000)
+_NO_LOGIN: Final = frozenset({"nologin", "false"})
 _LINE: Final = re.compile(r"^(UID_MIN|UID_MAX)\s+(\d+)\s*$", re.MULTILINE)
 
 
-def household(wanted: Workers, owners: Iterable[str], etc: Path = Path("/etc")) -> Mapping[int, str]:
-    """Give whom the host's daemon looks after, by number: people, who is named, and the users of model files.
+def household(
+    wanted: Workers, owners: Iterable[str], etc: Path = Path("/etc"), *, steward: int | None = None
+) -> Mapping[int, str]:
+    """Give who may have a worker, by number: who can log in, who is named, and the users of model files.
 
-    Never root, nobody, nor ourselves.
+    An account of the system has one only if the configuration names it; root, nobody and the ``steward``, the account
+    of the host's daemon, never.  The host's daemon starts no other worker, and a worker of anybody else ends at once.
     """
     first, last = _range(etc)
     found: dict[int, str] = {}
     if wanted.humans:
         # The range is that of people's accounts, in which systemd makes no other ones either.
-        found = {one.pw_uid: one.pw_name for one in pwd.getpwall() if first <= one.pw_uid <= last}
+        found = {one.pw_uid: one.pw_name for one in pwd.getpwall() if first <= one.pw_uid <= last and _logs_in(one)}
     for name in (*wanted.include, *owners):
         with contextlib.suppress(KeyError):
             one = user(name)
@@ -36,7 +42,22 @@ def household(wanted: Workers, owners: Iterable[str], etc: Path = Path("/etc")) 
     for name in wanted.exclude:
         with contextlib.suppress(KeyError):
             found.pop(user(name).pw_uid, None)
-    return {uid: name for uid, name in found.items() if uid not in _NOBODY and uid != os.getuid()}
+    return {uid: name for uid, name in found.items() if uid not in _NOBODY and uid != steward}
+
+
+def _logs_in(one: pwd.struct_passwd) -> bool:
+    return one.pw_shell.rpartition("/")[2] not in _NO_LOGIN
+
+
+def may_have_worker(uid: int, config: Settings | None) -> bool:
+    """Tell whether a user may have a worker by the host's configuration; None is one that cannot be read."""
+    try:
+        steward: int | None = pwd.getpwnam(sockets.ACCOUNT).pw_uid
+    except KeyError:
+        steward = None
+    if config is None:
+        return uid in household(Workers(), (), steward=steward)
+    return uid in household(config.workers, settings.owners(config.models_directory)[0].values(), steward=steward)
 
 
 def user(name: str) -> pwd.struct_passwd:

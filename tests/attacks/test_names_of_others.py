@@ -1,0 +1,94 @@
+"""Somebody asks the host's daemon for models by name: no answer tells what others have, and nobody takes a name."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.test_steward import OURS, Hands, make
+from tests.users import REPOSITORY
+from xpucached import api
+from xpucached.ctl import arguments
+from xpucached.domain import ModelName
+from xpucached.errors import NotFound, XpucachedError
+from xpucached.server.connection import Limits, Peer
+from xpucached.server.hosting import HostRoutes
+from xpucached.steward import Steward
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xpucached.domain import Job
+
+ALICE, BOB = OURS + 1, OURS + 2
+THERE = ("hers", "declared", "alice:hers", f"{ALICE}:hers")
+NOT_THERE = ("nothing", "alice:nothing", "nobody-here:hers", "hres")
+
+
+@pytest.fixture
+def steward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steward:
+    """Give the daemon of a host on which alice has models and bob has none; it remembers who was to warm what."""
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._people = {ALICE: "alice", BOB: "bob"}
+    one._said = {uid: replace(one._said[OURS], user=name, uid=uid) for uid, name in one._people.items()}
+    one._said[ALICE] = replace(one._said[ALICE], models=(ModelName("hers"), ModelName("declared")))
+    one._owners = {ModelName("declared"): "root"}
+
+    async def asked(_self: Steward, uid: int, request: api.PrewarmModels) -> Job:
+        raise XpucachedError(f"uid {uid} has no model {' '.join(request.models)}")
+
+    monkeypatch.setattr(Steward, "prewarm", asked)
+    return one
+
+
+def answer(steward: Steward, name: str, uid: int) -> str:
+    """Give what a user is told who wants a model warmed."""
+    routes = HostRoutes(steward, "1", Limits(), admin=False)
+    with pytest.raises(XpucachedError) as caught:
+        asyncio.run(routes._call(api.PrewarmModels(models=(ModelName(name),)), Peer(1, uid, uid)))
+    return f"{caught.value.code}: {caught.value.message}; {caught.value.hint}".replace(name, "NAME")
+
+
+def test_no_answer_tells_what_models_others_have(steward: Steward) -> None:
+    told = {name: answer(steward, name, BOB) for name in (*THERE, *NOT_THERE)}
+
+    # It is bob's own worker that is asked, each time.
+    assert set(told.values()) == {f"internal: uid {BOB} has no model NAME; "}
+
+
+def test_nobody_takes_the_name_of_another_s_model(steward: Steward) -> None:
+    before = answer(steward, "alice:hers", 0)
+    # Bob has models of all these names now.
+    names = tuple(map(ModelName, ("hers", "declared", "alice:hers", f"{ALICE}:hers")))
+    steward._said[BOB] = replace(steward._said[BOB], models=names)
+
+    assert steward.meaning((ModelName("alice:hers"),)) == (ALICE, ("hers",))
+    assert steward.meaning((ModelName("declared"),))[0] == 0
+    assert answer(steward, "alice:hers", 0) == before
+    assert steward.meaning((ModelName("bob:alice:hers"),)) == (BOB, ("alice:hers",))
+    with pytest.raises(NotFound):
+        steward.meaning((ModelName("hers"),))
+
+
+def test_a_name_that_looks_like_an_option_is_a_name() -> None:
+    for name in ("--help", "--socket=/tmp/evil", "--of=root", "-q", "--"):
+        options = arguments.parse(["--system", "prewarm", "--timeout", "10m", "--", name])
+        assert options.models == [name]
+        assert (options.socket, options.of, options.quiet) == (None, "", False)
+        with pytest.raises(ValueError, match="expected a letter or digit"):
+            api.PrewarmModels(models=tuple(options.models))
+
+
+def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
+    units = sorted((REPOSITORY / "systemd").rglob("*@.service"))
+    found = [
+        line for unit in units for line in unit.read_text().splitlines() if line.startswith("ExecStart") and "%" in line
+    ]
+
+    assert len(units) == 3
+    assert len(found) == 2
+    for line in found:
+        assert line.endswith(" -- %i")

@@ -1,0 +1,62 @@
+"""Somebody who has taken over the host's daemon starts workers as accounts of the system: they end at once."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached import sockets
+from xpucached.settings.document import Workers
+from xpucached.steward import people
+
+if TYPE_CHECKING:
+    from tests.users import User
+
+
+@pytest.mark.parametrize("who", ["nobody", "daemon", "no account"])
+def test_an_account_of_the_system_has_no_worker(attacker: User, victim: User, who: str) -> None:
+    uid = {"nobody": attacker.uid, "daemon": pwd.getpwnam("daemon").pw_uid, "no account": victim.uid}[who]
+    home = victim.home / "worker"
+    home.mkdir()
+    victim.home.chmod(0o755)
+    os.chown(home, uid, uid)
+    # As the unit starts it.
+    done = subprocess.run(
+        [victim.program, "-m", "xpucached", "--worker"],
+        env={
+            **victim.environment,
+            "XPUCACHED_PATHS_STATE": str(home / "state"),
+            "XPUCACHED_PATHS_SOCKET": str(home / "s"),
+        },
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 78, done.stderr
+    assert f"user {uid} has no worker" in done.stderr
+    assert "include in [workers]" in done.stderr
+    assert list(home.iterdir()) == []
+
+
+def test_who_logs_in_or_is_named_has_one_and_the_host_s_own_account_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"alice": 1000, "svc": 1001, "llm": 300, sockets.ACCOUNT: 301, "root": 0}
+    shells = {"svc": "/usr/sbin/nologin"}
+    known = [
+        pwd.struct_passwd((name, "x", uid, uid, "", "/", shells.get(name, "/bin/sh"))) for name, uid in names.items()
+    ]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
+    assert [uid for uid in names.values() if people.may_have_worker(uid, None)] == [1000]
+    everyone = Workers.model_validate({"include": list(names)})
+    found = people.household(everyone, (), steward=301)
+    assert sorted(found) == [300, 1000, 1001]
