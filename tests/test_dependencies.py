@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests import daemons
-from xpucached import host
-from xpucached.domain import Dependency, Exercise, Loader, Role, Workload
+from xpucached import host, settings
+from xpucached.api import codec
+from xpucached.catalog import Catalog
+from xpucached.domain import (
+    Attribution,
+    Dependency,
+    Exercise,
+    Loader,
+    Model,
+    ModelName,
+    ModelStatus,
+    Outcome,
+    Role,
+    WarmReason,
+    Warmth,
+    Workload,
+)
+from xpucached.service.jobs import Events
+from xpucached.service.observing import Observing
+from xpucached.service.proving import Proving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.daemons import Daemon
+
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def clock() -> datetime:
+    """Give the time of these tests."""
+    return NOW
 
 
 def workload(directory: Path, *command: str, **variables: str) -> Workload:
@@ -329,6 +357,57 @@ def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
     paths = {one.path for one in needs}
     assert str(big) in paths
     assert not {str(small), str(cached)} & paths
+
+
+# -- files that do not answer -----------------------------------------------------------------------------------------
+
+
+def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proving._PATIENCE", 0.3)
+    monkeypatch.setattr("xpucached.service.proving._FRESH", 0.0)
+    answer, stat = threading.Event(), os.stat
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        for name in ("away", "here", "old"):
+            (tmp_path / name).touch()
+            of = workload(tmp_path, "/bin/true", name)
+            model = Model(ModelName(name), of)
+            catalog.add_model(model)
+            run = catalog.begin_run(model, WarmReason.NEVER, "", NOW)
+            needs = None if name == "old" else proven(of)
+            catalog.finish_run(run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proving = Proving(observing)
+
+        def changed() -> dict[str, tuple[str, ...]]:
+            return {one.model: one.changes for one in proving.coverage()}
+
+        def hang(path: str) -> os.stat_result:
+            # As a server does that is away.
+            if path.endswith("away"):
+                answer.wait()
+            return stat(path)
+
+        monkeypatch.setattr("xpucached.host.proofs.os.stat", hang)
+        silent = ("its files do not answer: whether they changed is unknown",)
+        unnoted = ("what it needs was not written down when it was proven",)
+        for _ in range(3):
+            assert changed() == {"away": silent, "here": (), "old": unnoted}
+        answer.set()
+        end = time.monotonic() + daemons.PATIENCE
+        while changed()["away"] == silent and time.monotonic() < end:
+            time.sleep(0.05)
+        assert changed() == {"away": (), "here": (), "old": unnoted}
+
+
+def test_who_may_only_read_learns_no_paths(tmp_path: Path) -> None:
+    of = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
+    said = ("/secret/token was modified",)
+    status = ModelStatus(
+        of, Warmth.CHANGED, f"changed, not proven: {said[0]}", WarmReason.PROGRAM, 0, 0, None, None, None, said
+    )
+    assert "secret" not in str(codec.hidden(status))
 
 
 # -- through the daemon ----------------------------------------------------------------------------------------------

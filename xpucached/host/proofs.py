@@ -54,12 +54,14 @@ def needed(
     modules: Iterable[str],
     ours: Collection[str],
     last: Iterable[Dependency] = (),
+    others: Iterable[Dependency] = (),
 ) -> tuple[Dependency, ...]:
     """Give what a pass needed that began with ``then``, and proved its model.
 
     ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
-    caches.  What it wrote itself is left out: changed data at once, changed code if it changed in the last proof too,
-    whose dependencies ``last`` are; else such code is unsettled.
+    caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
+    changed data at once, changed code if it changed in the last proof too, whose dependencies ``last`` are; else such
+    code is unsettled.
     """
     known = {one.path: one for one in last}
     found: dict[str, Dependency] = {}
@@ -91,7 +93,8 @@ def needed(
             found[path] = now
     reader = Reader()
     chosen = sorted(found.values(), key=lambda one: (_ORDER[one.role], one.path))[:MOST]
-    read = {one.path: _read(one, known.get(one.path), reader) for one in sorted(chosen, key=lambda one: one.size)}
+    digests = {one.path: one for one in (*others, *known.values()) if one.digest}
+    read = {one.path: _read(one, digests.get(one.path), reader) for one in sorted(chosen, key=lambda one: one.size)}
     return tuple(read[one.path] for one in chosen)
 
 
@@ -212,9 +215,12 @@ class _Look:
             self.said.append(f"{name} cannot be looked at ({_words(error)}): whether it changed is unknown")
             return old
         size = 0 if old.role in _FOLDERS else found.st_size
-        now = replace(old, size=size, modified=found.st_mtime_ns, changed=found.st_ctime_ns, inode=found.st_ino)
-        if _same(now, old):
+        if (size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino) == (
+            *(old.size, old.modified),
+            *(old.changed, old.inode),
+        ):
             return old
+        now = replace(old, size=size, modified=found.st_mtime_ns, changed=found.st_ctime_ns, inode=found.st_ino)
         said = self._known.get((old, now))
         if said is None:
             said = self._known[old, now] = self._compared(old, now, name)

@@ -20,6 +20,7 @@ from xpucached.domain import (
     ReplayReport,
     Run,
     Trial,
+    WarmReason,
     Warmth,
     Workload,
 )
@@ -81,7 +82,10 @@ def _trial(one: Trial) -> Trial:
 
 
 def _model(one: ModelStatus) -> ModelStatus:
-    return replace(one, why=_text(one.why)) if one.warmth is Warmth.FAILED else one
+    # What changed is told by paths, some of which stand in the arguments.
+    quoting = one.warmth is Warmth.FAILED or one.reason is WarmReason.PROGRAM
+    changes = tuple(HIDDEN for _ in one.changes)
+    return replace(one, why=_text(one.why), changes=changes) if quoting else one
 
 
 def _job(one: Job) -> Job:
@@ -94,6 +98,10 @@ def _replay(one: ReplayReport) -> ReplayReport:
 
 
 def _finding(one: Finding) -> Finding:
+    if one.cause is Cause.PROGRAM:
+        return replace(one, message=f"what it needs has changed: {HIDDEN}")
+    if one.cause is Cause.WARMING:
+        return replace(one, message="it is being warmed just now")
     return replace(one, message=f"its last run failed: {HIDDEN}") if one.cause in _QUOTING_CAUSES else one
 
 
@@ -102,7 +110,7 @@ def _problem(one: Problem) -> Problem:
 
 
 def _event(one: Event) -> Event:
-    quoting = one.topic in _QUOTING_PROBLEMS
+    quoting = one.topic in _QUOTING_PROBLEMS or one.fields.get("reason") == WarmReason.PROGRAM
     kept = {name: HIDDEN if name in _QUOTING_FIELDS else text for name, text in one.fields.items()}
     return replace(one, message=HIDDEN if quoting else one.message, fields=kept)
 

@@ -60,12 +60,13 @@ class Proving:
             return None
         settings = self._observing.settings
         stores = (status.store.root for status in self._catalog.stores())
-        ours = tuple(map(os.fspath, (settings.cache, *stores, *model.workload.exercise.caches)))
+        ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)
+        others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
         files = done.told.files if done.told is not None else ()
         return _within(
             _NOTING,
-            lambda: host.needed(model.workload, before, done.mapped, done.mapped_data, files, ours, last),
+            lambda: host.needed(model.workload, before, done.mapped, done.mapped_data, files, ours, last, others),
         )
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
