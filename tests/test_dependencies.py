@@ -16,12 +16,15 @@ import pytest
 
 from tests import daemons
 from xpucached import host, settings
-from xpucached.api import codec
 from xpucached.catalog import Catalog
 from xpucached.domain import (
     Attribution,
+    Cause,
     Dependency,
+    Diagnosis,
+    Event,
     Exercise,
+    Finding,
     Loader,
     Model,
     ModelName,
@@ -32,6 +35,7 @@ from xpucached.domain import (
     Warmth,
     Workload,
 )
+from xpucached.server.redact import redact
 from xpucached.service.jobs import Events
 from xpucached.service.observing import Observing
 from xpucached.service.proving import Proving
@@ -401,13 +405,15 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
         assert changed() == {"away": (), "here": (), "old": unnoted}
 
 
-def test_who_may_only_read_learns_no_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("warmth", [Warmth.CHANGED, Warmth.WARMING])
+def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> None:
     of = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
     said = ("/secret/token was modified",)
-    status = ModelStatus(
-        of, Warmth.CHANGED, f"changed, not proven: {said[0]}", WarmReason.PROGRAM, 0, 0, None, None, None, said
-    )
-    assert "secret" not in str(codec.hidden(status))
+    why = f"not proven as it is now: {said[0]}"
+    status = ModelStatus(of, warmth, why, WarmReason.PROGRAM, 0, 0, None, None, None, said)
+    findings = tuple(Finding(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
+    event = Event(1, NOW, "run-started", f"net: {why}", {"model": "net", "reason": WarmReason.PROGRAM})
+    assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))
 
 
 # -- through the daemon ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -178,6 +179,18 @@ def test_a_model_is_covered(known: Coverage, on: Host) -> None:
             "the host's devices or drivers changed since it was tried",
         ),
         (coverage(run(), remaining=3), host(NEW), WarmReason.LOST, "1 of its 4 entries are gone or damaged"),
+        (
+            replace(coverage(run()), changes=("a was modified", "b is gone", "c 1 → 2", "d", "e")),
+            host(NEW),
+            WarmReason.PROGRAM,
+            "not proven as it is now: a was modified; b is gone; c 1 → 2; and 2 more",
+        ),
+        (
+            replace(coverage(run(), remaining=3), changes=("a was modified",)),
+            host(NEW),
+            WarmReason.LOST,
+            "1 of its 4 entries are gone or damaged",
+        ),
     ],
 )
 def test_a_model_is_warmed_for_a_reason(known: Coverage | None, on: Host, reason: WarmReason, detail: str) -> None:
@@ -317,6 +330,14 @@ def test_each_model_is_in_one_list_and_failures_end(
         (failed(1), host(NEW), False, Warmth.FAILED, "it is tried again after 2026-06-01 12:14 UTC", WarmReason.RETRY),
         (failed(3), host(NEW), False, Warmth.FAILED, "it is not tried again until", WarmReason.RETRY),
         (failed(3, on=host(OLD)), host(NEW), False, Warmth.COLD, "drivers changed", WarmReason.DRIVER),
+        (
+            replace(coverage(run()), changes=("a was modified",)),
+            host(NEW),
+            False,
+            Warmth.CHANGED,
+            "not proven as it is now: a was modified",
+            WarmReason.PROGRAM,
+        ),
     ],
 )
 def test_how_a_model_stands(
@@ -369,6 +390,21 @@ def statuses(*states: Warmth) -> list[ModelStatus]:
             [Warmth.WARM, Warmth.COLD, Warmth.WARM],
             Verdict.COLD,
             "Cold: 1 of 3 models is not warm for driver 2; run: xpucachectl prewarm --stale",
+        ),
+        (
+            host(NEW),
+            [Warmth.WARM, Warmth.CHANGED, Warmth.WARM],
+            Verdict.COLD,
+            (
+                "Changed: 1 of 3 models is not proven warm for driver 2 (m2): what was proven has changed since;"
+                " run: xpucachectl prewarm --stale"
+            ),
+        ),
+        (
+            host(NEW),
+            [Warmth.COLD, Warmth.CHANGED, Warmth.WARM],
+            Verdict.COLD,
+            "Cold: 2 of 3 models are not warm for driver 2; run: xpucachectl prewarm --stale",
         ),
         (
             host(NEW),

@@ -63,7 +63,7 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         lost = coverage.entries - coverage.remaining
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged")
     if coverage.changes:
-        return Need(WarmReason.PROGRAM, f"changed, not proven: {listed(coverage.changes)}")
+        return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None
 
 

@@ -91,6 +91,7 @@ def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, s
         sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({_names(failed)})"
         return Verdict.FAILED, f"{sentence}; see: xpucachectl model show {failed[0]}"
     if cold:
+        cold = [*cold, *by[Warmth.CHANGED]]
         return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"
     if by[Warmth.CHANGED]:
         sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({_names(by[Warmth.CHANGED])})"
