@@ -24,6 +24,7 @@ from xpucached.domain import (
     Diagnosis,
     DriverChange,
     DriverFile,
+    DriverInUse,
     Effect,
     Entry,
     EntryId,
@@ -187,7 +188,17 @@ def make_host() -> Host:
     library = Path("/usr/lib/libigdrcl.so")
     driver = DriverFile(library, library, "25.18", 1 << 20, NOW, "ab12", "intel-opencl-icd 25.18")
     problem = Problem("no-level-zero", "there is no Level Zero driver", "install libze-intel-gpu1")
-    return Host(NOW, "boot", "6.12.0", "stamp", (gpu,), (driver,), (OPENCL,), (problem,))
+    later = replace(OPENCL, driver="26.1")
+    trial = DriverInUse(
+        {"OCL_ICD_FILENAMES": "/opt/trial/libigdrcl.so"},
+        (ModelName("net"),),
+        "two",
+        (),
+        (driver,),
+        (later,),
+        (problem,),
+    )
+    return Host(NOW, "boot", "6.12.0", "stamp", (gpu,), (driver,), (OPENCL,), (problem,), (trial,))
 
 
 def make_store() -> StoreStatus:

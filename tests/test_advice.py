@@ -24,11 +24,13 @@ from xpucached.domain import (
     Figure,
     Figures,
     KindName,
+    Libraries,
     ModelName,
     Outcome,
     Pass,
     Safety,
     Store,
+    SyclRuntime,
     Trial,
     Variant,
     WarmReason,
@@ -181,6 +183,37 @@ def test_the_cache_is_switched_on_where_it_is_safe_or_was_seen_to_work(
     of: ModelStatus, safety: Safety, *, on: bool
 ) -> None:
     assert trusted(of, [assay(safety)]) is on
+
+
+def ran(outcome: Outcome = Outcome.WARMED, build: str = "b1", *, cached: bool = True, workload: str = "") -> Run:
+    made = Pass(1.0, 1.0, 1, 0, int(cached), 0)
+    libraries = Libraries((SyclRuntime(Path("/venv/lib/libsycl.so.8"), build, 2),))
+    digest = workload or status().model.workload.digest
+    return dataclasses.replace(make_run(), outcome=outcome, workload=digest, passes=(made,), libraries=libraries)
+
+
+@pytest.mark.parametrize(
+    ("runs", "on"),
+    [
+        ([ran()], True),
+        ([ran(Outcome.UNPROVEN)], True),
+        ([ran(build="b2")], False),
+        ([ran(cached=False)], False),
+        ([ran(workload="another")], False),
+        ([ran(Outcome.FAILED)], False),
+        ([ran(Outcome.FAILED), ran()], True),
+        ([ran(Outcome.CRASHED), ran()], False),
+        ([dataclasses.replace(ran(), libraries=None)], False),
+    ],
+)
+def test_what_ran_well_with_this_build_of_the_runtime_is_trusted_with_another_driver(
+    runs: Sequence[Run], *, on: bool
+) -> None:
+    cold = status(Warmth.COLD, WarmReason.DRIVER)
+
+    assert trusted(cold, [assay(Safety.UNSAFE)], runs) is on
+    made = diagnose(cold, runtimes=[assay(Safety.UNSAFE)], runs=runs, store=STORE, uid=1000)
+    assert (Cause.UNSAFE in {one.cause for one in made.findings}) is not on
 
 
 def test_above_the_variables_stands_what_is_unsafe() -> None:

@@ -45,6 +45,7 @@ from xpucached.domain import (
     ImageFormat,
     Kernel,
     KindName,
+    Libraries,
     Loader,
     Model,
     ModelName,
@@ -58,6 +59,7 @@ from xpucached.domain import (
     Store,
     StoreOrigin,
     StoreState,
+    SyclRuntime,
     Trial,
     Variant,
     WarmReason,
@@ -144,8 +146,11 @@ def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
         Trial(Variant("xpu:0", "int8", "1x2"), Outcome.INVALID, (one, one), RanOn.OTHER, "cpu", ("a", "b")),
         Trial(Variant(), Outcome.WARMED, figures=(Figures(token_seconds=0.5, tokens=7),), detail="d", output="o"),
     )
-    ended = catalog.finish_run(begun.id, Outcome.INVALID, (one,), Attribution(), (), "", "", NOW, trials)
-    assert ended.trials == trials
+    libraries = Libraries((SyclRuntime(Path("/a/libsycl.so.8"), "b1", 2),), (Path("/a/libintelocl.so"),))
+    ended = catalog.finish_run(
+        begun.id, Outcome.INVALID, (one,), Attribution(), (), "", "", NOW, trials, libraries=libraries
+    )
+    assert (ended.trials, ended.libraries) == (trials, libraries)
     assert catalog.runs(loaded.name, 1)[0].trials == trials
     catalog.remove_model(loaded.name)
     assert catalog.runs(None, 1) == ()

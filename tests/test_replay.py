@@ -620,7 +620,7 @@ def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
         tally = replaying._Tally()
         room = threading.BoundedSemaphore(16)
         wish, cancel = replaying.Wish(), threading.Event()
-        bench = replaying._Bench(wish, driver, {}, iter(todo), tally, cancel, publisher, room)
+        bench = replaying._Bench(wish, (driver,), {}, iter(todo), tally, cancel, publisher, room)
         replaying.Replaying(observing, Dispatch(os.environ, "test"), asyncio.Lock())._work_off(bench)
         publisher.shutdown()
 

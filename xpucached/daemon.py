@@ -16,7 +16,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -270,7 +270,7 @@ class Daemon:
     async def _watch(self, places: Iterable[Path] = ()) -> None:
         """Listen to what happens in the stores, or in these places before it is known what they are."""
         stores = list(places) or [status.store.root for status in await self._service.stores()]
-        drivers = await asyncio.to_thread(host.watched, {**os.environ, **self._settings.variables})
+        drivers = await asyncio.to_thread(_driver_places, self._service.driver_variables())
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.use, _means(self._settings))
@@ -348,6 +348,11 @@ class Daemon:
         self._take(ModelsTouched())
         self._take(DriverTouched())
         notify("READY=1")
+
+
+def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
+    """Give the directories in which something happens when one of these drivers changes."""
+    return tuple(dict.fromkeys(place for variables in drivers for place in host.watched(variables)))
 
 
 def _means(config: settings.Settings) -> Means:

@@ -3,9 +3,9 @@
 Whatever a process does to get away (a session of its own, an empty environment, two forks), once its parent has gone
 the kernel makes it a child of its nearest ancestor that asked to be told, and that is this one.  It is started with no
 more than the standard library.  It takes one byte at a time on the descriptor ``--orders``: ``t`` asks everybody to
-end, ``p`` stops everybody where he is, ``c`` lets all go on, ``k`` ends them; the end of that pipe means that the
-daemon has gone, and ends them too.  When nobody is left it writes what it saw, as one line of JSON, on the descriptor
-``--report``.
+end, ``p`` stops everybody where he is, ``c`` lets all go on, ``l`` looks at once at what they have mapped, ``k`` ends
+them; the end of that pipe means that the daemon has gone, and ends them too.  When nobody is left it writes what it
+saw, as one line of JSON, on the descriptor ``--report``.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Maps:
         self._next = 0.0
         self._text = 0
 
-    def look(self, family: list[int]) -> None:
-        """Read the maps of those whose address space has changed since the last look."""
+    def look(self, family: list[int], *, now: bool = False) -> None:
+        """Read the maps of those whose address space has changed since the last look; ``now``, however short ago."""
         began = time.monotonic()
-        if began < self._next:
+        if began < self._next and not now:
             return
         sizes: dict[int, str] = {}
         for pid in family:
@@ -279,7 +279,9 @@ def _attend(child: int, orders: int, watch: Watch, maps: Maps) -> tuple[int | No
             if descriptor == wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
-            elif (number := _ORDERS.get(os.read(orders, 1))) is not None:
+            elif (order := os.read(orders, 1)) == b"l":
+                maps.look(family(), now=True)
+            elif (number := _ORDERS.get(order)) is not None:
                 _tell(family(), number)
             else:
                 return None, None

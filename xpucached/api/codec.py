@@ -21,6 +21,7 @@ from xpucached.domain import (
     Architecture,
     Device,
     DriverFile,
+    DriverInUse,
     Effect,
     Entry,
     EntryId,
@@ -175,6 +176,7 @@ class HostShape:
     driver: tuple[DriverFile, ...]
     environments: tuple[Environment, ...]
     problems: tuple[Problem, ...]
+    drivers: tuple[DriverInUse, ...] = ()
 
 
 def _environment_out(value: Environment) -> EnvironmentShape:

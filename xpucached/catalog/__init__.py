@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Host,
         IndexedEntry,
         Known,
+        Libraries,
         Model,
         ModelName,
         Pass,
@@ -448,6 +449,7 @@ class Catalog:
         now: datetime,
         trials: Sequence[Trial] = (),
         needs: Sequence[Dependency] | None = None,
+        libraries: Libraries | None = None,
     ) -> Run:
         """Note how a run ended.  Raises `NotFound` if it is not under way: its model may have been removed.
 
@@ -464,6 +466,7 @@ class Catalog:
                 detail=detail,
                 output=output,
                 trials=trials,
+                libraries=libraries,
                 now=now,
             )
             if outcome is Outcome.WARMED and needs is not None:

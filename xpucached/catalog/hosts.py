@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -12,7 +13,17 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import environments
 from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, CHANGES, ENVIRONMENTS, HOST, Moment
-from xpucached.domain import Architecture, Device, DriverChange, DriverFile, Environment, Host, Problem
+from xpucached.domain import (
+    Architecture,
+    Device,
+    DriverChange,
+    DriverFile,
+    DriverInUse,
+    Environment,
+    Host,
+    ModelName,
+    Problem,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +41,11 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
         environments.value(row): row.id
         for row in connection.execute(sa.select(ENVIRONMENTS).where(ENVIRONMENTS.c.present.is_(True)))
     }
-    known = {one: device.architecture for device in host.devices for one in device.environments}
-    numbers = environments.ensure(connection, {one: known.get(one) for one in host.environments})
+    views: dict[str, Host | DriverInUse] = {"": host, **{one.id: one for one in host.drivers}}
+    known = {
+        one: device.architecture for view in views.values() for device in view.devices for one in device.environments
+    }
+    numbers = environments.ensure(connection, {one: known.get(one) for one in host.offered})
     offered = list(numbers.values())
     c = ENVIRONMENTS.c
     surveyed = sa.literal(host.surveyed, Moment)
@@ -44,11 +58,14 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
         .values(present=True, first=sa.func.coalesce(c.first, surveyed), last=surveyed)
         .where(c.id.in_(offered))
     )
+    environments.note_drivers(
+        connection, {(id_, numbers[one.fingerprint]) for id_, view in views.items() for one in view.environments}
+    )
     survey = {"surveyed": host.surveyed, "document": _document(host)}
     connection.execute(
         insert(HOST).values(id=1, **survey).on_conflict_do_update(index_elements=[HOST.c.id], set_=survey)
     )
-    appeared = tuple(one for one in dict.fromkeys(host.environments) if one not in before)
+    appeared = tuple(one for one in host.offered if one not in before)
     vanished = tuple(one for one in before if one.fingerprint not in numbers)
     if first or not (appeared or vanished):
         return None
@@ -122,10 +139,7 @@ class _File(TypedDict):
     package: str | None
 
 
-class _Survey(TypedDict):
-    surveyed: str
-    boot: str
-    kernel: str
+class _View(TypedDict):
     stamp: str
     devices: list[_Device]
     driver: list[_File]
@@ -133,11 +147,32 @@ class _Survey(TypedDict):
     problems: list[list[str]]
 
 
+class _DriverInUse(_View):
+    variables: dict[str, str]
+    models: list[str]
+
+
+class _Survey(_View):
+    surveyed: str
+    boot: str
+    kernel: str
+    drivers: list[_DriverInUse]
+
+
 def _document(host: Host) -> _Survey:
     return {
         "surveyed": host.surveyed.isoformat(),
         "boot": host.boot,
         "kernel": host.kernel,
+        **_view_row(host),
+        "drivers": [
+            {"variables": dict(one.variables), "models": list(one.models), **_view_row(one)} for one in host.drivers
+        ],
+    }
+
+
+def _view_row(host: Host | DriverInUse) -> _View:
+    return {
         "stamp": host.stamp,
         "devices": [
             {
@@ -165,7 +200,7 @@ def _document(host: Host) -> _Survey:
             for one in host.driver
         ],
         "environments": _strings(host.environments),
-        "problems": [[one.code, one.message, one.hint] for one in host.problems],
+        "problems": [[one.code, one.message, one.hint, one.subject] for one in host.problems],
     }
 
 
@@ -177,11 +212,48 @@ def _environments(some: list[list[str]]) -> tuple[Environment, ...]:
     return tuple(Environment(*one) for one in some)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a host and a driver in use have in common."""
+
+    stamp: str
+    devices: tuple[Device, ...]
+    driver: tuple[DriverFile, ...]
+    environments: tuple[Environment, ...]
+    problems: tuple[Problem, ...]
+
+
 def _host(survey: _Survey) -> Host:
+    seen = _seen(survey)
     return Host(
         surveyed=datetime.fromisoformat(survey["surveyed"]),
         boot=survey["boot"],
         kernel=survey["kernel"],
+        stamp=seen.stamp,
+        devices=seen.devices,
+        driver=seen.driver,
+        environments=seen.environments,
+        problems=seen.problems,
+        # Surveys from before there were several have none.
+        drivers=tuple(_driver_in_use(one) for one in survey.get("drivers", [])),
+    )
+
+
+def _driver_in_use(row: _DriverInUse) -> DriverInUse:
+    seen = _seen(row)
+    return DriverInUse(
+        dict(row["variables"]),
+        tuple(ModelName(name) for name in row["models"]),
+        seen.stamp,
+        seen.devices,
+        seen.driver,
+        seen.environments,
+        seen.problems,
+    )
+
+
+def _seen(survey: _View) -> _Seen:
+    return _Seen(
         stamp=survey["stamp"],
         devices=tuple(
             Device(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import sqlalchemy as sa
 
@@ -24,11 +26,14 @@ from xpucached.domain import (
     Coverage,
     EntryState,
     Figures,
+    Libraries,
     ModelName,
     Outcome,
     Pass,
+    Proof,
     RanOn,
     Run,
+    SyclRuntime,
     Trial,
     Variant,
     WarmReason,
@@ -43,6 +48,9 @@ if TYPE_CHECKING:
 
 #: Runs that are kept of each model, and with them what it was seen to use.
 KEPT: Final = 200
+
+#: Good runs that are kept of each model beyond those, of different workloads, hosts or drivers.
+PROOFS: Final = 16
 
 _LOST_DETAIL: Final = "the daemon ended while it ran"
 
@@ -80,6 +88,7 @@ def finish(
     detail: str,
     output: str,
     trials: Sequence[Trial],
+    libraries: Libraries | None,
     now: datetime,
 ) -> Run:
     """Note how a run ended, and whose entries it made and used."""
@@ -94,6 +103,7 @@ def finish(
             attributed=len(both),
             detail=detail,
             output=output,
+            libraries=_libraries_row(libraries),
         )
     ).rowcount
     if not updated:
@@ -151,11 +161,15 @@ def _replace_inherited(
 def _prune(connection: sa.Connection, model: ModelName) -> None:
     mine = RUNS.c.model == model
     newest = sa.select(RUNS.c.id).where(mine).order_by(RUNS.c.id.desc()).limit(KEPT)
-    # However long ago: it is what the model's entries are known by.
-    good = sa.select(sa.func.max(RUNS.c.id)).where(mine, RUNS.c.outcome == Outcome.WARMED.value)
-    connection.execute(
-        sa.delete(RUNS).where(mine, RUNS.c.id.not_in(newest), RUNS.c.id != sa.func.coalesce(good.scalar_subquery(), 0))
+    # However long ago: these are what the model's entries are known by, for each driver that may come back.
+    good = (
+        sa.select(sa.func.max(RUNS.c.id).label("id"))
+        .where(mine, RUNS.c.outcome == Outcome.WARMED.value)
+        .group_by(RUNS.c.workload, RUNS.c.host)
+        .order_by(sa.desc("id"))
+        .limit(PROOFS)
     )
+    connection.execute(sa.delete(RUNS).where(mine, RUNS.c.id.not_in(newest), RUNS.c.id.not_in(good)))
 
 
 def close_lost(connection: sa.Connection, now: datetime) -> int:
@@ -211,9 +225,33 @@ def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]])
             row.detail,
             row.output,
             tuple(trials[row.id]),
+            _libraries(row.libraries),
         )
         for row in rows
     ]
+
+
+class _Libraries(TypedDict):
+    runtimes: list[tuple[str, str, int]]
+    drivers: list[str]
+    further: list[str]
+
+
+def _libraries_row(libraries: Libraries | None) -> _Libraries | None:
+    if libraries is None:
+        return None
+    return {
+        "runtimes": [(os.fspath(one.library), one.build, one.layout) for one in libraries.runtimes],
+        "drivers": [os.fspath(path) for path in libraries.drivers],
+        "further": [os.fspath(path) for path in libraries.further],
+    }
+
+
+def _libraries(saved: _Libraries | None) -> Libraries | None:
+    if saved is None:
+        return None
+    runtimes = tuple(SyclRuntime(Path(library), build, layout) for library, build, layout in saved["runtimes"])
+    return Libraries(runtimes, tuple(map(Path, saved["drivers"])), tuple(map(Path, saved["further"])))
 
 
 def _trial_row(run: int, position: int, trial: Trial) -> dict[str, object]:
@@ -253,8 +291,10 @@ def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
     finished = RUNS.c.finished.is_not(None)
     last = _newest_by_model(connection, finished)
     good = _newest_by_model(connection, RUNS.c.outcome == Outcome.WARMED.value)
-    runs = {run.id: run for run in _read(connection, [*last.values(), *good.values()])}
-    remaining = _remaining(connection, [row.id for row in good.values()])
+    proofs = _proofs(connection)
+    some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
+    runs = {run.id: run for run in _read(connection, list(some.values()))}
+    remaining = _remaining(connection, list(some))
     failures = _failures(connection, workloads)
     inherited = _inherited(connection)
     return tuple(
@@ -266,9 +306,25 @@ def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
             good[name].attributed if name in good else 0,
             remaining.get(good[name].id, 0) if name in good else 0,
             inherited=inherited.get(name, 0),
+            proofs=tuple(Proof(runs[row.id], row.attributed, remaining.get(row.id, 0)) for row in proofs[name]),
         )
         for name in workloads
     )
+
+
+def _proofs(connection: sa.Connection) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:
+    """Give each model's good runs of its present workload, the newest of each host as it was, newest first."""
+    numbers = (
+        sa.select(sa.func.max(RUNS.c.id))
+        .join(MODELS, sa.and_(MODELS.c.name == RUNS.c.model, MODELS.c.workload == RUNS.c.workload))
+        .where(RUNS.c.outcome == Outcome.WARMED.value)
+        .group_by(RUNS.c.model, RUNS.c.host)
+    )
+    found: defaultdict[str, list[sa.Row[tuple[object, ...]]]] = defaultdict(list)
+    for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)).order_by(RUNS.c.id.desc())):
+        if len(found[row.model]) < PROOFS:
+            found[row.model].append(row)
+    return found
 
 
 def _newest_by_model(

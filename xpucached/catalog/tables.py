@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0011"
+REVISION: Final = "0013"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -234,6 +234,7 @@ RUNS: Final = sa.Table(
     sa.Column("attributed", sa.Integer, nullable=False),  # entries it created or used, those gone since included
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("output", sa.Text, nullable=False),
+    sa.Column("libraries", sa.JSON(none_as_null=True)),  # `Libraries`; null where nobody saw any
     sqlite_autoincrement=True,  # people quote run numbers: none is given twice
 )
 sa.Index(None, RUNS.c.model, RUNS.c.id)
@@ -316,6 +317,14 @@ CHANGE_ENVIRONMENTS: Final = sa.Table(
     sa.Column("change_id", _parent("changes.id"), primary_key=True),
     sa.Column("environment_id", sa.ForeignKey("environments.id"), primary_key=True),
     sa.Column("appeared", sa.Boolean(create_constraint=False), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+OFFERS: Final = sa.Table(
+    "offers",
+    METADATA,
+    sa.Column("driver", sa.Text, primary_key=True),  # `DriverInUse.id`; empty: the host's own
+    sa.Column("environment_id", _parent("environments.id"), primary_key=True),  # that it offered, now or before
     sqlite_with_rowid=False,
 )
 

@@ -410,6 +410,7 @@ class _Ear:
 def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pacer: Pacer) -> Outcome | None:
     """Read what the child prints until its warden ends; have it ended when its time is up."""
     stopped: Outcome | None = None
+    looked = False
     next_at: float | None = None
     steps = iter((b"t", b"k"))
     with selectors.DefaultSelector() as selector:
@@ -419,6 +420,10 @@ def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pa
             selector.register(descriptor, selectors.EVENT_READ)
         while True:
             _read_some(selector, ear)
+            if ear.output.traced and not looked:
+                # Who tells of an entry has the runtime mapped just now, however short its life is.
+                looked = True
+                pacer.say(b"l")
             if ear.warden.poll() is not None:
                 # What was printed last is still in the pipe.  Somebody who got away may hold the other end for ever,
                 # so only what is there is read.

@@ -16,7 +16,6 @@ from xpucached.domain.advice import Diagnosis as Diagnosis
 from xpucached.domain.advice import Figure as Figure
 from xpucached.domain.advice import Finding as Finding
 from xpucached.domain.advice import Safety as Safety
-from xpucached.domain.advice import SyclRuntime as SyclRuntime
 from xpucached.domain.dependencies import Dependency as Dependency
 from xpucached.domain.dependencies import Role as Role
 from xpucached.domain.environments import Environment as Environment
@@ -28,15 +27,19 @@ from xpucached.domain.exercises import Loader as Loader
 from xpucached.domain.exercises import Variant as Variant
 from xpucached.domain.flaws import Effect as Effect
 from xpucached.domain.flaws import Flaw as Flaw
+from xpucached.domain.hosts import LEADING as LEADING
 from xpucached.domain.hosts import Device as Device
 from xpucached.domain.hosts import DriverChange as DriverChange
 from xpucached.domain.hosts import DriverFile as DriverFile
+from xpucached.domain.hosts import DriverInUse as DriverInUse
 from xpucached.domain.hosts import Host as Host
 from xpucached.domain.hosts import OtherDriver as OtherDriver
 from xpucached.domain.hosts import Presence as Presence
 from xpucached.domain.hosts import ProbeReport as ProbeReport
 from xpucached.domain.hosts import Problem as Problem
 from xpucached.domain.hosts import Process as Process
+from xpucached.domain.libraries import Libraries as Libraries
+from xpucached.domain.libraries import SyclRuntime as SyclRuntime
 from xpucached.domain.manners import Effort as Effort
 from xpucached.domain.manners import Manners as Manners
 from xpucached.domain.manners import Occasion as Occasion
@@ -48,6 +51,7 @@ from xpucached.domain.models import Model as Model
 from xpucached.domain.models import ModelStatus as ModelStatus
 from xpucached.domain.models import Outcome as Outcome
 from xpucached.domain.models import Pass as Pass
+from xpucached.domain.models import Proof as Proof
 from xpucached.domain.models import RanOn as RanOn
 from xpucached.domain.models import Run as Run
 from xpucached.domain.models import Trial as Trial

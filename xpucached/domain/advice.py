@@ -20,15 +20,6 @@ class Safety(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SyclRuntime:
-    """One build of the SYCL runtime."""
-
-    library: Path  #: libsycl.so.N
-    build: str  #: its GNU build id, or else 32 hex digits of its content: another number is another build
-    layout: int  #: which version of a program's description it reads
-
-
-@dataclass(frozen=True, slots=True)
 class Assay:
     """What was found out about one build of the SYCL runtime."""
 

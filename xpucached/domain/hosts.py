@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Final, Self
 
 from xpucached.domain.environments import Environment
-from xpucached.domain.names import Architecture
+from xpucached.domain.names import Architecture, ModelName
+
+LEADING: Final = (
+    "OCL_ICD_FILENAMES",
+    "OCL_ICD_VENDORS",
+    "OPENCL_VENDOR_PATH",
+    "ZE_ENABLE_ALT_DRIVERS",
+    "LD_LIBRARY_PATH",
+)
+"""The variables that say which driver a program loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +69,14 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class OtherDriver:
-    """A driver that programs on this host do not use: unpacked in a folder, or one that pretends another GPU."""
+    """A driver to compile with: one in use, one that is unpacked in a folder, or one that pretends another GPU."""
 
     environments: tuple[Environment, ...]
     stamp: str  #: digest of its files and of what it pretends
     variables: Mapping[str, str]  #: what makes a program load it
     command: tuple[str, ...] = ()  #: what such a program's command begins with, if the driver needs its own C library
     device: str | None = None  #: the GPU that it pretends
+    models: frozenset[ModelName] = frozenset()  #: those that are led to it by variables of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +93,27 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverInUse:
+    """A driver that some models are led to by variables of their own, and what their programs meet."""
+
+    variables: Mapping[str, str]  #: those of `LEADING`, as the first of these models has them
+    models: tuple[ModelName, ...]
+    stamp: str  #: digest of its files
+    devices: tuple[Device, ...] = ()
+    driver: tuple[DriverFile, ...] = ()
+    environments: tuple[Environment, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """16 hex digits of the variables: it stays when the driver is upgraded in its place."""
+        text = "\0".join(f"{name}={value}" for name, value in sorted(self.variables.items()))
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
-    """This machine now."""
+    """This machine now, as programs meet it whose own variables lead to no other driver."""
 
     surveyed: datetime
     boot: str  #: the kernel's boot id
@@ -93,6 +123,31 @@ class Host:
     driver: tuple[DriverFile, ...] = ()
     environments: tuple[Environment, ...] = ()  #: what programs on this host will use now
     problems: tuple[Problem, ...] = ()
+    drivers: tuple[DriverInUse, ...] = ()  #: further ones, to which models' own variables lead
+
+    def seen_by(self, model: ModelName) -> Self:
+        """Give this machine as a model's programs meet it."""
+        return self.seen_with(next((one for one in self.drivers if model in one.models), None))
+
+    def seen_with(self, driver: DriverInUse | None) -> Self:
+        """Give this machine as programs meet it that are led to this driver; None is the one of all others."""
+        if driver is None:
+            return replace(self, drivers=()) if self.drivers else self
+        return replace(
+            self,
+            stamp=driver.stamp,
+            devices=driver.devices,
+            driver=driver.driver,
+            environments=driver.environments,
+            problems=driver.problems,
+            drivers=(),
+        )
+
+    @property
+    def offered(self) -> tuple[Environment, ...]:
+        """What any program on this host meets, whatever its variables."""
+        some = (self.environments, *(one.environments for one in self.drivers))
+        return tuple(dict.fromkeys(environment for environments in some for environment in environments))
 
     @property
     def signature(self) -> str:
@@ -119,3 +174,4 @@ class Presence:
     first: datetime | None
     last: datetime | None
     present: bool
+    drivers: frozenset[str] = frozenset()  #: `DriverInUse.id` of those that offered it; empty text: the host's own

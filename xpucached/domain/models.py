@@ -14,6 +14,7 @@ from typing import Final
 
 from xpucached.domain.environments import Environment
 from xpucached.domain.exercises import Exercise, Variant
+from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryId
 
@@ -169,6 +170,7 @@ class Run:
     detail: str = ""  #: one sentence
     output: str = ""  #: the end of what it printed
     trials: tuple[Trial, ...] = ()  #: one per variant, in their order
+    libraries: Libraries | None = None  #: None: nobody saw which its processes had mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,15 @@ class Attribution:
 
     created: frozenset[EntryId] = frozenset()
     used: frozenset[EntryId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A run that warmed a model, and how many of its entries are still there."""
+
+    run: Run
+    entries: int  #: that it created or used
+    remaining: int  #: of those, still there and whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,7 @@ class Coverage:
     remaining: int  #: of those, still there and whole
     changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
     inherited: int = 0  #: entries that replay made for it and present drivers, and that no run has seen yet
+    proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
 
 
 class Warmth(StrEnum):

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Assay, Safety, SyclRuntime
+from xpucached.domain import Assay, Libraries, Safety, SyclRuntime
 from xpucached.host import elf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 ASSAY: Final = Path(__file__).resolve().parent.parent / "assay.py"
 
 _LIBRARY: Final = re.compile(r"libsycl\.so\.(\d{1,3})")
+_DRIVERS: Final = ("libintelocl.so", "libigdrcl.so", "libze_intel_gpu.so")
 _MOST_NAMES: Final = 20_000
 _MOST_RUNTIMES: Final = 8
 _MOST_KNOWN: Final = 64
@@ -76,7 +77,36 @@ def _in(folders: Sequence[Path]) -> Iterator[SyclRuntime]:
             match = _LIBRARY.fullmatch(name)
             build = _build(folder / name) if match else None
             if match and build:
-                yield SyclRuntime(folder / name, build, 3 if int(match[1]) >= _FIRST_OF_LAYOUT_3 else 2)
+                yield _runtime(folder / name, match, build)
+
+
+def mapped(libraries: Iterable[Path], since: datetime) -> Libraries:
+    """Tell which SYCL runtimes and drivers are among the libraries that processes had mapped.
+
+    One that was replaced after ``since``, when the first of these processes began, may not be what was mapped: it is
+    left out.
+    """
+    runtimes: dict[str, SyclRuntime] = {}
+    drivers: list[Path] = []
+    for path in sorted(libraries):
+        match = _LIBRARY.match(path.name)
+        if match is None and not path.name.startswith(_DRIVERS):
+            continue
+        try:
+            changed = path.stat().st_ctime
+        except (OSError, ValueError):
+            continue
+        if changed > since.timestamp():
+            continue
+        if match is None:
+            drivers.append(path)
+        elif (build := _build(path)) is not None:
+            runtimes.setdefault(build, _runtime(path, match, build))
+    return Libraries(tuple(runtimes.values())[:_MOST_RUNTIMES], tuple(drivers)[:_MOST_RUNTIMES])
+
+
+def _runtime(library: Path, match: re.Match[str], build: str) -> SyclRuntime:
+    return SyclRuntime(library, build, 3 if int(match[1]) >= _FIRST_OF_LAYOUT_3 else 2)
 
 
 def _build(library: Path) -> str | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from xpucached.domain import Application, Assay, Baseline, IndexedEntry, Model, ModelStatus
+    from xpucached.domain import Application, Assay, Baseline, IndexedEntry, Model, ModelStatus, Run, SyclRuntime
 
 _CAUSES: Final = {
     WarmReason.NEVER: Cause.NEVER,
@@ -37,11 +37,15 @@ _LEVELS: Final = 4
 
 _NAMED: Final = 3
 
+_ENDED_WELL: Final = frozenset({Outcome.WARMED, Outcome.UNPROVEN, Outcome.INVALID})
+"""Whatever came of these runs, the program came to its end with the cache on."""
+
 
 def diagnose(
     status: ModelStatus,
     *,
     runtimes: Sequence[Assay] = (),
+    runs: Sequence[Run] = (),
     store: Path,
     applications: Sequence[Application] = (),
     entries: Sequence[IndexedEntry] = (),
@@ -57,7 +61,7 @@ def diagnose(
     name = status.model.name
     findings = [
         *_own(status),
-        *_crashes(status, runtimes),
+        *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries),
         *_slower(status.model, baselines),
@@ -65,16 +69,43 @@ def diagnose(
     return Diagnosis(name, status.warmth, tuple(findings), tuple(runtimes))
 
 
-def trusted(status: ModelStatus, runtimes: Iterable[Assay]) -> bool:
+def trusted(status: ModelStatus, runtimes: Iterable[Assay], runs: Iterable[Run] = ()) -> bool:
     """Tell whether a model's application may be told to switch the cache on.
 
-    With a runtime that crashes some programs it may once this very model was seen to run with it; and never one that
-    was seen to crash.
+    With a runtime that crashes some programs it may once this very model was seen to run with that build of it, with
+    whatever driver; and never one that was seen to crash.  ``runs`` are its last ones, newest first.
     """
     run = status.run
     if run is not None and run.outcome is Outcome.CRASHED:
         return False
-    return status.warmth is Warmth.WARM or all(one.safety is not Safety.UNSAFE for one in runtimes)
+    if status.warmth is Warmth.WARM:
+        return True
+    builds = proven(status.model, runs)
+    return all(one.safety is not Safety.UNSAFE or one.build in builds for one in runtimes)
+
+
+def proven(model: Model, runs: Iterable[Run]) -> frozenset[str]:
+    """Give the builds of the SYCL runtime with which a model, as it is now, ran to its end with the cache on.
+
+    A run in which it crashed ends the count: what came before may have been luck.
+    """
+    builds: set[str] = set()
+    for run in runs:
+        if run.outcome is Outcome.CRASHED:
+            break
+        cached = any(one.created or one.used for one in run.passes)
+        same = run.workload == model.workload.digest
+        if run.outcome in _ENDED_WELL and cached and same and run.libraries is not None:
+            builds.update(runtime.build for runtime in run.libraries.runtimes)
+    return frozenset(builds)
+
+
+def mapped(model: Model, runs: Iterable[Run]) -> tuple[SyclRuntime, ...] | None:
+    """Give the SYCL runtimes that a model's processes had mapped in its newest run that was seen; None if none was."""
+    for run in runs:
+        if run.libraries is not None and run.workload == model.workload.digest:
+            return run.libraries.runtimes
+    return None
 
 
 def _command(*words: str) -> str:
@@ -100,9 +131,10 @@ def _own(status: ModelStatus) -> Iterable[Finding]:
         yield Finding(cause, status.why, _command("prewarm", name))
 
 
-def _crashes(status: ModelStatus, runtimes: Sequence[Assay]) -> Iterable[Finding]:
+def _crashes(status: ModelStatus, runtimes: Sequence[Assay], builds: frozenset[str]) -> Iterable[Finding]:
     run = status.run
-    unsafe = [one for one in runtimes if one.safety is Safety.UNSAFE]
+    crashed = run is not None and run.outcome is Outcome.CRASHED
+    unsafe = [one for one in runtimes if one.safety is Safety.UNSAFE and (crashed or one.build not in builds)]
     name = status.model.name
     if run is not None and run.outcome is Outcome.CRASHED:
         which = f" (its runtime {unsafe[0].library} is known for that)" if unsafe else ""

@@ -220,7 +220,7 @@ class _Ground:
         # The entries share their few environments.
         known = self.usables.get(id(environment))
         if known is None:
-            known = self.usables[id(environment)] = environment in self.host.environments
+            known = self.usables[id(environment)] = environment in self.host.offered
         return known
 
     def upheld(self, one: IndexedEntry) -> bool:
@@ -321,7 +321,7 @@ def _superseded(
 ) -> Mapping[Environment, tuple[int, str]]:
     """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
     present: defaultdict[_Lineage, list[Environment]] = defaultdict(list)
-    for environment in ground.host.environments:
+    for environment in ground.host.offered:
         present[environment.lineage].append(environment)
     generations: defaultdict[_Lineage, defaultdict[Environment, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
     found_traces: dict[int, _Traces | None] = {}
@@ -348,9 +348,39 @@ def _superseded(
         # What others still have is nothing to go back to, so it takes no other generation's place.
         old = [one for one in past if not _in_use(one, past[one], present[lineage], ground)]
         old.sort(key=lambda one: _recency(one, past[one].created, ground), reverse=True)
-        now = ", ".join(sorted({one.driver for one in present[lineage]}))
-        found.update((environment, (rank, now)) for rank, environment in enumerate(old))
+        for some, now in by_driver(old, present[lineage], ground.host, ground.presence):
+            for rank, environment in enumerate(some):
+                # Of two drivers in use, either may go back to it.
+                if environment not in found or rank < found[environment][0]:
+                    found[environment] = (rank, now)
     return found
+
+
+def by_driver(
+    old: Sequence[Environment],
+    present: Sequence[Environment],
+    host: Host,
+    presence: Mapping[Environment, Presence],
+) -> list[tuple[list[Environment], str]]:
+    """Divide the absent environments of one lineage by the drivers in use that offered them, with what they offer now.
+
+    Each driver in use has generations of its own to go back to.  What none of them ever offered is counted with those
+    of the host's own, or of the first that there is.
+    """
+    views = [("", host.environments), *((one.id, one.environments) for one in host.drivers)]
+    here = [(id_, [one for one in some if one in present]) for id_, some in views]
+    here = [(id_, some) for id_, some in here if some]
+    known = {id_ for id_, _ in here}
+    divided: list[tuple[list[Environment], str]] = []
+    for number, (id_, some) in enumerate(here):
+        mine = [
+            one
+            for one in old
+            if id_ in (offered := presence[one].drivers if one in presence else frozenset())
+            or (number == 0 and not offered & known)
+        ]
+        divided.append((mine, ", ".join(sorted({one.driver for one in some}))))
+    return divided
 
 
 def _in_use(environment: Environment, traces: _Traces, present: Sequence[Environment], ground: _Ground) -> bool:
@@ -381,7 +411,8 @@ def _successor_since(environment: Environment, present: Sequence[Environment], g
     if before is not None and before.last is not None:
         # Several drivers may serve one device: the one that was there all along replaced nothing.
         after = [first for first in firsts if first >= before.last]
-        firsts = after or firsts
+        # Then it has gone without one in its place.
+        firsts = after or ([before.last] if firsts else [])
     return firsts[0] if firsts else None
 
 
@@ -395,12 +426,12 @@ def _warm_without(one: IndexedEntry, ground: _Ground) -> bool:
 
 def _gone_since(one: IndexedEntry, environment: Environment, ground: _Ground) -> datetime | None:
     """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
-    if not ground.host.environments:
+    if not ground.host.offered:
         # No device at all is more likely a broken driver than an empty machine.
         return None
     here = ground.lineages.get(id(environment))
     if here is None:
-        here = any(environment.lineage == other.lineage for other in ground.host.environments)
+        here = any(environment.lineage == other.lineage for other in ground.host.offered)
         ground.lineages[id(environment)] = here
     if here:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -43,12 +43,13 @@ class Failure:
 
 
 def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
-    """Tell why a model is not warm on a host that has a device; None if it is.
+    """Tell why a model is not warm on a host that has a device; None if it is.  ``host`` is as its programs meet it.
 
-    It is warm if its last good run had the present workload, each environment of that run is still offered (or, if it
-    touched none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that
-    the run needed has changed.
+    It is warm if a good run had the present workload, each environment of that run is still offered (or, if it touched
+    none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that the run
+    needed has changed.  An earlier driver that comes back brings its old proof with it.
     """
+    coverage = applicable(coverage, host) if coverage is not None else None
     good = coverage.good if coverage is not None else None
     if coverage is None or good is None:
         return _never_warmed(model, coverage.last if coverage is not None else None, host)
@@ -57,7 +58,7 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     gone = sorted(set(good.environments) - set(host.environments))
     if gone:
         return Need(WarmReason.DRIVER, _gone(gone[0], host) + _rebuilt(coverage))
-    if not good.environments and good.host != host.signature:
+    if not _holds(good, host):
         return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
@@ -71,6 +72,22 @@ def listed(changes: Sequence[str]) -> str:
     """Name what changed, the first few of it."""
     more = len(changes) - _NAMED
     return "; ".join([*changes[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def applicable(coverage: Coverage, host: Host) -> Coverage:
+    """Let that proof count which holds for the drivers that a model's programs meet now; else the newest."""
+    if coverage.good is None or _holds(coverage.good, host):
+        return coverage
+    holding = [one for one in coverage.proofs if _holds(one.run, host)]
+    if not holding:
+        return coverage
+    best = max(holding, key=lambda one: (one.remaining >= one.entries, one.run.id))
+    return replace(coverage, good=best.run, entries=best.entries, remaining=best.remaining, changes=())
+
+
+def _holds(run: Run, host: Host) -> bool:
+    """Tell whether a run shows anything for what programs meet now."""
+    return set(run.environments) <= set(host.environments) if run.environments else run.host == host.signature
 
 
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
@@ -138,11 +155,12 @@ def plan_prewarm(
     deferred: list[Deferred] = []
     covered: list[ModelName] = []
     for model in sorted(models, key=lambda one: (-one.priority, one.name)):
-        if not host.environments and not model.workload.exercise.elsewhere:
+        here = host.seen_by(model.name)
+        if not here.environments and not model.workload.exercise.elsewhere:
             deferred.append(Deferred(model.name, NO_DEVICE, None))
             continue
         mine = known.get(model.name)
-        wanted = need(model, mine, host)
+        wanted = need(model, mine, here)
         if force is not None and model.name in force:
             warm.append(
                 Warm(model, WarmReason.MANUAL, f"asked for; {wanted.detail if wanted else 'it is warm already'}")
@@ -151,7 +169,7 @@ def plan_prewarm(
         if wanted is None:
             covered.append(model.name)
             continue
-        failed = failure(model, mine, host, policy, now)
+        failed = failure(model, mine, here, policy, now)
         if failed is None:
             warm.append(Warm(model, wanted.reason, wanted.detail))
         elif failed.until is not None and failed.until <= now:

@@ -60,11 +60,12 @@ def tail(one: IndexedEntry) -> Tail | None:
 
 def replayable(holdings: Iterable[Holding], host: Host) -> bool:
     """Tell whether there is anything that an automatic replay could rebuild; if not, no entry need be looked at."""
-    lineages = {one.lineage for one in host.environments}
+    offered = set(host.offered)
+    lineages = {one.lineage for one in offered}
     return any(
         one.environment is not None
         and one.environment.lineage in lineages
-        and one.environment not in host.environments
+        and one.environment not in offered
         and one.entries > 0
         for one in holdings
     )
@@ -87,14 +88,12 @@ def plan_replay(
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
-    An entry is rebuilt for each environment of ``host`` of its lineage that lacks it, from its newest generation.
-    ``failed`` are the rebuilds that this driver refused before.
+    An entry is rebuilt, from its newest generation, for each environment of its lineage that lacks it: of those that
+    the programs of its models meet, or, if it belongs to no model, of the host's own driver.  ``failed`` are the
+    rebuilds that these drivers refused before.
     """
     scope, pace = scope or ReplayScope(), pace or Pace()
-    targets: defaultdict[tuple[str, ...], list[Environment]] = defaultdict(list)
-    for environment in host.environments:
-        if scope.to is None or environment.fingerprint.startswith(scope.to):
-            targets[_line(environment, scope)].append(environment)
+    targets = _Targets(host, scope)
     there, old = _sorted(entries, host, scope, targets)
     outdated = _outdated(old)
     rebuild: list[Rebuild] = []
@@ -104,7 +103,7 @@ def plan_replay(
         if reason is None:
             continue
         newest = max(generations, key=lambda one: (one.entry.state is EntryState.OK, one.entry.created))
-        for environment in targets[line]:
+        for environment in targets.of(line, {name for one in generations for name in one.models if name in models}):
             if (place, environment) in there:
                 continue
             why = NoRecipe.FAILED if (place, environment) in failed else _unfit(newest)
@@ -124,13 +123,44 @@ def plan_replay(
     return _summed(ReplayPlan(tuple(rebuild), dict(skipped), covered), pace.workers)
 
 
+class _Targets:
+    """For which environments the entries of some models are wanted, by what an entry and its rebuild have in common."""
+
+    def __init__(self, host: Host, scope: ReplayScope) -> None:
+        self._own = self._by_line(host.environments, scope)
+        self._led = [(frozenset(one.models), self._by_line(one.environments, scope)) for one in host.drivers]
+        self.lines = frozenset(self._own).union(*(by_line for _, by_line in self._led))
+
+    @staticmethod
+    def _by_line(some: Iterable[Environment], scope: ReplayScope) -> dict[tuple[str, ...], list[Environment]]:
+        found: defaultdict[tuple[str, ...], list[Environment]] = defaultdict(list)
+        for environment in some:
+            if scope.to is None or environment.fingerprint.startswith(scope.to):
+                found[_line(environment, scope)].append(environment)
+        return dict(found)
+
+    def of(self, line: tuple[str, ...], owners: Collection[ModelName]) -> list[Environment]:
+        """Give those that programs of these models meet; of no model, those of the host's own driver."""
+        wanted: list[Environment] = []
+        own = set(owners)
+        for models, by_line in self._led:
+            if models & own:
+                wanted += by_line.get(line, [])
+                own -= models
+        # Whoever is left is led to no other driver.
+        if own or not owners:
+            wanted += self._own.get(line, [])
+        return list(dict.fromkeys(wanted))
+
+
 def _sorted(
     entries: Iterable[IndexedEntry],
     host: Host,
     scope: ReplayScope,
-    targets: Collection[tuple[str, ...]],
+    targets: _Targets,
 ) -> tuple[set[tuple[Tail, Environment]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]]]:
     """Divide entries into what is there already, and what something could be rebuilt from, by where that would go."""
+    offered = frozenset(host.offered)
     there: set[tuple[Tail, Environment]] = set()
     old: defaultdict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]] = defaultdict(list)
     for one in entries:
@@ -138,17 +168,18 @@ def _sorted(
         if its is None or place is None:
             continue
         store, leaf = place
-        if its in host.environments and (scope.into is None or store.root == scope.into):
+        if its in offered and (scope.into is None or store.root == scope.into):
             # Damaged or not, the place is taken; what is damaged there is the eviction's business.
             there.add((place, its))
         if scope.stores and store.root not in scope.stores:
             continue
         line = _line(its, scope)
-        if line not in targets:
+        if line not in targets.lines:
             continue
         if scope.into is not None:
             old[(Store(store.kind, scope.into), leaf), line].append(one)
-        elif its not in host.environments:
+        elif its not in offered or one.models:
+            # A model may be led to another driver than the one for which it compiled this.
             old[place, line].append(one)
     return there, old
 

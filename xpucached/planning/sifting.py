@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain import EntryId, EvictReason, Sieve
 from xpucached.planning.budget import effective, holds, limited, pools
+from xpucached.planning.eviction import by_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +44,8 @@ def sift(
     if EvictReason.SUPERSEDED in considered:
         kept = min((one.keep_driver_generations for one in policies.values()), default=0)
         looked = _earlier(environments, host, presence, kept)
-    if EvictReason.GONE in considered and host.environments:
-        lineages = {one.lineage for one in host.environments}
+    if EvictReason.GONE in considered and host.offered:
+        lineages = {one.lineage for one in host.offered}
         once = {one.environment for one in presence if one.last is not None}
         looked |= {one for one in environments if one.lineage not in lineages and one in once}
     sieve = Sieve(
@@ -53,12 +54,12 @@ def sift(
         flawed=EvictReason.FLAWED in considered,
         environments=looked,
         unused=_unused(policies, of_stores, now) if EvictReason.UNUSED in considered else {},
-        present=frozenset(host.environments),
+        present=frozenset(host.offered),
         upheld=not asked,
         pinned=frozenset(name for name, model in models.items() if model.pinned),
         held=frozenset(EntryId(store, key) for store, room in of_stores.items() for key in room.held),
     )
-    here = {one.lineage for one in host.environments}
+    here = {one.lineage for one in host.offered}
     traced = frozenset(one for one in environments if one.lineage in here and one not in sieve.present)
     if looked:
         sieve = dataclasses.replace(sieve, traced=traced)
@@ -74,21 +75,24 @@ def _earlier(
 ) -> frozenset[Environment]:
     """Give the absent generations of present devices that can be beyond those that are kept, whatever else goes."""
     lineages: defaultdict[tuple[str, str], list[Environment]] = defaultdict(list)
-    here = {one.lineage for one in host.environments}
+    offered = frozenset(host.offered)
+    here = {one.lineage for one in offered}
     for one in environments:
-        if one.lineage in here and one not in host.environments:
+        if one.lineage in here and one not in offered:
             lineages[one.lineage].append(one)
-    lasts = {one.environment: one.last for one in presence}
+    known = {one.environment: one for one in presence}
     found: set[Environment] = set()
-    for some in lineages.values():
-        if len(some) <= kept:
-            continue
-        times = {one: last for one in some if (last := lasts.get(one)) is not None}
-        if len(times) < len(some) or len(set(times.values())) < len(some):
-            # Then their newest entries say which came last, and those may go.
-            found.update(some)
-        else:
-            found.update(sorted(some, key=lambda one: times[one], reverse=True)[kept:])
+    for lineage, absent in lineages.items():
+        present = [one for one in offered if one.lineage == lineage]
+        stay: set[Environment] = set()
+        for some, _ in by_driver(absent, present, host, known):
+            times = {one: last for one in some if one in known and (last := known[one].last) is not None}
+            if len(some) <= kept:
+                stay.update(some)
+            elif len(times) == len(some) == len(set(times.values())):
+                stay.update(sorted(some, key=lambda one: times[one], reverse=True)[:kept])
+            # Else their newest entries say which came last, and any of them may go.
+        found.update(one for one in absent if one not in stay)
     return frozenset(found)
 
 

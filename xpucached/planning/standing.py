@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Verdict, WarmReason, Warmth
-from xpucached.planning.prewarm import NO_DEVICE, again, failure, need, told
+from xpucached.domain import Problem, Verdict, WarmReason, Warmth
+from xpucached.planning.prewarm import NO_DEVICE, again, applicable, failure, need, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from xpucached.domain import Coverage, Host, Model, ModelStatus, Policy, Problem
+    from xpucached.domain import Coverage, Host, Model, ModelStatus, Policy
 
 # With one of these a model that somebody declared may be missing from our list, so that "all" is not all.
 _HIDING: Final = frozenset({"bad-settings", "conflict"})
@@ -36,6 +37,7 @@ def warmth(
     if warming:
         return Warmth.WARMING, wanted.detail if wanted else "it is warmed once more", wanted.reason if wanted else None
     if wanted is None:
+        coverage = applicable(coverage, host) if coverage is not None else None
         good = coverage.good if coverage is not None else None
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
@@ -68,7 +70,7 @@ def _judge(
     if starting:
         return Verdict.STARTING, "Starting: looking at the host and its stores"
     elsewhere = any(one.model.workload.exercise.elsewhere for one in models)
-    if host is None or not (host.environments or elsewhere):
+    if host is None or not (host.offered or elsewhere):
         about = [problem for problem in problems if problem.code not in _HIDING]
         why = f": {about[0].message}" if about else ""
         return Verdict.NO_DEVICE, f"No device: programs find none on this host{why}; see: xpucachectl devices"
@@ -78,23 +80,23 @@ def _judge(
 
 
 def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, str]:
-    drivers = sorted({one.driver for one in host.environments})
+    drivers = sorted({one.driver for one in host.offered})
     if not drivers:
         drivers = ["none"]
-    on = f"for driver {_names(drivers)}" if len(drivers) == 1 else f"for drivers {_names(drivers)}"
+    on = f"for driver {names(drivers)}" if len(drivers) == 1 else f"for drivers {names(drivers)}"
     by = {state: [one.model.name for one in models if one.warmth is state] for state in Warmth}
     total, warm, failed, cold = len(models), len(by[Warmth.WARM]), by[Warmth.FAILED], by[Warmth.COLD]
     if by[Warmth.WARMING]:
-        sentence = f"Warming: {_of(warm, total)} warm {on}; {_names(by[Warmth.WARMING])} is under way"
+        sentence = f"Warming: {_of(warm, total)} warm {on}; {names(by[Warmth.WARMING])} is under way"
         return Verdict.WARMING, sentence
     if failed:
-        sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({_names(failed)})"
+        sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({names(failed)})"
         return Verdict.FAILED, f"{sentence}; see: xpucachectl model show {failed[0]}"
     if cold:
         cold = [*cold, *by[Warmth.CHANGED]]
         return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"
     if by[Warmth.CHANGED]:
-        sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({_names(by[Warmth.CHANGED])})"
+        sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({names(by[Warmth.CHANGED])})"
         return Verdict.COLD, f"{sentence}: what was proven has changed since; run: xpucachectl prewarm --stale"
     if total == 1:
         return Verdict.WARM, f"Warm: {models[0].model.name} is warm {on}"
@@ -109,6 +111,25 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def names(some: Sequence[str]) -> str:
+    """Name some of many."""
+    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+    return ", ".join(some[:_NAMED]) + more
+
+
+def of_drivers(host: Host) -> tuple[Problem, ...]:
+    """Say what is wrong with drivers that models' own variables lead to, and whom that concerns."""
+    problems: list[Problem] = []
+    for driver in host.drivers:
+        whom = f"for {names(driver.models)}"
+        problems += [
+            replace(problem, message=f"{whom}: {problem.message}")
+            for problem in driver.problems
+            if problem.code == "driver-missing" or problem.code.startswith("probe-")
+        ]
+        if not driver.environments:
+            said = "; ".join(one.message for one in driver.problems if one.code != "no-gpu") or "it does not say why"
+            message = f"{whom}: the driver that their own variables lead to offers no device: {said}"
+            hint = "other models are not affected; its files are shown by: xpucachectl devices"
+            problems.append(Problem("driver-silent", message, hint, driver.models[0] if driver.models else ""))
+    return tuple(problems)

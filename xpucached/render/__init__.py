@@ -33,7 +33,7 @@ from xpucached.render.work import replay as replay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from xpucached.domain import Device, Environment, Host, Problem, Status, Watching
+    from xpucached.domain import Device, DriverFile, Environment, Host, Problem, Status, Watching
     from xpucached.render.text import Look
 
 # -- status ---------------------------------------------------------------------------------------------------------
@@ -70,6 +70,8 @@ def status(value: Status, look: Look) -> str:
     parts.append(facts(pairs, look))
     if value.host is not None and value.host.devices:
         parts.append(section("Devices", _device_table(value.host.devices, look), look))
+    if value.host is not None and value.host.drivers:
+        parts.append(section("Drivers in use", _drivers(value.host, look), look))
     if value.stores:
         parts.append(section("Stores", stores(value.stores, look), look))
     if value.models:
@@ -139,6 +141,18 @@ def _device_table(values: Iterable[Device], look: Look) -> str:
     return table(("NAME", "ARCH", "DRIVER", "KERNEL", "PCI"), rows, look)
 
 
+def _drivers(value: Host, look: Look) -> str:
+    """Write whom the host's own driver serves, and to which other drivers models are led by their own variables."""
+    heads = ("DRIVER", "DEVICE", "MODELS")
+    some = [("all others", value.environments), *((", ".join(one.models), one.environments) for one in value.drivers)]
+    rows = [
+        [environment.driver if environment else "none", environment.device if environment else "-", models]
+        for models, environments in some
+        for environment in (environments or (None,))
+    ]
+    return table(heads, rows, look)
+
+
 def devices(value: Host, look: Look) -> str:
     """Write devices, environments, driver files and problems of the host."""
     parts = [_device_table(value.devices, look) if value.devices else "no devices"]
@@ -147,15 +161,28 @@ def devices(value: Host, look: Look) -> str:
         heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
         parts.append(section("What programs use now", table(heads, rows, look), look))
     if value.driver:
-        rows = [
-            [str(one.path), one.version or "-", size(one.size), age(one.modified, look.now), one.package or "-"]
-            for one in value.driver
-        ]
-        files = table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, look, right="SIZE", paths="FILE")
-        parts.append(section("Driver files", files, look))
+        parts.append(section("Driver files", _files(value.driver, look), look))
+    for driver in value.drivers:
+        whom = ", ".join(driver.models)
+        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in driver.environments]
+        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
+        met = table(heads, rows, look) if rows else "no devices"
+        parts.append(section(f"What programs of {plain(whom)} use now", met, look))
+        led = facts(sorted(driver.variables.items()), look, whole=set(driver.variables))
+        parts.append(section("Led there by", led, look))
+        if driver.driver:
+            parts.append(section("Its files", _files(driver.driver, look), look))
     if value.problems:
         parts.append(section("Problems", problems(value.problems, look), look))
     return "\n\n".join(parts)
+
+
+def _files(values: Iterable[DriverFile], look: Look) -> str:
+    rows = [
+        [str(one.path), one.version or "-", size(one.size), age(one.modified, look.now), one.package or "-"]
+        for one in values
+    ]
+    return table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, look, right="SIZE", paths="FILE")
 
 
 # -- settings and variables -----------------------------------------------------------------------------------------

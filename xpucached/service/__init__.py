@@ -127,6 +127,7 @@ class Service:
         self._daemon_problems: tuple[Problem, ...] = ()
         self._steadiness = Steadiness(clock)
         self._last_status: Status | None = None
+        self._watched_drivers: tuple[Mapping[str, str], ...] = ()
         self.on_look: Callable[[], None] = lambda: None
         """What the daemon does when somebody says that something may have changed."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing
@@ -163,10 +164,10 @@ class Service:
         if whole:
             self._warming.restraint.news()
         async with self._looking:
-            if whole:
-                await self._observing.survey(force=Booted in kinds)
             if whole or ModelsTouched in kinds:
                 await self._observing.load_models()
+                # Models' own variables say which drivers there are to be asked.
+                await self._observing.survey(force=Booted in kinds)
                 await self._advising.look()
             if Booted in kinds:
                 # With a million entries this takes a while, and people want to see how far it is.
@@ -293,8 +294,8 @@ class Service:
             # A service that waits for its model may ask before we have looked at anything; what the catalog says of
             # the stores is from before the host was off.
             async with self._looking:
-                await self._observing.survey()
                 await self._observing.load_models()
+                await self._observing.survey()
                 await self._observing.scan_stores()
         models = await asyncio.to_thread(self._catalog.models)
         known = frozenset(model.name for model in models)
@@ -307,7 +308,7 @@ class Service:
         elsewhere = any(
             model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models
         )
-        if not (self._observing.present.environments or elsewhere):
+        if not (self._observing.present.offered or elsewhere):
             raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
         named = None if request.stale else frozenset(request.models) or known
         return self._jobs.start("prewarm", self._warming.work(named, force=request.force))
@@ -318,7 +319,7 @@ class Service:
         for name in request.models:
             if name not in known:
                 raise no_model(name, known)
-        present = self._observing.present.environments
+        present = self._observing.present.offered
         if request.device is not None:
             host.pretend(request.device)
         if request.driver_root is None and request.device is None:
@@ -384,8 +385,8 @@ class Service:
         async def work(handle: Handle) -> ScanReport:
             roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
             if not roots:
-                await self._observing.survey()
                 await self._observing.load_models()
+                await self._observing.survey()
             report = await self._observing.scan_stores(
                 roots, full=request.full, thorough=True, progress=handle.progress
             )
@@ -414,6 +415,7 @@ class Service:
         model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._observing.refuse_foreign, model)
         await asyncio.to_thread(self._catalog.add_model, model)
+        await self._meet_drivers()
         self.events.post("model-added", request.name, {"model": request.name})
         return await self.model(request.name)
 
@@ -423,7 +425,15 @@ class Service:
         if model.source != "socket":
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await asyncio.to_thread(self._catalog.remove_model, name)
+        await self._meet_drivers()
         self.events.post("model-removed", name, {"model": name})
+
+    async def _meet_drivers(self) -> None:
+        """Ask drivers that nobody has asked yet: a model's own variables may lead to one."""
+        if self._observing.host is not None:
+            await self._observing.survey()
+            if self._observing.driver_variables != self._watched_drivers:
+                await self.on_scan()
 
     async def cancel(self, id: JobId) -> Job:  # noqa: A002 - the word of the wire
         """End a job."""
@@ -455,6 +465,7 @@ class Service:
         trouble = self._catalog.trouble
         problems = (
             *(observing.host.problems if observing.host else ()),
+            *(planning.of_drivers(observing.host) if observing.host else ()),
             *observing.model_problems,
             *observing.foreign_stores,
             *self._advising.problems(models),
@@ -492,13 +503,18 @@ class Service:
         """Give the stores as the last look saw them."""
         return await asyncio.to_thread(self._catalog.stores)
 
+    def driver_variables(self) -> tuple[Mapping[str, str], ...]:
+        """Give the variables that lead to each driver in use: where changes of drivers are to be watched for."""
+        self._watched_drivers = self._observing.driver_variables
+        return self._watched_drivers
+
     async def places(self) -> tuple[Path, ...]:
         """Give the roots of the stores that a look at all of them goes to."""
         return await asyncio.to_thread(self._observing.places)
 
     async def entries(self, query: EntryQuery) -> EntryPage:
         """Give the entries that fit."""
-        present = frozenset(one.fingerprint for one in self._observing.present.environments)
+        present = frozenset(one.fingerprint for one in self._observing.present.offered)
         return await asyncio.to_thread(lambda: self._catalog.entries(query, present=present, now=self._clock()))
 
     async def entry(self, ref: str) -> IndexedEntry:

@@ -32,39 +32,45 @@ class Advising:
         self._warming = warming
         self._assaying = asyncio.Lock()
         self._unknown: dict[tuple[str, str], Assay] = {}
-        self._found: dict[ModelName, tuple[Assay, ...]] = {}
+        self._mapped: dict[ModelName, tuple[Assay, ...]] = {}
 
     async def look(self) -> None:
-        """See that every runtime that a model's program finds was assayed once."""
+        """See that every runtime was assayed once that a model's runs had mapped, or that its program finds."""
         for model in await asyncio.to_thread(self._catalog.models):
             await self.runtimes(model)
 
     def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
-        """Say which runtimes are known to be unsafe, of those that these models find."""
+        """Say which runtimes are known to be unsafe, of those that runs of these models had mapped."""
         unsafe: dict[str, tuple[Assay, list[ModelName]]] = {}
         for status in models:
-            for one in self._found.get(status.model.name, ()):
+            for one in self._mapped.get(status.model.name, ()):
                 if one.safety is Safety.UNSAFE:
                     unsafe.setdefault(one.build, (one, []))[1].append(status.model.name)
         return tuple(_unsafe(one, names) for one, names in unsafe.values())
 
     async def runtimes(self, model: Model) -> tuple[Assay, ...]:
-        """Give what is known of the runtimes that a model's program finds; find it out, if nobody has yet."""
+        """Give what is known of a model's runtimes; find it out, if nobody has yet.
+
+        Those count that its runs had mapped; as long as none was seen, those that its program finds.
+        """
         variables = {**self._observing.settings.variables, **model.workload.variables}
-        program = model.workload.program
-        if not program:
-            return ()
-        found = await asyncio.to_thread(host.runtimes, Path(program), variables)
+        signature = self._observing.present.seen_by(model.name).signature
+        runs = await asyncio.to_thread(self._catalog.runs, model.name, _HISTORY)
+        mapped = planning.mapped(model, runs)
+        found = mapped
+        if found is None:
+            program = model.workload.program
+            found = await asyncio.to_thread(host.runtimes, Path(program), variables) if program else ()
         # One after the other: two models with one runtime need one assay.
         async with self._assaying:
             known = await asyncio.to_thread(self._catalog.assays, [one.build for one in found])
-            assays = tuple([known.get(one.build) or await self._assay(one, variables) for one in found])
-        self._found[model.name] = assays
+            assays = tuple([known.get(one.build) or await self._assay(one, variables, signature) for one in found])
+        self._mapped[model.name] = assays if mapped is not None else ()
         return assays
 
-    async def _assay(self, runtime: SyclRuntime, variables: Mapping[str, str]) -> Assay:
+    async def _assay(self, runtime: SyclRuntime, variables: Mapping[str, str], signature: str) -> Assay:
         # Without a device nothing can be built, so what is not known now may be known with the next driver.
-        key = (runtime.build, self._observing.present.signature)
+        key = (runtime.build, signature)
         if key in self._unknown:
             return self._unknown[key]
         done = await asyncio.to_thread(host.assay, runtime, variables, self._observing.clock())
@@ -106,6 +112,7 @@ class Advising:
         return planning.diagnose(
             status,
             runtimes=await self.runtimes(model),
+            runs=await asyncio.to_thread(self._catalog.runs, name, _HISTORY),
             store=found.store.root,
             applications=await asyncio.to_thread(look),
             entries=await asyncio.to_thread(self._catalog.all_entries),
@@ -123,7 +130,8 @@ class Advising:
         status = await self._status(name)
         found = self._observing.store_of(status.model)
         variables = self._observing.variables(found)
-        if planning.trusted(status, await self.runtimes(status.model)):
+        runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
+        if planning.trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].OFF}
 
@@ -137,8 +145,8 @@ class Advising:
 
 def _unsafe(assay: Assay, models: list[ModelName]) -> Problem:
     message = (
-        f"{assay.library} crashes some programs when the cache is on: {assay.evidence}; found by the program of"
-        f" {', '.join(sorted(models))}"
+        f"{assay.library} crashes some programs when the cache is on: {assay.evidence}; used by"
+        f" {planning.names(sorted(models))}"
     )
     hint = f"a model that was warmed with it ran without a crash; for each see: xpucachectl why {min(models)}"
     return Problem("unsafe-runtime", message, hint, str(assay.library))

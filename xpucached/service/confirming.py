@@ -14,23 +14,25 @@ from xpucached.errors import Unconfirmed
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from xpucached.domain import Environment, OtherDriver
+    from xpucached.domain import Environment, OtherDriver, Workload
     from xpucached.service.observing import Observing
 
 log = logging.getLogger(__name__)
 
 
-async def confirm(targets: Collection[Environment], driver: OtherDriver, observing: Observing) -> str:
+async def confirm(
+    targets: Collection[Environment], driver: OtherDriver, observing: Observing, workloads: Sequence[Workload]
+) -> str:
     """Let the SYCL runtimes of this host say how they name the devices, and stop if that is not what we would write.
 
     Each is asked, and then a tiny program is built with it, so that the runtime itself writes one entry, in a
-    directory of ours.  Gives what is known, in a sentence.  Raises `Unconfirmed`.
+    directory of ours.  ``workloads`` are those of the models that use this driver.  Gives what is known, in a
+    sentence.  Raises `Unconfirmed`.
     """
     if not targets:
         return ""
-    workloads = [model.workload for model in await asyncio.to_thread(observing.catalog.models)]
     folders = await asyncio.to_thread(host.runtime_folders, workloads, driver.variables)
     named: set[Environment] = set()
     written: set[Environment] = set()

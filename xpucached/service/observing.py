@@ -32,6 +32,7 @@ from xpucached.domain import (
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
 from xpucached.service.owners import foreign, foreign_store
+from xpucached.service.surveying import Surveying
 from xpucached.service.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ if TYPE_CHECKING:
     from xpucached.settings import Settings
 
 log = logging.getLogger(__name__)
-
-_UNSETTLED: Final = 15.0
-"""While a package manager replaces a driver there is none for some seconds.  So long a device whose driver does not
-answer is still taken for there: its models must not be run without it."""
-
 
 _THOROUGH: Final = timedelta(days=1)
 """So long a look goes by the directories.  What is written into a file in its place, no runtime does."""
@@ -84,81 +80,44 @@ class Observing:
         """The stores of other users that were named to a daemon of root's; they are left alone."""
         self.troubles = Troubles()
         self._base = base
-        self._host: Host | None = catalog.host()
         self._started = clock()
-        self._ask_again = True
-        self._missing_since: float | None = None
+        self._surveying = Surveying(catalog, base, clock, events)
         self._touched: dict[Path, set[str]] = {}
         self._touching = threading.Lock()
 
     @property
     def unsettled(self) -> float | None:
         """The seconds after which the host should be looked at again, if a driver that was there does not answer."""
-        return None if self._missing_since is None else _UNSETTLED
+        return self._surveying.unsettled
 
     @property
     def host(self) -> Host | None:
         """What the last survey found; None before the first one ever."""
-        return self._host
+        return self._surveying.host
 
     @property
     def present(self) -> Host:
         """What the last survey found; an empty host before the first one."""
-        return self._host or Host(self.clock(), "", "", "")
+        return self.host or Host(self.clock(), "", "", "")
+
+    @property
+    def driver_variables(self) -> tuple[Mapping[str, str], ...]:
+        """The variables that lead to each driver in use; those of no model first."""
+        return self._surveying.variables(self.settings)
 
     # -- the host -----------------------------------------------------------------------------------------------------
 
     async def survey(self, *, force: bool = False) -> None:
-        """Look at the host; ask the driver only if its files changed since it last answered."""
-        variables = self.settings.variables
-        now = self.clock()
-        # The drivers are asked with our own variables below these, so the files are those that they name together.
-        files = await asyncio.to_thread(host.driver_files, {**self._base, **variables})
-        old = self._host
-        same = (
-            old is not None
-            and old.stamp == host.stamp(files, host.kernel())
-            and old.boot == host.boot_id()
-            and {one.pci_address for one in old.devices if one.pci_address}
-            == {one.pci_address for one in await asyncio.to_thread(host.gpus)}
-        )
-        if same and not force and not self._ask_again:
-            return
-        report = await asyncio.to_thread(host.ask, variables, self.settings.probe_timeout)
-        found = await asyncio.to_thread(lambda: host.survey(report, variables, now, files=files))
-        failed = any(problem.code.startswith("probe-") for problem in report.problems)
-        if failed and old is not None and old.stamp == found.stamp and not found.environments:
-            # The driver is the one that answered before, so it is what programs meet; only the asking failed.
-            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
-        elif old is not None and self._in_transit(old, found):
-            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
-        self._ask_again = failed or self._missing_since is not None
-        change = await asyncio.to_thread(self.catalog.record_host, found)
-        self._host = found
-        if change is not None:
-            came = ", ".join(f"{one.device}, driver {one.driver}" for one in change.appeared) or "nothing"
-            went = ", ".join(f"{one.device}, driver {one.driver}" for one in change.vanished) or "nothing"
-            self.events.post("driver-changed", f"now: {came}; before: {went}", {"appeared": came, "vanished": went})
+        """Look at the host; ask a driver only if its files changed since it last answered."""
+        await self._surveying.survey(self.settings, force=force)
+
+    def reached(self, model: Model) -> frozenset[Path]:
+        """Give the files of the driver to which a model's variables lead, in this thread."""
+        return self._surveying.reached(self.settings, model)
 
     def ask_driver(self) -> None:
-        """Ask the driver at the next survey even if nothing seems to have changed."""
-        self._ask_again = True
-
-    def _in_transit(self, old: Host, found: Host) -> bool:
-        """Tell whether a device is still there but its driver does not answer, for the moment."""
-        lineages = {one.lineage for one in found.environments}
-        same_cards = {one.pci_address for one in old.devices} >= {one.pci_address for one in found.devices}
-        missing = any(one.lineage not in lineages for one in old.environments)
-        if not (missing and same_cards) or old.boot != found.boot:
-            self._missing_since = None
-            return False
-        now = time.monotonic()
-        if self._missing_since is None:
-            self._missing_since = now
-        if now - self._missing_since < _UNSETTLED:
-            return True
-        self._missing_since = None
-        return False
+        """Ask the drivers at the next survey even if nothing seems to have changed."""
+        self._surveying.ask_again()
 
     # -- stores -------------------------------------------------------------------------------------------------------
 

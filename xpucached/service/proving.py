@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xpucached import host
+from xpucached import host, planning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -77,7 +77,9 @@ class Proving:
 
     def coverage(self) -> tuple[Coverage, ...]:
         """Tell of every model how its last runs went, what is left of its entries, and what changed since."""
-        found = self._catalog.coverage()
+        present = self._observing.present
+        # An earlier driver that came back has a proof of its own, which needs other files.
+        found = [planning.applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
         with self._looking:
             if time.monotonic() - self._looked >= _FRESH or any(
                 one.good is not None and one.good.id not in self._found for one in found

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 from xpucached import host, planning
 from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
-from xpucached.errors import NotFound, RequestError, XpucachedError
+from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.kinds import KINDS
 from xpucached.service.confirming import confirm
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from xpucached.dispatch import Dispatch
     from xpucached.dispatch.building import Builder
@@ -77,6 +77,11 @@ class Wish:
     driver_cache: Path | None = None  #: a cache of its own for the GPU driver
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is for a driver that programs on this host do not use."""
+        return self.driver_root is not None or self.device is not None
+
+    @property
     def origin(self) -> Origin:
         """What entries made so are."""
         if self.device is not None:
@@ -108,13 +113,17 @@ class _Bench:
     """What one replay works with."""
 
     wish: Wish
-    driver: OtherDriver  #: the installed one, too
+    drivers: tuple[OtherDriver, ...]  #: those in use, or the one that was asked for
     models: Mapping[ModelName, Model]
     todo: Iterator[Rebuild]
     tally: _Tally
     cancel: threading.Event
     publisher: ThreadPoolExecutor  #: writes what is compiled: a compiler need not wait for the disk
     waiting: threading.BoundedSemaphore  #: how much may wait for the disk
+
+    def driver(self, one: Rebuild) -> OtherDriver:
+        """Give the driver to compile an entry with."""
+        return _driver(one, self.drivers)
 
 
 class Replaying:
@@ -136,7 +145,7 @@ class Replaying:
 
     async def plan(self, wish: Wish) -> ReplayPlan:
         """Decide what to rebuild for the installed driver."""
-        return await asyncio.to_thread(self._plan, wish, self._installed())
+        return await asyncio.to_thread(self._plan, wish, self._in_use())
 
     async def wanted(self) -> bool:
         """Tell whether the installed driver lacks anything that nobody asked about.
@@ -150,29 +159,40 @@ class Replaying:
         stores = await asyncio.to_thread(catalog.stores)
         sums = tuple((one.store, one.entries, one.flawed, one.unfinished, one.size) for one in stores)
         models = await asyncio.to_thread(catalog.models)
-        basis = (holdings, sums, present.environments, present.stamp, models)
+        stamps = (present.stamp, *(one.stamp for one in present.drivers))
+        basis = (holdings, sums, present.offered, stamps, models)
         if basis == self._nothing:
             return False
         wanted = bool((await self.plan(Wish())).rebuild)
         self._nothing = None if wanted else basis
         return wanted
 
-    def _installed(self) -> OtherDriver:
-        present = self._observing.present
-        return OtherDriver(present.environments, present.stamp, self._observing.settings.variables)
-
-    def _plan(self, wish: Wish, driver: OtherDriver) -> ReplayPlan:
-        observing = self._observing
-        target: Host = replace(observing.present, environments=driver.environments, stamp=driver.stamp)
-        if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.environments):
-            offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.environments)
-            raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")
-        known = {environment.fingerprint: environment for environment in target.environments}
-        failed = frozenset(
-            ((store, tail), known[fingerprint])
-            for store, tail, fingerprint in observing.catalog.refusals(target.stamp)
-            if fingerprint in known
+    def _in_use(self) -> tuple[OtherDriver, ...]:
+        """Give the drivers that programs on this host use, the host's own first."""
+        present, variables = self._observing.present, self._observing.settings.variables
+        return (
+            OtherDriver(present.environments, present.stamp, variables),
+            *(
+                OtherDriver(one.environments, one.stamp, {**variables, **one.variables}, models=frozenset(one.models))
+                for one in present.drivers
+            ),
         )
+
+    def _plan(self, wish: Wish, drivers: Sequence[OtherDriver]) -> ReplayPlan:
+        observing = self._observing
+        target: Host = observing.present
+        if wish.is_elsewhere:
+            target = replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
+        if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
+            offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.offered)
+            raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")
+        failed: set[tuple[planning.Tail, Environment]] = set()
+        for driver in drivers:
+            known = {environment.fingerprint: environment for environment in driver.environments}
+            refused = observing.catalog.refusals(driver.stamp)
+            failed |= {
+                ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
+            }
         scope = planning.ReplayScope(
             wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None
         )
@@ -191,53 +211,58 @@ class Replaying:
 
         async def work(handle: Handle) -> ReplayReport:
             with contextlib.ExitStack() as stack:
-                driver = await self._driver(wish, handle, stack)
+                drivers = await self._drivers(wish, handle, stack)
                 if dry_run:
-                    plan = await asyncio.to_thread(self._plan, wish, driver)
+                    plan = await asyncio.to_thread(self._plan, wish, drivers)
                     share = _share(plan.covered + len(plan.rebuild), sum(plan.skipped.values()))
                     return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
                 handle.progress(0, 0, "waiting for its turn")
                 async with self._changing:
                     # What a replay that was killed had published is found by looking, so the plan goes on there.
                     await self._observing.scan_stores(wish.stores)
-                    plan = await asyncio.to_thread(self._plan, wish, driver)
-                    return await self._carry_out(plan, wish, driver, handle)
+                    plan = await asyncio.to_thread(self._plan, wish, drivers)
+                    return await self._carry_out(plan, wish, drivers, handle)
 
         return work
 
-    async def _driver(self, wish: Wish, handle: Handle, stack: contextlib.ExitStack) -> OtherDriver:
-        if wish.driver_root is None and wish.device is None:
-            return self._installed()
+    async def _drivers(self, wish: Wish, handle: Handle, stack: contextlib.ExitStack) -> tuple[OtherDriver, ...]:
+        if not wish.is_elsewhere:
+            return self._in_use()
         # What makes a driver load from a folder must last until its last compiler has ended.
         kept = tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True)
         scratch = Path(stack.enter_context(kept))
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._observing.settings
-        return await asyncio.to_thread(
+        other = await asyncio.to_thread(
             host.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, scratch
         )
+        return (other,)
 
-    async def _carry_out(self, plan: ReplayPlan, wish: Wish, driver: OtherDriver, handle: Handle) -> ReplayReport:
+    async def _carry_out(
+        self, plan: ReplayPlan, wish: Wish, drivers: tuple[OtherDriver, ...], handle: Handle
+    ) -> ReplayReport:
         self._busy = True
         try:
-            return await self._rebuild(plan, wish, driver, handle)
+            return await self._rebuild(plan, wish, drivers, handle)
         finally:
             self._busy = False
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
-    async def _rebuild(self, plan: ReplayPlan, wish: Wish, driver: OtherDriver, handle: Handle) -> ReplayReport:
+    async def _rebuild(
+        self, plan: ReplayPlan, wish: Wish, drivers: tuple[OtherDriver, ...], handle: Handle
+    ) -> ReplayReport:
         began = time.monotonic()
         handle.progress(0, len(plan.rebuild), "asking the SYCL runtimes for the devices' names")
-        confirmed = await confirm({one.to for one in plan.rebuild}, driver, self._observing)
+        todo, confirmed, unconfirmed = await self._confirmed(plan, drivers)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
         known = {model.name: model for model in await asyncio.to_thread(self._observing.catalog.models)}
-        tally = _Tally(skipped=Counter(plan.skipped))
+        tally = _Tally(skipped=Counter(plan.skipped), failures=unconfirmed)
         cancel = threading.Event()
         publisher = ThreadPoolExecutor(1, "publisher")
         waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        bench = _Bench(wish, driver, known, iter(plan.rebuild), tally, cancel, publisher, waiting)
+        bench = _Bench(wish, drivers, known, iter(todo), tally, cancel, publisher, waiting)
         workers = [
             asyncio.create_task(asyncio.to_thread(self._work_off, bench))
             for _ in range(min(_workers(), len(plan.rebuild)))
@@ -290,9 +315,35 @@ class Replaying:
             )
         return report
 
+    async def _confirmed(
+        self, plan: ReplayPlan, drivers: Sequence[OtherDriver]
+    ) -> tuple[list[Rebuild], str, list[str]]:
+        """Ask each driver's runtimes how they name the devices; give what to rebuild, how that is known, and what not.
+
+        Raises `Unconfirmed` if nothing is left.
+        """
+        led = frozenset().union(*(one.models for one in drivers))
+        words: list[str] = []
+        refused: list[tuple[OtherDriver, Unconfirmed]] = []
+        for driver in drivers:
+            wanted = {one.to for one in plan.rebuild if _driver(one, drivers) is driver}
+            models = [
+                model
+                for model in await asyncio.to_thread(self._observing.catalog.models)
+                if (model.name in driver.models if driver.models else model.name not in led)
+            ]
+            try:
+                words.append(await confirm(wanted, driver, self._observing, [one.workload for one in models]))
+            except Unconfirmed as error:
+                refused.append((driver, error))
+        todo = [one for one in plan.rebuild if all(_driver(one, drivers) is not driver for driver, _ in refused)]
+        if refused and not todo:
+            raise refused[0][1]
+        return todo, "; ".join(filter(None, dict.fromkeys(words))), [error.message for _, error in refused]
+
     def _work_off(self, bench: _Bench) -> None:
         """Take one rebuild after the other, in this thread; a compiler for each environment and driver's cache."""
-        builders: dict[tuple[Environment, tuple[tuple[str, str], ...]], Builder] = {}
+        builders: dict[tuple[str, Environment, tuple[tuple[str, str], ...]], Builder] = {}
         tally = bench.tally
         try:
             while _admitted(bench):
@@ -303,12 +354,12 @@ class Replaying:
                             one, last = tally.late.pop(0), True
                     if one is None:
                         return
-                    caches = _caches(one, bench)
-                    builder = builders.get((one.to, caches))
+                    caches, driver = _caches(one, bench), bench.driver(one)
+                    builder = builders.get((driver.stamp, one.to, caches))
                     if builder is None:
-                        variables = {**bench.driver.variables, **dict(caches)}
-                        builder = self._dispatch.builder(one.to, variables, bench.driver.command)
-                        builders[one.to, caches] = builder
+                        variables = {**driver.variables, **dict(caches)}
+                        builder = self._dispatch.builder(one.to, variables, driver.command)
+                        builders[driver.stamp, one.to, caches] = builder
                     self._rebuild_one(one, builder, bench, last=last)
                 finally:
                     with tally.lock:
@@ -396,9 +447,23 @@ class Replaying:
     def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float, bench: _Bench) -> None:
         digest = hashlib.blake2b(binary, digest_size=16).hexdigest()
         built = Built(
-            made, one.to, bench.wish.origin, bench.driver.stamp, len(recipe.image), seconds, digest, one.entry.models
+            made,
+            one.to,
+            bench.wish.origin,
+            bench.driver(one).stamp,
+            len(recipe.image),
+            seconds,
+            digest,
+            self._heirs(one, bench.wish),
         )
         self._observing.catalog.record_build(built, self._observing.clock())
+
+    def _heirs(self, one: Rebuild, wish: Wish) -> tuple[ModelName, ...]:
+        """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
+        if wish.is_elsewhere:
+            return one.entry.models
+        present = self._observing.present
+        return tuple(name for name in one.entry.models if one.to in present.seen_by(name).environments)
 
     def _refused(self, one: Rebuild, words: str, bench: _Bench) -> None:
         entry = one.entry.entry
@@ -411,8 +476,14 @@ class Replaying:
             into = bench.wish.into
             store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
             observing.catalog.record_refusal(
-                store, place[1], one.to.fingerprint, bench.driver.stamp, words, observing.clock()
+                store, place[1], one.to.fingerprint, bench.driver(one).stamp, words, observing.clock()
             )
+
+
+def _driver(one: Rebuild, drivers: Sequence[OtherDriver]) -> OtherDriver:
+    """Give the driver that an entry is rebuilt with: of those that offer what it is for, its model's own first."""
+    offering = [driver for driver in drivers if one.to in driver.environments]
+    return next((driver for driver in offering if driver.models.intersection(one.entry.models)), offering[0])
 
 
 def _workers() -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from xpucached.dispatch import Dispatch, Execution
-    from xpucached.domain import Dependency, Environment, Exercise, FoundStore, Model, Workload
+    from xpucached.domain import Dependency, Environment, FoundStore, Model, Workload
     from xpucached.service.observing import Observing
     from xpucached.service.proving import Proving
     from xpucached.service.restraint import Restraint
@@ -133,7 +133,7 @@ class Trying:
                 outcome = Outcome.CRASHED
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
         exercise = model.workload.exercise
-        ran_on, device, evidence = await self._place(exercise, variant, found, executions)
+        ran_on, device, evidence = await self._place(model, variant, found, executions)
         if exercise.require_device and outcome in {Outcome.WARMED, Outcome.UNPROVEN} and ran_on is not RanOn.MEANT:
             where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
             outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
@@ -195,10 +195,10 @@ class Trying:
         return Manner(effort, watcher, manners.patience, manners.isolate, manners.tasks)
 
     async def _place(
-        self, exercise: Exercise, variant: Variant, found: FoundStore, executions: Sequence[Execution]
+        self, model: Model, variant: Variant, found: FoundStore, executions: Sequence[Execution]
     ) -> tuple[RanOn, str, tuple[str, ...]]:
         """Tell whether the work was done where it was meant to be, where that is, and how we know."""
-        kind = (variant.device or exercise.device).partition(":")[0]
+        kind = (variant.device or model.workload.exercise.device).partition(":")[0]
         keys = {key for one in executions for key in one.created | one.used}
         rows = await asyncio.to_thread(
             self._observing.catalog.entries_by_id, frozenset(EntryId(found.store, key) for key in keys)
@@ -207,7 +207,8 @@ class Trying:
         for row in rows:
             if row.entry.environment is not None:
                 counts[row.entry.environment] = counts.get(row.entry.environment, 0) + 1
-        gpus = {one for device in self._observing.present.devices if device.pci_address for one in device.environments}
+        devices = self._observing.present.seen_by(model.name).devices
+        gpus = {one for device in devices if device.pci_address for one in device.environments}
         engines: dict[str, int] = {}
         for one in executions:
             for address, spent in one.engines.items():

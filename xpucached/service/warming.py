@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import planning
+from xpucached import host, planning
 from xpucached.domain import (
     Attribution,
     Deferred,
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from xpucached.dispatch import Dispatch, Execution
-    from xpucached.domain import Coverage, Dependency, FoundStore, Model, ModelName, PrewarmPlan, Run, Trial, Warm
+    from xpucached.domain import (
+        Coverage,
+        Dependency,
+        FoundStore,
+        Libraries,
+        Model,
+        ModelName,
+        PrewarmPlan,
+        Run,
+        Trial,
+        Warm,
+    )
     from xpucached.service.jobs import Handle
     from xpucached.service.observing import Observing
     from xpucached.service.trying import Attempt
@@ -122,7 +134,8 @@ class Warming:
         model = warm.model
         observing = self._observing
         found = observing.store_of(model)
-        signature = observing.present.signature
+        signature = observing.present.seen_by(model.name).signature
+        reached = await asyncio.to_thread(observing.reached, model)
         run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, observing.clock())
         self._running.add(model.name)
         occasion = self.restraint.effort(warm.reason).occasion
@@ -168,15 +181,22 @@ class Warming:
         finally:
             self._running.discard(model.name)
             finish = asyncio.to_thread(
-                self._finish, run, outcome, executions, trials, attribution, detail, needed(attempts)
+                self._finish, run, outcome, executions, trials, attribution, detail, needed(attempts), (model, reached)
             )
             run = await asyncio.shield(asyncio.ensure_future(finish))
+            if outcome is not Outcome.CANCELLED and self._met_another_driver(run):
+                await observing.survey()
             observing.events.post(
                 "run-finished",
                 f"{model.name}: {outcome}",
                 {"model": model.name, "outcome": outcome, "run": str(run.id), "detail": detail},
             )
         return run
+
+    def _met_another_driver(self, run: Run) -> bool:
+        """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
+        known = {file.target for file in self._observing.present.seen_by(run.model).driver}
+        return run.libraries is not None and not known.issuperset(run.libraries.further)
 
     def _covered(self, found: FoundStore, executions: Sequence[Execution]) -> str:
         """Say how much of what a run needed after a driver change replay had made."""
@@ -194,16 +214,20 @@ class Warming:
         attribution: Attribution,
         detail: str,
         needs: Sequence[Dependency] | None,
+        led: tuple[Model, frozenset[Path]],
     ) -> Run:
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)
         bad = next((one for one in trials if one.outcome is not Outcome.WARMED), None)
         output = bad.output if bad is not None else executions[-1].output if executions else ""
+        model, reached = led
+        # What a link led to may be another file by now.
+        libraries = _mapped(run, executions, reached | self._observing.reached(model))
         now = self._observing.clock()
         try:
             return self._catalog.finish_run(
-                run.id, outcome, passes, attribution, environments, detail, output, now, trials, needs
+                run.id, outcome, passes, attribution, environments, detail, output, now, trials, needs, libraries
             )
         except NotFound:
             # The model was removed while it ran, and its history with it.
@@ -216,6 +240,7 @@ class Warming:
                 detail=f"{detail}; the model was removed meanwhile",
                 output=output,
                 trials=tuple(trials),
+                libraries=libraries,
             )
 
     # -- how models stand ---------------------------------------------------------------------------------------------
@@ -241,7 +266,7 @@ class Warming:
         warmth, why, reason = planning.warmth(
             model,
             coverage,
-            observing.present,
+            observing.present.seen_by(model.name),
             observing.settings.policy,
             observing.clock(),
             warming=model.name in self._running,
@@ -263,6 +288,17 @@ class Warming:
             runs[0] if runs else None,
             coverage.changes if coverage is not None and reason is WarmReason.PROGRAM else (),
         )
+
+
+def _mapped(run: Run, executions: Sequence[Execution], reached: frozenset[Path]) -> Libraries | None:
+    """Tell which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
+    seen = frozenset(Path(path) for one in executions for path in one.mapped)
+    libraries = host.mapped(seen, run.started)
+    further = tuple(path for path in libraries.drivers if path not in reached)
+    libraries = dataclasses.replace(libraries, further=further)
+    # Who tells of entries has a runtime: if none was seen, its processes are elsewhere (in a container, say).
+    elsewhere = not libraries.runtimes and any(one.traced for one in executions)
+    return None if elsewhere or not seen else libraries
 
 
 def _attributed(

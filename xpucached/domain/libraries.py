@@ -1,0 +1,24 @@
+"""Libraries that a run's processes had mapped: SYCL runtimes, and drivers.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SyclRuntime:
+    """One build of the SYCL runtime."""
+
+    library: Path  #: libsycl.so.N
+    build: str  #: its GNU build id, or else 32 hex digits of its content: another number is another build
+    layout: int  #: which version of a program's description it reads
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """What the processes of a run were seen to have mapped, of what decides about the cache."""
+
+    runtimes: tuple[SyclRuntime, ...] = ()
+    drivers: tuple[Path, ...] = ()  #: OpenCL and Level Zero drivers
+    further: tuple[Path, ...] = ()  #: of these, the ones to which no variable of the model led
