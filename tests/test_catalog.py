@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -532,30 +533,238 @@ def test_a_newer_catalog_that_was_not_closed_is_refused_untouched(path: Path, tm
     assert {name: (left / name).read_bytes() for name in before} == before
 
 
-def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as direct:
-        direct.execute("CREATE TABLE photographs (id INTEGER)")
-    before = path.read_bytes()
-    with pytest.raises(CatalogError, match="not a catalog"):
-        Catalog.open(path)
-    assert path.read_bytes() == before
+def a_foreign_database(path: Path) -> None:
+    path.unlink()
+    path.touch(0o600)
+    _with(path, "CREATE TABLE photographs (id INTEGER)")
 
 
-def test_what_is_no_regular_file_is_refused(path: Path, tmp_path: Path) -> None:
-    filled(tmp_path / "real")
-    path.parent.mkdir()
-    path.symlink_to(tmp_path / "real")
-    with pytest.raises(CatalogError, match="not a regular file"):
-        Catalog.open(path)
+def a_link(path: Path) -> None:
+    real = path.with_name("real")
+    path.rename(real)
+    path.symlink_to(real)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def a_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(CatalogError, match="not a regular file"):
-        Catalog.open(path)
+
+
+def a_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
-    with pytest.raises(CatalogError, match="not a regular file"):
-        Catalog.open(path)
+    (path / "photograph").touch()
+
+
+def a_pipe_for_a_journal(path: Path) -> None:
+    os.mkfifo(path.with_name(path.name + "-wal"))
+
+
+def a_directory_for_shared_memory(path: Path) -> None:
+    path.with_name(path.name + "-shm").mkdir()
+
+
+def schema_that_is_no_text(path: Path) -> None:
+    """One byte of the schema that is not UTF-8: the driver raises `UnicodeDecodeError` for it."""
+    content = path.read_bytes()
+    at = content.index(b"CREATE TABLE alembic_version")
+    path.write_bytes(content[: at + 13] + b"\xff" + content[at + 14 :])
+
+
+def schema_that_is_garbage(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE host", b"CREATE TABLX host"))
+
+
+def _with(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as direct:
+        direct.execute(statement, values)
+        direct.commit()
+
+
+def no_revision(path: Path) -> None:
+    _with(path, "DELETE FROM alembic_version")
+
+
+def a_revision_that_never_was(path: Path) -> None:
+    _with(path, "UPDATE alembic_version SET version_num = '00:9'")
+
+
+def a_missing_table(path: Path) -> None:
+    _with(path, "DROP TABLE runs")
+
+
+def a_missing_column(path: Path) -> None:
+    _with(path, "ALTER TABLE stores DROP COLUMN via")
+
+
+def a_store_of_another_state(path: Path) -> None:
+    _with(path, "UPDATE stores SET state = 'oK'")
+
+
+def text_for_a_number(path: Path) -> None:
+    _with(path, "UPDATE entries SET size = 'large'")
+
+
+def a_time_beyond_the_calendar(path: Path) -> None:
+    _with(path, "UPDATE stores SET scanned = 9223372036854775807")
+
+
+def notes_that_are_no_json(path: Path) -> None:
+    _with(path, "UPDATE stores SET notes = '['")
+
+
+def a_name_that_is_no_text(path: Path) -> None:
+    _with(path, "UPDATE stores SET via = CAST(x'ff' AS TEXT)")
+
+
+def deep_json(path: Path) -> None:
+    _with(path, "UPDATE stores SET notes = ?", "[" * 100_000)
+
+
+USELESS = (
+    a_foreign_database,
+    a_link,
+    a_link_to_nothing,
+    a_pipe,
+    a_directory,
+    a_pipe_for_a_journal,
+    a_directory_for_shared_memory,
+    schema_that_is_no_text,
+    schema_that_is_garbage,
+    no_revision,
+    a_revision_that_never_was,
+    a_missing_table,
+    a_missing_column,
+    a_store_of_another_state,
+    text_for_a_number,
+    a_time_beyond_the_calendar,
+    notes_that_are_no_json,
+    a_name_that_is_no_text,
+    deep_json,
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("damage", USELESS, ids=lambda one: one.__name__)
+def test_what_cannot_be_used_is_set_aside_whatever_it_is(path: Path, damage: Callable[[Path], None]) -> None:
+    filled(path)
+    damage(path)
+    before = path.lstat()
+    with closing(Catalog.open(path, apart=True)) as opened:
+        assert opened.rebuilt is not None
+        assert "set aside as" in opened.rebuilt
+        assert opened.all_entries() == ()
+        opened.add_model(model())
+    (aside,) = (one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm")))
+    # Itself and not what a link leads to, and nothing of it is lost.
+    assert (aside.lstat().st_ino, aside.lstat().st_mode) == (before.st_ino, before.st_mode)
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is None
+        assert [one.name for one in opened.models()] == ["net"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root")
+def test_a_catalog_that_may_not_be_read_is_made_readable(path: Path) -> None:
+    filled(path)
+    path.chmod(0)
+    with closing(Catalog.open(path)) as opened:
+        assert len(opened.all_entries()) == 500
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET kernels = '['",
+        "UPDATE entries SET options = CAST(x'ff' AS TEXT)",
+        "UPDATE entries SET kernels = '7'",
+    ],
+)
+def test_rows_that_nobody_of_ours_wrote_are_found_at_work(path: Path, statement: str) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        opened.add_model(model())
+        _with(path, statement)
+        with pytest.raises(CatalogError) as caught:
+            opened.all_entries()
+        assert "restart" in caught.value.hint
+        assert opened.corrupt
+        assert opened.mend()
+        assert "1 registered models were taken over" in (opened.rebuilt or "")
+        assert opened.all_entries() == ()
+        assert not opened.corrupt
+
+
+def test_a_mistake_of_a_caller_does_not_set_the_catalog_aside(path: Path) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        with pytest.raises(sa.exc.StatementError, match="naive"):
+            opened.note_restored([EntryId(STORE, EntryKey("1/0"))], datetime(2026, 1, 1))  # noqa: DTZ001 - the mistake
+        assert not opened.corrupt
+        assert not opened.mend()
+        assert len(opened.all_entries()) == 500
+
+
+def test_any_flipped_bytes_leave_a_catalog_that_opens(path: Path) -> None:
+    """A short sample; `python -m tests.fuzz catalog` tries as many as one likes."""
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        opened.add_model(model())
+        opened.record_host(host(OLD))
+    whole = path.read_bytes()
+    chance = random.Random(14)  # noqa: S311 - repeatable
+    for number in range(60):
+        place = path.parent / str(number) / path.name
+        place.parent.mkdir()
+        content = bytearray(whole)
+        # The schema is at the beginning, and is what most readers forget.
+        end = 8192 if number % 2 else len(content)
+        for _ in range(chance.choice((1, 1, 2, 8, 64))):
+            content[chance.randrange(end)] = chance.randrange(256)
+        place.write_bytes(content)
+        opens_or_says_what_to_do(place)
+        shutil.rmtree(place.parent)
+
+
+def opens_or_says_what_to_do(path: Path) -> bool:
+    """Use a catalog as a start does; tell if it was refused."""
+    refused: CatalogError | None = None
+    opened: Catalog | None = None
+    try:
+        opened = Catalog.open(path)
+    except CatalogError as error:
+        refused = error
+    if opened is None:
+        assert refused is not None
+        assert "newer" in refused.message
+        assert "move the file away" in refused.hint
+        return True
+    with closing(opened):
+        for _ in range(2):
+            try:
+                opened.host()
+                opened.models()
+                opened.stores()
+                opened.coverage()
+                opened.runs()
+                opened.changes()
+                opened.presence()
+                opened.intents()
+                opened.close_lost_runs(NOW)
+                opened.all_entries()
+                opened.record_scan(scan(entry("a/0")), architecture)
+                opened.record_host(host(NEW))
+            except CatalogError:
+                # Met at work: the next look makes a new one.
+                assert opened.corrupt
+                assert opened.mend()
+            else:
+                return False
+        pytest.fail("a new catalog is damaged")
 
 
 def test_a_place_where_no_file_can_be_is_refused_with_a_hint(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ raises `CatalogError` if the file fails it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
@@ -25,9 +26,10 @@ from xpucached.catalog import (
     salvage,
     scans,
     sifting,
+    soundness,
 )
 from xpucached.domain import EntryKey, Outcome
-from xpucached.errors import CatalogError, Conflict, RequestError
+from xpucached.errors import CatalogError, Conflict, RequestError, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     )
 
 
+log = logging.getLogger(__name__)
+
 _PAGE: Final = 2000
 """What is known of so many entries is read at a time."""
 
@@ -94,6 +98,7 @@ class Catalog:
         self._engine = engine
         self._writing = threading.Lock()
         self._moment = _Moment()
+        self._damaged: str | None = None  #: what is wrong with the rows themselves, once that was met
         self._examining: Connection | None = None
         self._closing = threading.Lock()
         self._closed = False
@@ -102,11 +107,11 @@ class Catalog:
     def open(cls, path: Path, *, apart: bool = False, account: str | None = None) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
-        A corrupt file is set aside and a new one made (see `rebuilt`); of a large one only what a start needs is looked
-        at for that (see `examined`).  With ``apart`` a process of its own migrates, for the sake of memory.  With
-        ``account`` it is that account's, and what one of another name left behind is set aside, too.  Raises
-        `CatalogError` for a file that a newer version or another program wrote, that is no regular file, or that cannot
-        be read and written; it stays as it is.
+        What cannot be used, whatever is wrong with it, is set aside and a new one made (see `rebuilt`); of a large file
+        only what a start needs is looked at for that (see `examined`).  With ``apart`` a process of its own migrates,
+        for the sake of memory.  With ``account`` it is that account's, and what one of another name left behind is set
+        aside, too.  Raises `CatalogError` for a file that a newer version wrote, or that cannot be read and written
+        just now (no rights, a full disk); it stays as it is.
         """
         inherited = opening.claim(path, account) if account is not None else None
         if apart:
@@ -149,6 +154,9 @@ class Catalog:
                 finally:
                     with self._closing:
                         self._examining = None
+            if done:
+                with self._read() as connection:
+                    soundness.check_types(connection, growing=True)
         except CatalogError as error:
             # Unless the file was set aside already for what others met in it.
             if engine is not self._engine:
@@ -161,7 +169,7 @@ class Catalog:
     @property
     def corrupt(self) -> bool:
         """Whether damage was met; what can be written all the same does not mend it."""
-        return self.trouble is not None and opening.is_corruption(self.trouble.__cause__)
+        return self.trouble is not None and soundness.is_damage(self.trouble.__cause__)
 
     def mend(self) -> bool:
         """If the file was found corrupt at work, set it aside and go on with a new one (see `rebuilt`): True if so.
@@ -172,10 +180,10 @@ class Catalog:
             if not self.corrupt:
                 return False
             old = self._engine
-            opened = opening.connect(self.path, whole=True)
+            opened = opening.connect(self.path, whole=True, damaged=self._damaged)
             self._engine, self.examined = opened.engine, True
             old.dispose()
-            self.trouble = None
+            self.trouble = self._damaged = None
         if opened.rebuilt is not None:
             self._take_over(opened.rebuilt)
         return opened.rebuilt is not None
@@ -224,7 +232,31 @@ class Catalog:
             raise RequestError(f"not valid Unicode text: {error.object[:40]!r}") from error
         except CatalogError as error:
             self.trouble = error
+            if soundness.is_damage(error.__cause__):
+                self._damaged = self._damaged or soundness.proven(error.__cause__)
+                self._look_for_damage()
             raise
+        except XpucachedError:
+            raise
+        except Exception as error:
+            # A mistake of ours, or a row that nobody of ours wrote: the rows tell.
+            self._damaged = self._damaged or soundness.proven(error)
+            if soundness.is_damage(error) and self._look_for_damage() is not None:
+                self.trouble = opening.damaged_at_work(self.path, self._damaged or "")
+                raise self.trouble from error
+            raise
+
+    def _look_for_damage(self) -> str | None:
+        """Read everything as the daemon reads it; give what is wrong with it, if anything is."""
+        if self._damaged is None:
+            try:
+                with self._engine.connect() as connection, connection.begin():
+                    soundness.check(connection, growing=True)
+            except soundness.Corrupt as error:
+                self._damaged = str(error)
+            except Exception as error:  # noqa: BLE001 - it cannot be told just now
+                log.info("the catalog could not be read to its end: %s", error)
+        return self._damaged
 
     # -- stores and entries ---------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Record: how the catalog's file is opened: looked at, set aside if it is corrupt, migrated.
+"""Record: how the catalog's file is opened: looked at, set aside if it cannot be used, migrated.
 
 Touches the file, its ``-wal`` and ``-shm``, and the folder they are in.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import stat
 import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from xpucached.catalog import tables
+from xpucached.catalog import soundness, tables
+from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
@@ -38,9 +40,6 @@ _JOURNAL_LIMIT: Final = 64 * 1024 * 1024
 #: Bytes of a file that is read whole before it is used.  A larger one would take seconds, and is read meanwhile.
 LARGE: Final = 16 * 1024 * 1024
 
-# The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always.
-_GROWING: Final = frozenset({tables.ENTRIES.name, tables.ATTRIBUTIONS.name, tables.INHERITED.name})
-
 _SIDES: Final = ("-wal", "-shm")
 
 _OWNER: Final = "owner"
@@ -52,8 +51,11 @@ _NEWER_HINT: Final = "install that version again, or move the file away: a scan 
 _FOREIGN_HINT: Final = "remove it, or move it away"
 
 
-class Corrupt(Exception):
-    """The file is no catalog any more; its text says why."""
+_REVISION: Final = re.compile(r"[0-9]{4}")
+
+
+class _Newer(CatalogError):
+    """A newer version wrote the file: it stays where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def claim(path: Path, account: str) -> Rebuilt | None:
             return None
         rebuilt = None
         # Killed in between, the next start finds the old name and no catalog of it.
-        if before and path.exists():
+        if before and os.path.lexists(path):
             aside = _set_aside(path, "another-account")
             message = f"the catalog was of the account {before}, which had this number before: set aside as {aside}"
             log.warning("catalog is of another account, set aside: %s: %s", aside, before)
@@ -131,43 +133,66 @@ def bring_up(path: Path) -> None:
     with refusing(path):
         _prepare(path)
         _inspect(path, whole=True)
-        _engine(path).dispose()
+        _migrated(path).dispose()
 
 
 def _is_behind(path: Path) -> bool:
     """Tell whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
     try:
-        if not path.exists():
+        if not os.path.lexists(path):
             return True
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
         with _settled(path) as look:
             if look.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
                 return True
             return [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")] != [tables.REVISION]
-    except (OSError, sqlite3.Error, Corrupt):
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, `connect` says so
         return False
 
 
-def connect(path: Path, *, whole: bool = False) -> Opened:
-    """Open the catalog at ``path``, migrated; a corrupt one is set aside and a new one made.
+def connect(path: Path, *, whole: bool = False, damaged: str | None = None) -> Opened:
+    """Open the catalog at ``path``, migrated; one that cannot be used is set aside, and a new one made.
 
-    Of a large file only what a start needs is examined, unless ``whole``.  Raises `CatalogError` for a file that
-    cannot be used and is not corrupt; it is left as it is.
+    Of a large file only what a start needs is examined, unless ``whole``.  ``damaged`` says what is known to be wrong
+    with it already.  Raises `CatalogError` for a file that a newer version wrote, or that cannot be used just now
+    through no fault of its own; it is left as it is.
     """
-    rebuilt = None
     with refusing(path):
-        _prepare(path)
+        if damaged is None:
+            try:
+                return _open(path, whole=whole)
+            except Exception as error:
+                if not soundness.is_damage(error):
+                    raise
+                damaged = soundness.told(error)
+        aside = _set_aside(path, "corrupt")
+        rebuilt = Rebuilt(f"the catalog was corrupt ({damaged}): set aside as {aside}, a new one was made", aside)
+        log.warning("catalog is corrupt, set aside: %s: %s", aside, damaged)
         try:
-            examined = _inspect(path, whole=whole)
-            return Opened(_engine(path), None, examined)
-        except Corrupt as error:
-            aside = _set_aside(path, "corrupt")
-            rebuilt = Rebuilt(f"the catalog was corrupt ({error}): set aside as {aside}, a new one was made", aside)
-            log.warning("catalog is corrupt, set aside: %s: %s", aside, error)
-        _prepare(path)
-        try:
-            return Opened(_engine(path), rebuilt, examined=True)
+            return replace(_open(path, whole=True), rebuilt=rebuilt)
         except Corrupt as error:
             raise CatalogError(f"the new catalog is corrupt at once: {path}: {error}", hint=_HINT) from error
+
+
+def _open(path: Path, *, whole: bool) -> Opened:
+    _prepare(path)
+    examined = _inspect(path, whole=whole)
+    engine = _migrated(path)
+    try:
+        with engine.connect() as connection, connection.begin():
+            soundness.check(connection, growing=False)
+            if examined:
+                soundness.check_types(connection, growing=True)
+    except BaseException:
+        engine.dispose()
+        raise
+    return Opened(engine, None, examined)
+
+
+def damaged_at_work(path: Path, what: str) -> CatalogError:
+    """Say that a catalog that is in use holds what cannot be there."""
+    return CatalogError(f"the catalog failed: {path}: {what}", hint=_CORRUPT_HINT)
 
 
 @contextmanager
@@ -180,7 +205,7 @@ def refusing(path: Path) -> Iterator[None]:
     except Corrupt as error:
         raise CatalogError(f"the catalog failed: {path}: {error}", hint=_CORRUPT_HINT) from error
     except sa.exc.DBAPIError as error:
-        hint = _CORRUPT_HINT if is_corruption(error.orig) else _HINT
+        hint = _CORRUPT_HINT if soundness.is_damage(error) else _HINT
         raise CatalogError(f"the catalog failed: {path}: {error.orig}", hint=hint) from error
     except (OSError, sqlite3.Error) as error:
         raise CatalogError(f"the catalog failed: {path}: {error}", hint=_HINT) from error
@@ -189,6 +214,11 @@ def refusing(path: Path) -> Iterator[None]:
 def _prepare(path: Path) -> None:
     """See that there is a file of ours alone: mode 0600, in a folder that is made 0700 if it is missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite opens what it finds: a pipe would hold us for ever, and a link leads elsewhere.
+    for side in _SIDES:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.with_name(path.name + side).lstat().st_mode):
+                raise Corrupt(f"{path.name}{side} is not a regular file")
     # SQLite would create it with whatever the umask leaves; and it follows links, so links are refused here.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -196,7 +226,7 @@ def _prepare(path: Path) -> None:
         # Only looked at: to open and close a file would drop the locks that this process may hold on it.
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            raise CatalogError(f"the catalog is not a regular file: {path}", hint=_FOREIGN_HINT) from None
+            raise Corrupt("it is not a regular file") from None
         if stat.S_IMODE(status.st_mode) != 0o600:  # noqa: PLR2004 - ours alone
             path.chmod(0o600)
 
@@ -204,32 +234,42 @@ def _prepare(path: Path) -> None:
 def _inspect(path: Path, *, whole: bool) -> bool:
     """Look at a file without changing a byte of it; tell whether all of it was read.
 
-    Raises `Corrupt`, or `CatalogError` if something else or a newer version wrote it.
+    Raises `Corrupt`, or `CatalogError` if a newer version wrote it.
     """
     whole = whole or path.stat().st_size <= LARGE
     with _settled(path) as look:
+        names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "alembic_version" in names:
+            revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
+            _known_revisions(path, revisions)
+        else:
+            revisions = []
         if whole:
             _quick_check(look)
-        names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not names:
             return True
-        if "alembic_version" not in names:
-            raise CatalogError(f"not a catalog of xpucached: {path}", hint=_FOREIGN_HINT)
-        revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
+        if not revisions:
+            raise Corrupt("it is not a catalog of xpucached")
         if revisions != [tables.REVISION]:
-            if not set(revisions) <= set(_revisions()):
-                raise CatalogError(
-                    f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}",
-                    hint=_NEWER_HINT,
-                )
             if not whole:
                 # A migration reads and writes every row: what it is given has to be sound.
                 _quick_check(look)
             return True
         if not whole:
-            for name in sorted(names - _GROWING):
+            for name in sorted(names - soundness.GROWING):
                 _quick_check(look, name)
         return whole
+
+
+def _known_revisions(path: Path, revisions: list[str]) -> None:
+    """Refuse what a newer version wrote.  Raises `Corrupt` for what none of ours ever was."""
+    if revisions == [tables.REVISION] or set(revisions) <= set(_revisions()):
+        return
+    if all(_REVISION.fullmatch(one) and one > tables.REVISION for one in revisions):
+        raise _Newer(
+            f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}", hint=_NEWER_HINT
+        )
+    raise Corrupt(f"there never was a revision {', '.join(revisions)[:40]!r}")
 
 
 def _settled(path: Path) -> AbstractContextManager[sqlite3.Connection]:
@@ -242,17 +282,17 @@ def _settled(path: Path) -> AbstractContextManager[sqlite3.Connection]:
 
 @contextmanager
 def examining(path: Path, how: str = "") -> Iterator[sqlite3.Connection]:
-    """Open a file to look at it only.  Raises `Corrupt` when damage is met."""
+    """Open a file to look at it only.  Raises `Corrupt` when damage is met, of whatever kind."""
     uri = f"{path.absolute().as_uri()}?mode=ro{how}"
     try:
         with closing(
             sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY, check_same_thread=False)
         ) as look:
             yield look
-    except sqlite3.DatabaseError as error:
-        if is_corruption(error):
-            raise Corrupt(str(error)) from error
-        raise
+    except Exception as error:
+        if isinstance(error, Corrupt) or not soundness.is_damage(error):
+            raise
+        raise Corrupt(soundness.told(error)) from error
 
 
 def examine(look: sqlite3.Connection) -> bool:
@@ -274,33 +314,24 @@ def _quick_check(look: sqlite3.Connection, table: str | None = None) -> None:
         raise Corrupt(verdict)
 
 
-def is_corruption(error: BaseException | None) -> bool:
-    """Tell damage from everything that may pass or be mended: permissions, a full disk, a busy file."""
-    if isinstance(error, Corrupt):
-        return True
-    if isinstance(error, sa.exc.DBAPIError):
-        error = error.orig
-    code = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
 def _set_aside(path: Path, mark: str) -> Path:
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     aside = path.with_name(f"{path.name}.{mark}-{moment}")
     number = 1
-    while aside.exists():
+    while os.path.lexists(aside):
         number += 1
         aside = path.with_name(f"{path.name}.{mark}-{moment}-{number}")
     # The journal goes first: left beside a new file, it could be taken for that one's.
     for side in _SIDES:
         journal = path.with_name(path.name + side)
-        if journal.exists():
+        with suppress(FileNotFoundError):
             journal.rename(aside.with_name(aside.name + side))
-    path.rename(aside)
+    with suppress(FileNotFoundError):
+        path.rename(aside)
     return aside
 
 
-def _engine(path: Path) -> sa.Engine:
+def _migrated(path: Path) -> sa.Engine:
     """Make the engine and migrate.  Raises `Corrupt` if damage shows only now."""
     engine = connections(path)
     try:
@@ -308,10 +339,9 @@ def _engine(path: Path) -> sa.Engine:
             migrate(look)
     except BaseException as error:
         engine.dispose()
-        damage = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        if is_corruption(damage):
-            raise Corrupt(str(damage)) from error
-        raise
+        if isinstance(error, Corrupt) or not soundness.is_damage(error):
+            raise
+        raise Corrupt(soundness.told(error)) from error
     return engine
 
 
@@ -389,7 +419,7 @@ def migrate(connection: sa.Connection, home: Path | None = None) -> None:
             command.upgrade(config, "head")
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
             if broken is not None:
-                raise CatalogError(f"a migration left a row without its parent in: {broken[0]}")
+                raise Corrupt(f"a migration left a row without its parent in: {broken[0]}")
     finally:
         driver.execute("PRAGMA foreign_keys = ON")
 

@@ -1,0 +1,170 @@
+"""Record: whether a catalog's rows are what we wrote; SQLite looks at its pages only, and not at what stands in them.
+
+Types are asked for in SQL, which takes no memory; the small tables are also read as the daemon reads them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from xpucached.catalog import assays, entries, environments, hosts, models, refusals, runs, scans
+from xpucached.catalog.tables import ASSAYS, ATTRIBUTIONS, ENTRIES, INHERITED, METADATA, REFUSALS, Moment
+from xpucached.domain import EntryState, Flaw, ImageFormat, Origin
+from xpucached.errors import XpucachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from enum import StrEnum
+
+GROWING: Final = frozenset({ENTRIES.name, ATTRIBUTIONS.name, INHERITED.name})
+"""The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always."""
+
+_EARLIEST: Final = -62_135_596_800_000_000
+_LATEST: Final = 253_402_300_799_999_999
+"""Microseconds from 1970 to the ends of the calendar."""
+
+_EVERY: Final = 10_000
+"""So many runs and changes are read: a statement takes three times as many numbers."""
+
+_WORDS: Final[dict[str, type[StrEnum]]] = {
+    "state": EntryState,
+    "flaw": Flaw,
+    "image": ImageFormat,
+    "binary": ImageFormat,
+    "origin": Origin,
+}
+"""The columns of entries that hold one of a few words."""
+
+_PASSING_CODES: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_AUTH,
+    }
+)
+
+_OF_THE_SCHEMA: Final = re.compile(
+    r"no such|malformed|Could not decode"
+    r"|ON CONFLICT clause|no column named|columns but|syntax error|unrecognized token|incomplete input"
+)
+
+_OF_THE_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
+
+
+class Corrupt(Exception):
+    """The file is no catalog any more; its text says why."""
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Tell what a file is to blame for from what may pass, or be mended: rights, a full disk, a busy file.
+
+    Whatever is not known to pass is the file's fault: else a kind of damage that nobody thought of would be met again
+    at every start.
+    """
+    if isinstance(error, sa.exc.DBAPIError):
+        error = error.orig
+    if isinstance(error, sqlite3.Error):
+        # Without a code it is the driver's own complaint, such as text that is no UTF-8.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _PASSING_CODES
+    if isinstance(error, OSError):
+        # A file of somebody else's: where we may not move it away either, that is what will be said.
+        return error.errno in _OF_THE_FILE
+    return isinstance(error, Exception) and not isinstance(error, MemoryError | ImportError | XpucachedError)
+
+
+def proven(error: BaseException | None) -> str | None:
+    """Say what an error proves to be wrong with the file, however sound it looks; None if it proves nothing.
+
+    A quick check passes an index that does not fit its table.  And our statements fit our schema: one that does not
+    even compile met another one.  Text that is no UTF-8 nobody of ours wrote.
+    """
+    if isinstance(error, sa.exc.DBAPIError):
+        error = error.orig
+    if isinstance(error, UnicodeDecodeError):
+        # What the driver raises where even the database's complaint quotes a name that is no text.
+        return told(error)
+    if not isinstance(error, sqlite3.Error):
+        return None
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return told(error)
+    return told(error) if code in (0, sqlite3.SQLITE_ERROR) and _OF_THE_SCHEMA.search(str(error)) else None
+
+
+def check(connection: sa.Connection, *, growing: bool) -> None:
+    """Read what a start needs, or with ``growing`` everything.  Raises `Corrupt`; other errors are not the file's."""
+    try:
+        check_types(connection, growing=growing)
+        models.every(connection)
+        scans.stores(connection)
+        hosts.last(connection)
+        hosts.changes(connection, _EVERY)
+        environments.presence(connection)
+        runs.newest(connection, None, _EVERY)
+        entries.intents(connection)
+        assays.some(connection, connection.scalars(sa.select(ASSAYS.c.build)).all())
+        for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():
+            refusals.by(connection, stamp)
+        if growing:
+            runs.coverage(connection)
+            entries.every(connection)
+    except Exception as error:
+        if isinstance(error, Corrupt) or not is_damage(error):
+            raise
+        raise Corrupt(told(error)) from error
+
+
+def check_types(connection: sa.Connection, *, growing: bool) -> None:
+    """See that each column holds what it is for.  Raises `Corrupt`, and what the database raises."""
+    for table in METADATA.sorted_tables:
+        if table.name in GROWING and not growing:
+            continue
+        if connection.execute(sa.select(sa.literal(1)).select_from(table).where(wrong(table)).limit(1)).first():
+            raise Corrupt(f"a row of the table {table.name} holds what cannot be there")
+
+
+def wrong(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Give the condition that is true of a row with a value of another type than its column's."""
+    # All names are our own.
+    return sa.literal_column(f"({' OR '.join(_conditions(table))})", sa.Boolean())
+
+
+def _conditions(table: sa.Table) -> Iterable[str]:
+    for column in table.c:
+        if column.computed is not None:
+            continue
+        name = f'"{column.name}"'
+        kind = column.type
+        also = ", 'null'" if column.nullable else ""
+        if isinstance(kind, sa.Float):
+            yield f"typeof({name}) NOT IN ('real', 'integer'{also})"
+        elif isinstance(kind, sa.Integer | sa.Boolean | Moment):
+            yield f"typeof({name}) NOT IN ('integer'{also})"
+        else:
+            yield f"typeof({name}) NOT IN ('text'{also})"
+        if isinstance(kind, Moment):
+            yield f"{name} NOT BETWEEN {_EARLIEST} AND {_LATEST}"
+        if table is ENTRIES and column.name in _WORDS:
+            words = ", ".join(f"'{word.value}'" for word in _WORDS[column.name])
+            yield f"{name} NOT IN ({words})"
+
+
+def told(error: BaseException) -> str:
+    """Say in words what was met."""
+    plain = isinstance(error, Corrupt | sa.exc.DBAPIError | sqlite3.Error | OSError)
+    words = str(error.orig if isinstance(error, sa.exc.DBAPIError) else error) if plain else ""
+    return " ".join(words.split())[:200] or repr(error)[:200]
