@@ -337,6 +337,20 @@ def test_what_a_run_writes_itself_is_no_evidence(place: Path) -> None:
     assert changes(needs, place) == ()
 
 
+def test_what_an_earlier_pass_wrote_is_no_evidence_either(place: Path) -> None:
+    of, _ = of_place(place)
+    (place / "outputs").mkdir()
+    (place / "kept").mkdir()
+    of = workload(place, *of.command, "outputs", "kept", "--log=log")
+    first = host.named(of, {})
+    (place / "outputs" / "1").touch()
+    (place / "log").touch()
+    needs = host.needed(of, host.named(of, {}), (), (), (), [str(place / "kept")], earlier=first)
+    assert not {str(place / name) for name in ("outputs", "outputs/1", "log", "kept")} & {one.path for one in needs}
+    (place / "outputs" / "2").touch()
+    assert changes(needs, place) == ()
+
+
 def test_code_that_changed_while_it_ran_is_not_proven_but_only_once(place: Path) -> None:
     of, _ = of_place(place)
     before = host.named(of, {})

@@ -55,22 +55,17 @@ def needed(
     ours: Collection[str],
     last: Iterable[Dependency] = (),
     others: Iterable[Dependency] = (),
+    earlier: Before | None = None,
 ) -> tuple[Dependency, ...]:
     """Give what a pass needed that began with ``then``, and proved its model.
 
     ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
     caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
-    changed data at once, changed code if it changed in the last proof too, whose dependencies ``last`` are; else such
-    code is unsettled.
+    changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
+    code if it changed in the last proof too, whose dependencies ``last`` are; else such code is unsettled.
     """
     known = {one.path: one for one in last}
-    found: dict[str, Dependency] = {}
-    for old in then.named:
-        now = _look(old.path, old.role)
-        if now is not None and (now == old or (old.role is Role.PACKAGES and now.digest == old.digest)):
-            found[old.path] = now
-        elif old.role.is_code and not (old.path in known and known[old.path].unsettled):
-            found[old.path] = replace(old, unsettled=True)
+    found = _as_named(then, earlier, known, ours)
     seen = Needs(workload, {})
     sites: set[str] = set()
     for paths, role in ((code, Role.LIBRARY), (modules, Role.MODULE), (data, Role.DATA)):
@@ -85,7 +80,7 @@ def needed(
         seen.add_packages(site)
     before = {old.path for old in then.named}
     for path, role in seen.paths.items():
-        if path in before or any(f"{path}/".startswith(f"{place}/") for place in ours) or not ordinary(path):
+        if path in before or _below(path, ours) or not ordinary(path):
             continue
         now = _look(path, role)
         # What is younger than the pass is its own work.
@@ -96,6 +91,27 @@ def needed(
     digests = {one.path: one for one in (*others, *known.values()) if one.digest}
     read = {one.path: _read(one, digests.get(one.path), reader) for one in sorted(chosen, key=lambda one: one.size)}
     return tuple(read[one.path] for one in chosen)
+
+
+def _as_named(
+    then: Before, earlier: Before | None, known: Mapping[str, Dependency], ours: Collection[str]
+) -> dict[str, Dependency]:
+    """Give what was named and is as it was, and code that is not; see `needed`."""
+    found: dict[str, Dependency] = {}
+    first = None if earlier is None else {one.path: one for one in earlier.named}
+    for old in then.named:
+        if not old.role.is_code and (_below(old.path, ours) or (first is not None and first.get(old.path) != old)):
+            continue
+        now = _look(old.path, old.role)
+        if now is not None and (now == old or (old.role is Role.PACKAGES and now.digest == old.digest)):
+            found[old.path] = now
+        elif old.role.is_code and not (old.path in known and known[old.path].unsettled):
+            found[old.path] = replace(old, unsettled=True)
+    return found
+
+
+def _below(path: str, places: Collection[str]) -> bool:
+    return any(f"{path}/".startswith(f"{place}/") for place in places)
 
 
 def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependency:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import host, planning
+from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,8 +55,14 @@ class Proving:
         """Look, before a pass, at what the workload's words name; None if that takes too long."""
         return _within(_NOTING, lambda: host.named(workload, os.environ))
 
-    def needed(self, model: Model, before: host.Before | None, done: Execution) -> tuple[Dependency, ...] | None:
-        """Give what a pass needed that proved its model; None if that cannot be said."""
+    def needed(
+        self, model: Model, looks: Sequence[host.Before | None], done: Execution
+    ) -> tuple[Dependency, ...] | None:
+        """Give what a pass needed that proved its model; None if that cannot be said.
+
+        ``looks`` are those before it and before each earlier pass of the same variant.
+        """
+        before, earlier = looks[-1], looks[0] if len(looks) > 1 else None
         if before is None:
             return None
         settings = self._observing.settings
@@ -66,7 +73,9 @@ class Proving:
         files = done.told.files if done.told is not None else ()
         return _within(
             _NOTING,
-            lambda: host.needed(model.workload, before, done.mapped, done.mapped_data, files, ours, last, others),
+            lambda: host.needed(
+                model.workload, before, done.mapped, done.mapped_data, files, ours, last, others, earlier
+            ),
         )
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
@@ -107,7 +116,11 @@ class Proving:
                 self._found[run] = compared.changes
                 if compared.needs != self._needs[run]:
                     self._needs[run] = compared.needs
-                    self._catalog.refresh_dependencies(run, compared.needs)
+                    try:
+                        self._catalog.refresh_dependencies(run, compared.needs)
+                    except CatalogError as error:
+                        # The next start reads once more what was read now.
+                        log.warning("times of files could not be written down: %s", error.message)
             todo = [run for run in todo if run not in results]
             if todo and thread.is_alive() and len(self._stuck) < _MOST_STUCK:
                 # They are looked at in their order: it is the first of the others that waits.

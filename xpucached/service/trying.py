@@ -17,6 +17,7 @@ from xpucached.kinds import KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from xpucached import host
     from xpucached.dispatch import Dispatch, Execution
     from xpucached.domain import Dependency, Environment, FoundStore, Model, Workload
     from xpucached.service.observing import Observing
@@ -107,12 +108,12 @@ class Trying:
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
         executions: list[Execution] = []
-        before = None
+        looks: list[host.Before | None] = []
         added: list[int] = []
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
-            before = await asyncio.to_thread(self._proving.named, self._workload(model))
+            looks.append(await asyncio.to_thread(self._proving.named, self._workload(model)))
             done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
             known, after = after, await self._observing.entries_now(found)
             if not done.traced:
@@ -150,7 +151,7 @@ class Trying:
         )
         needs = None
         if outcome is Outcome.WARMED:
-            needs = await asyncio.to_thread(self._proving.needed, model, before, executions[-1])
+            needs = await asyncio.to_thread(self._proving.needed, model, looks, executions[-1])
         return Attempt(trial, tuple(executions), after, needs)
 
     async def _execute(
