@@ -26,6 +26,7 @@ from xpucached.domain import (
     Outcome,
     Policy,
     Presence,
+    Problem,
     Proof,
     Verdict,
     WarmReason,
@@ -33,6 +34,7 @@ from xpucached.domain import (
 from xpucached.host.runtimes import ASSAY
 from xpucached.planning import of_drivers, plan_prewarm, plan_replay, sift, verdict, warmth
 from xpucached.planning.prewarm import need
+from xpucached.server.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +100,16 @@ def test_each_model_is_judged_by_the_driver_to_which_it_is_led() -> None:
     ]
     assert [one.code for one in of_drivers(silent)] == ["driver-silent"]
     assert verdict(two(None, led(B1)), [], [])[0] is Verdict.NO_MODELS
+
+
+def test_who_may_only_read_sees_a_driver_and_not_what_leads_to_it() -> None:
+    missing = Problem("driver-missing", "OCL_ICD_FILENAMES names /secret, which is not there")
+    driver = dataclasses.replace(led(B1, place="/secret"), stamp="s", problems=(missing,))
+    shown = redact((two(A1, driver), *of_drivers(two(A1, driver)), *of_drivers(two(A1, led(place="/secret")))))
+
+    assert "/secret" not in str(shown)
+    assert "b1" in str(shown)
+    assert "trial" in str(shown)
 
 
 def test_an_earlier_driver_brings_its_proof_with_it() -> None:

@@ -128,7 +128,8 @@ def of_drivers(host: Host) -> tuple[Problem, ...]:
             if problem.code == "driver-missing" or problem.code.startswith("probe-")
         ]
         if not driver.environments:
-            said = "; ".join(one.message for one in driver.problems if one.code != "no-gpu") or "it does not say why"
+            told = [one.message for one in driver.problems if one.code not in {"no-gpu", "driver-missing"}]
+            said = "; ".join(told) or "it does not say why"
             message = f"{whom}: the driver that their own variables lead to offers no device: {said}"
             hint = "other models are not affected; its files are shown by: xpucachectl devices"
             problems.append(Problem("driver-silent", message, hint, driver.models[0] if driver.models else ""))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from xpucached.domain import (
     Cause,
+    DriverInUse,
     Event,
     Finding,
     Job,
@@ -33,7 +34,7 @@ HIDDEN: Final = "(hidden)"
 """What stands in the place of what is left out."""
 
 _QUOTING_CAUSES: Final = frozenset({Cause.FAILED, Cause.CRASH})
-_QUOTING_PROBLEMS: Final = frozenset({"automatic-job-failed"})
+_QUOTING_PROBLEMS: Final = frozenset({"automatic-job-failed", "driver-missing"})
 _QUOTING_FIELDS: Final = frozenset({"detail", "hint"})
 _SETTINGS: Final = frozenset({"driver.variables"})
 
@@ -115,6 +116,10 @@ def _event(one: Event) -> Event:
     return replace(one, message=HIDDEN if quoting else one.message, fields=kept)
 
 
+def _driver(one: DriverInUse) -> DriverInUse:
+    return replace(one, variables=dict.fromkeys(one.variables, HIDDEN))
+
+
 def _deferred(one: Deferred) -> Deferred:
     return replace(one, why=_text(one.why))
 
@@ -132,5 +137,6 @@ _RULES: Final = cast(
         Problem: _problem,
         Event: _event,
         Deferred: _deferred,
+        DriverInUse: _driver,
     },
 )
