@@ -32,7 +32,8 @@ class Advising:
         self._warming = warming
         self._assaying = asyncio.Lock()
         self._unknown: dict[tuple[str, str], Assay] = {}
-        self._mapped: dict[ModelName, tuple[Assay, ...]] = {}
+        self._mapped: dict[ModelName, tuple[str, ...]] = {}
+        self._known: dict[str, Assay] = {}
 
     async def look(self) -> None:
         """See that every runtime was assayed once that a model's runs had mapped, or that its program finds."""
@@ -43,10 +44,15 @@ class Advising:
         """Say which runtimes are known to be unsafe, of those that runs of these models had mapped."""
         unsafe: dict[str, tuple[Assay, list[ModelName]]] = {}
         for status in models:
-            for one in self._mapped.get(status.model.name, ()):
-                if one.safety is Safety.UNSAFE:
-                    unsafe.setdefault(one.build, (one, []))[1].append(status.model.name)
+            for build in self._mapped_by(status):
+                one = self._known.get(build)
+                if one is not None and one.safety is Safety.UNSAFE:
+                    unsafe.setdefault(build, (one, []))[1].append(status.model.name)
         return tuple(_unsafe(one, names) for one, names in unsafe.values())
+
+    def _mapped_by(self, status: ModelStatus) -> tuple[str, ...]:
+        newest = planning.mapped(status.model, [status.run] if status.run is not None else ())
+        return self._mapped.get(status.model.name, ()) if newest is None else tuple(one.build for one in newest)
 
     async def runtimes(self, model: Model) -> tuple[Assay, ...]:
         """Give what is known of a model's runtimes; find it out, if nobody has yet.
@@ -65,7 +71,8 @@ class Advising:
         async with self._assaying:
             known = await asyncio.to_thread(self._catalog.assays, [one.build for one in found])
             assays = tuple([known.get(one.build) or await self._assay(one, variables, signature) for one in found])
-        self._mapped[model.name] = assays if mapped is not None else ()
+        self._known |= {one.build: one for one in assays}
+        self._mapped[model.name] = tuple(one.build for one in mapped or ())
         return assays
 
     async def _assay(self, runtime: SyclRuntime, variables: Mapping[str, str], signature: str) -> Assay:
