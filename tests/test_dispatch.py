@@ -205,12 +205,14 @@ def test_garbage_on_every_descriptor(tmp_path: Path) -> None:
 def test_variables_stand_above_each_other_and_ours_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/nowhere")
     monkeypatch.setenv("XPUCACHED_SOCKET", "/run/nowhere")
-    monkeypatch.setenv("BASE", "base")
+    monkeypatch.setenv("LC_TIME", "base")
+    for name in ("ANYTHING", "LD_PRELOAD", "PYTHONSTARTUP", "BASH_ENV"):
+        monkeypatch.setenv(name, "")
     dispatch = Dispatch(os.environ, "test")
     workload = Workload(("/usr/bin/env",), tmp_path, {"ONE": "workload", "TWO": "workload"})
     done = asyncio.run(dispatch.execute(workload, {"TWO": "above"}, trace, polite=False))
     seen = dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
-    assert (seen["BASE"], seen["ONE"], seen["TWO"]) == ("base", "workload", "above")
+    assert (seen["LC_TIME"], seen["ONE"], seen["TWO"]) == ("base", "workload", "above")
     assert "NOTIFY_SOCKET" not in seen
     assert "XPUCACHED_SOCKET" not in seen
 

@@ -341,6 +341,70 @@ def test_the_map_is_read() -> None:
 """) == {"daemon": 6, "ctl": 6, "domain": 0}
 
 
+# Where programs are started: one place, and the small parent of a model's child, which is a program of its own.
+STARTERS: Final = {"xpucached.processes.child", "xpucached.warden"}
+
+_STARTING_MODULES: Final = {"subprocess", "multiprocessing", "pty", "concurrent.futures.process", "_posixsubprocess"}
+_STARTING: Final = re.compile(
+    r"create_subprocess_(exec|shell)|subprocess_(exec|shell)|fork|forkpty|system|popen|startfile|posix_spawnp?"
+    r"|exec(l|le|lp|lpe|v|ve|vp|vpe)|spawn(l|le|lp|lpe|v|ve|vp|vpe)|Popen|ProcessPoolExecutor"
+)
+
+
+def starts(source: str, module: str) -> list[str]:
+    """Name every place in a module that starts a program, or could."""
+    if module in STARTERS:
+        return []
+    tree = ast.parse(source)
+    found = [
+        f"{module}:{one.line}: {one.module}"
+        for one in imports(tree, module, is_package=False)
+        if one.module in _STARTING_MODULES
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _STARTING.fullmatch(node.attr) and _names_os(node.value):
+            found.append(f"{module}:{node.lineno}: {node.attr}")
+        if isinstance(node, ast.ImportFrom) and node.module in {"os", "posix", "asyncio", "concurrent.futures"}:
+            found += [
+                f"{module}:{node.lineno}: {alias.name}" for alias in node.names if _STARTING.fullmatch(alias.name)
+            ]
+    return found
+
+
+def _names_os(node: ast.expr) -> bool:
+    return not isinstance(node, ast.Name) or node.id in {"os", "posix", "asyncio", "loop", "futures"}
+
+
+def test_programs_are_started_in_one_place() -> None:
+    found = [line for module, path in modules() for line in starts(path.read_text(encoding="utf-8"), module)]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess",
+        "from subprocess import run",
+        "def late():\n    import multiprocessing",
+        "import os\nos.system('true')",
+        "import os\nos.fork()",
+        "from os import execve",
+        "import asyncio\nasyncio.create_subprocess_exec('true')",
+        "asyncio.get_running_loop().subprocess_exec(None)",
+        "from concurrent.futures import ProcessPoolExecutor",
+    ],
+)
+def test_a_second_way_to_start_a_program_is_found(source: str) -> None:
+    assert starts(source, "xpucached.somewhere") != []
+    assert starts(source, "xpucached.processes.child") == []
+
+
+def test_what_starts_nothing_is_let_pass() -> None:
+    source = "from xpucached.processes import child\nchild.run(['true'])\nself.system('x')"
+    assert starts(source, "xpucached.host") == []
+
+
 def texts() -> Iterator[Path]:
     """Give every file of the project that people wrote."""
     # Not by asking git: an unpacked source archive has the same files and no repository.

@@ -21,6 +21,7 @@ SECTIONS: Final = (
     "The host's daemon and its workers",
     "Watching",
     "Commands",
+    "What we start",
     "The socket",
     "The client",
     "Setting up",

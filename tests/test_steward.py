@@ -391,7 +391,7 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     me = pwd.getpwuid(OURS).pw_name
     one._people = {OURS: me, OURS + 1: "other"}
     one._said[OURS] = replace(one._said[OURS], models=(ModelName("mine"), ModelName("a:b")))
-    one._owners = {ModelName("declared"): me, ModelName("other:mine"): me, ModelName("lost"): "nobody-of-that-name"}
+    one._owners = {ModelName("declared"): OURS, ModelName("other:mine"): OURS}
 
     def meaning(*names: str) -> object:
         return one.meaning(tuple(map(ModelName, names)))
@@ -438,7 +438,7 @@ def test_a_number_that_another_account_has_now_is_somebody_else(
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
 
     async def work() -> None:
-        one._meet()
+        await one._meet()
         await one._dismiss()
 
     go(one, work)

@@ -11,17 +11,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-from xpucached import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from xpucached import probe
+else:
+    # It is started as a file, isolated, so nothing of ours is on its path: the one file that it needs lies beside it.
+    _found = importlib.util.spec_from_file_location("probe", Path(__file__).resolve().with_name("probe.py"))
+    probe = importlib.util.module_from_spec(_found)
+    _found.loader.exec_module(probe)
 
 _LONGEST = 1 << 30  # bytes of one image or binary; the runtime caches nothing larger
 _LONGEST_LOG = 2000

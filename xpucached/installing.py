@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import stat
-import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import Conflict, Denied
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -379,11 +379,19 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
+_PATIENCE: Final = 60.0
+"""Seconds for one tool of the host's: systemd may be busy."""
+
+
 def _run(command: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - words of ours and paths of ours
-            command.split(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
+        done = child.run(command.split(), variables=child.environment(_talk()), seconds=_PATIENCE)
     except OSError as error:
         return error.strerror or str(error)
-    return "" if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
+    return "" if done.status == 0 else done.complaint.decode("utf-8", "replace").strip() or f"it {done.words}"
+
+
+def _talk() -> Mapping[str, str]:
+    """Return the variables by which systemd's tools find the user's manager, and the host's tools."""
+    talk = {name: os.environ[name] for name in ("DBUS_SESSION_BUS_ADDRESS",) if name in os.environ}
+    return {**talk, "PATH": child.search_path(os.environ)}

@@ -35,7 +35,7 @@ def steward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steward:
     one._people = {ALICE: "alice", BOB: "bob"}
     one._said = {uid: replace(one._said[OURS], user=name, uid=uid) for uid, name in one._people.items()}
     one._said[ALICE] = replace(one._said[ALICE], models=(ModelName("hers"), ModelName("declared")))
-    one._owners = {ModelName("declared"): "root"}
+    one._owners = {ModelName("declared"): 0}
 
     async def asked(_self: Steward, uid: int, request: api.PrewarmModels) -> Job:
         raise XpucachedError(f"uid {uid} has no model {' '.join(request.models)}")

@@ -514,12 +514,12 @@ def without_kernels(job: Job) -> Job:
 
 
 def brief_run(run: Run) -> Run:
-    """Give a run without what it printed."""
-    return replace(run, output="", trials=tuple(replace(one, output="") for one in run.trials))
+    """Give a run with no more of what it printed than the line that says why it failed."""
+    return replace(run, output=run.last_words, trials=tuple(replace(one, output="") for one in run.trials))
 
 
 def brief_model(model: ModelStatus) -> ModelStatus:
-    """Give a model whose run lacks what it printed."""
+    """Give a model with a brief run; see `brief_run`."""
     return replace(model, run=brief_run(model.run)) if model.run else model
 
 

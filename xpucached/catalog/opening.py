@@ -10,8 +10,6 @@ import os
 import re
 import sqlite3
 import stat
-import subprocess
-import sys
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ import sqlalchemy as sa
 from xpucached.catalog import soundness, tables
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +57,10 @@ class _Newer(CatalogError):
     """A newer version wrote the file: it stays where it is."""
 
 
+_MIGRATING: Final = 600.0
+"""Seconds for a process of its own to bring a catalog up; then we do it ourselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """That a catalog was set aside: in a sentence, and where it is now."""
@@ -82,12 +85,9 @@ def migrate_apart(path: Path) -> None:
     that ends does not matter: `connect` looks at the file again, and does or refuses what is left to do.
     """
     if _is_behind(path):
-        command = [sys.executable, "-I", "-m", "xpucached.catalog", os.fspath(path.absolute())]
-        variables = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+        command = [*child.module("xpucached.catalog"), os.fspath(path.absolute())]
         with suppress(OSError):
-            subprocess.run(  # noqa: S603 - our own module
-                command, cwd="/", env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-            )
+            child.run(command, variables={"PATH": os.defpath, "LANG": "C.UTF-8"}, seconds=_MIGRATING)
 
 
 def claim(path: Path, account: str) -> Rebuilt | None:

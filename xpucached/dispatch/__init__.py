@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import selectors
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,37 +29,29 @@ import psutil
 from xpucached.dispatch import children
 from xpucached.dispatch.building import Builder
 from xpucached.dispatch.fencing import Fence
+from xpucached.dispatch.output import Output, Trace
 from xpucached.dispatch.pacing import Manner as Manner
 from xpucached.dispatch.pacing import Pacer
 from xpucached.dispatch.telling import Seen, Told, read_seen, read_told
 from xpucached.domain import EntryKey, Environment, Loader, Outcome, Pass, Variant, Workload
-
-Trace = Callable[[Iterable[str]], tuple[frozenset[EntryKey], frozenset[EntryKey]]]
-"""Reads trace lines: keys created, keys used."""
+from xpucached.processes import child
 
 _GRACE: Final = 5.0
 """So long a child may take to end itself after SIGTERM."""
 _LAST: Final = 30.0
 """So long the warden may take to end everybody."""
-_TAIL: Final = 16 << 10
-"""So much of a child's output is kept: enough for a traceback."""
-_LINE: Final = 64 << 10
-"""A longer line is no trace; it is kept in pieces."""
 _DISK: Final = 10 << 30
 """Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
+_SHELL: Final = 128
+"""A shell says so much more than the number of the signal that ended its command."""
+_TOO_LARGE: Final = os.strerror(errno.EFBIG)
+_REST: Final = 4.0
+"""So many times as long as reading a piece of its output took us, a child is not read: it waits, not the others."""
 _SHARE: Final = 0.9
 """Of the memory that is free when a child starts, so much it may take."""
 _LEAST: Final = 256 << 20
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
-_NOT_FOR_CHILDREN: Final = (
-    "NOTIFY_SOCKET",
-    "WATCHDOG_USEC",
-    "WATCHDOG_PID",
-    "LISTEN_PID",
-    "LISTEN_FDS",
-    "LISTEN_FDNAMES",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,46 +78,6 @@ class Execution:
         return Pass(self.seconds, self.cpu_seconds, self.peak_rss, self.exit_status, len(self.created), len(self.used))
 
 
-@dataclass(slots=True)
-class _Output:
-    """What a child prints: the trace is read as it comes, of the rest the end is kept."""
-
-    trace: Trace
-    tail: bytearray = field(default_factory=bytearray)
-    partial: dict[int, bytes] = field(default_factory=dict)
-    created: set[EntryKey] = field(default_factory=set)
-    used: set[EntryKey] = field(default_factory=set)
-    traced: bool = False
-
-    def feed(self, descriptor: int, data: bytes) -> None:
-        lines = (self.partial.pop(descriptor, b"") + data).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > _LINE:
-            lines.append(rest)
-            rest = b""
-        self.partial[descriptor] = rest
-        self._take(lines)
-
-    def finish(self) -> None:
-        self._take([rest for rest in self.partial.values() if rest])
-        self.partial.clear()
-
-    def _take(self, lines: list[bytes]) -> None:
-        texts = [line.decode("utf-8", "surrogateescape") for line in lines]
-        created, used = self.trace(texts)
-        self.traced = self.traced or bool(created or used)
-        self.created |= created
-        self.used |= used
-        for line, text in zip(lines, texts, strict=True):
-            if "ersistent Cache]: " not in text and "*** Code caching: " not in text:
-                self.tail += line + b"\n"
-        del self.tail[:-_TAIL]
-
-    @property
-    def text(self) -> str:
-        return self.tail.decode("utf-8", "backslashreplace").replace("\0", "\\x00").strip()
-
-
 class Dispatch:
     """Runs children, one at a time per call, with the variables that all of them get."""
 
@@ -134,8 +85,7 @@ class Dispatch:
         """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory."""
         self._instance = instance
         self._fence = Fence(base)
-        self._base = {name: value for name, value in base.items() if name not in _NOT_FOR_CHILDREN}
-        self._base = {name: value for name, value in self._base.items() if not name.startswith("XPUCACHED_")}
+        self._base = child.environment({}, base=base)
 
     def builder(self, environment: Environment, variables: Mapping[str, str], command: Sequence[str] = ()) -> Builder:
         """Give a compiler for an environment, for programs with these variables; it starts with its first recipe.
@@ -291,41 +241,38 @@ def _execute(
         exercise = job.workload.exercise
         memory = exercise.memory or max(int(psutil.virtual_memory().available * _SHARE), _LEAST)
         began = time.monotonic()
-        warden = subprocess.Popen(  # noqa: S603 - our own module; what it starts was registered by who may run it
+        talk = fence.variables if fence is not None else {}
+        warden = child.start(
             [
                 *_fenced(job, fence, memory),
-                *(sys.executable, "-I", "-S", "-B", str(_PACKAGE / "warden.py")),
+                *child.python(_PACKAGE / "warden.py"),
                 *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
                 *("--memory", str(memory), "--disk", str(exercise.disk or _DISK), "--scratch", scratch),
                 *("--directory", str(job.workload.directory), "--", *job.command(told)),
             ],
-            env=dict(fence.variables) if fence is not None else {},
+            variables=talk,
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(hears, seen, told, given),
-            start_new_session=True,
+            stdout=child.PIPE,
+            stderr=child.PIPE,
+            passed=(hears, seen, told, given),
         )
         for descriptor in (hears, seen, told):
             ours.remove(descriptor)
             os.close(descriptor)
         if polite:
             children.be_polite(warden.pid, job.manner.effort if job.manner is not None else None)
-        ear = _Ear(warden, _Output(trace), {reports: bytearray(), answers: bytearray()})
+        complaining = warden.stderr.fileno() if warden.stderr is not None else -1
+        ear = _Ear(warden, Output(trace, complaining), {reports: bytearray(), answers: bytearray()})
         try:
             pacer = Pacer(job.manner, warden.pid, orders)
             stopped = _attend(ear, job.workload.timeout, cancel, began, pacer)
         finally:
-            children.signal_group(warden.pid, signal.SIGKILL)
-            # Whoever killed the warden is found by the mark, if he still carries it.
+            child.end(warden)
+            # What outlived a warden that was killed is found by the mark, if it still carries it.
             children.end_marked(environment[children.MARK])
-            warden.wait()
-            for stream in (warden.stdout, warden.stderr):
-                if stream is not None:
-                    stream.close()
         ear.output.finish()
         known = read_seen(bytes(ear.heard[reports]))
-        if known is None and fence is not None and stopped is None and warden.returncode > 0:
+        if known is None and fence is not None and stopped is None and (warden.returncode or 0) > 0:
             # It may be the group that could not be had; without one it is tried again.
             fence.give_up()
             return _execute(job, environment, trace, cancel, polite=polite, fence=None)
@@ -336,7 +283,7 @@ def _execute(
 
 
 def _execution(
-    job: _Job, output: _Output, seen: Seen | None, told: Told | None, stopped: Outcome | None, seconds: float
+    job: _Job, output: Output, seen: Seen | None, told: Told | None, stopped: Outcome | None, seconds: float
 ) -> Execution:
     outcome, detail = stopped, ""
     status = seen.status if seen is not None else None
@@ -345,11 +292,13 @@ def _execution(
     elif seen.error:
         outcome, detail = stopped or Outcome.FAILED, seen.error
     elif stopped is None:
-        outcome, detail = _judged(job, seen, told)
+        outcome, detail = _judged(job, seen, told, output)
     if stopped is Outcome.TIMED_OUT:
         detail = f"still running after {job.workload.timeout:g} s"
     elif stopped is Outcome.CANCELLED:
         detail = "cancelled"
+    elif output.endless:
+        outcome, detail = Outcome.FAILED, output.endless
     if seen is not None and seen.left:
         detail += f"; processes that could not be ended: {', '.join(map(str, seen.left))}"
     return Execution(
@@ -359,7 +308,7 @@ def _execution(
         seen.peak if seen is not None else 0,
         status,
         detail,
-        output.text,
+        output.text if outcome is None else output.text_and_complaint,
         frozenset(output.created),
         frozenset(output.used - output.created),
         output.traced,
@@ -370,17 +319,20 @@ def _execution(
     )
 
 
-def _judged(job: _Job, seen: Seen, told: Told | None) -> tuple[Outcome | None, str]:
+def _judged(job: _Job, seen: Seen, told: Told | None, output: Output) -> tuple[Outcome | None, str]:
     """Say how a child ended that nobody stopped, save its warden."""
     status = seen.status
     if seen.outcome is not None:
         return seen.outcome, seen.detail
     if status is None:
         return Outcome.FAILED, "its end was not seen"
-    if status == -signal.SIGXFSZ:
-        return Outcome.OVER_DISK, f"it wrote a file of more than {job.workload.exercise.disk or _DISK} bytes"
+    # By the signal itself, as a shell tells of it, or as those say who ignore it, Python among them.
+    if status in {-signal.SIGXFSZ, _SHELL + signal.SIGXFSZ} or (status > 0 and _TOO_LARGE in output.last_complaint):
+        limit = job.workload.exercise.disk
+        which = "the model's disk" if limit is not None else "unless the model's disk says otherwise"
+        return Outcome.OVER_DISK, f"it wrote more than {limit or _DISK} bytes to one file, the limit ({which})"
     if status < 0:
-        return Outcome.FAILED, f"ended by {children.signal_name(-status)}"
+        return Outcome.FAILED, f"ended by {child.signal_name(-status)}"
     if told is not None and told.outcome is not None:
         return told.outcome, told.problem
     if status > 0:
@@ -402,9 +354,18 @@ def _fenced(job: _Job, fence: Fence | None, memory: int) -> tuple[str, ...]:
 class _Ear:
     """What is heard of one child: what it prints, and what is said on other descriptors."""
 
-    warden: subprocess.Popen[bytes]
-    output: _Output
+    warden: child.Process
+    output: Output
     heard: dict[int, bytearray]
+    resting: dict[int, float] = field(default_factory=dict)  #: until when a descriptor is not read, so that others run
+
+
+def _reason_to_stop(cancel: threading.Event, *, late: bool, endless: bool) -> Outcome | None:
+    if cancel.is_set():
+        return Outcome.CANCELLED
+    if late:
+        return Outcome.TIMED_OUT
+    return Outcome.FAILED if endless else None
 
 
 def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pacer: Pacer) -> Outcome | None:
@@ -432,10 +393,8 @@ def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pa
                         break
                 return stopped
             now = time.monotonic()
-            if stopped is None and cancel.is_set():
-                stopped = Outcome.CANCELLED
-            elif stopped is None and now - began - pacer.paused >= timeout:
-                stopped = Outcome.TIMED_OUT
+            late = now - began - pacer.paused >= timeout
+            stopped = stopped or _reason_to_stop(cancel, late=late, endless=bool(ear.output.endless))
             if stopped is None:
                 pacer.step(now)
             if stopped is not None and (next_at is None or now >= next_at):
@@ -449,13 +408,18 @@ def _attend(ear: _Ear, timeout: float, cancel: threading.Event, began: float, pa
 
 
 def _read_some(selector: selectors.BaseSelector, ear: _Ear, wait: float = children.TICK) -> bool:
-    if not selector.get_map():
+    if not selector.get_map() and not ear.resting:
         if wait:
             # Everything is closed, so the end is near.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                ear.warden.wait(wait)
+            child.wait(ear.warden, wait)
         return False
     read = False
+    now = time.monotonic()
+    for descriptor in [descriptor for descriptor, until in ear.resting.items() if until <= now or not wait]:
+        del ear.resting[descriptor]
+        selector.register(descriptor, selectors.EVENT_READ)
+    if ear.resting:
+        wait = min(wait, max(0.0, min(ear.resting.values()) - now))
     for key, _ in selector.select(wait):
         try:
             data = os.read(key.fd, 1 << 16)
@@ -470,6 +434,9 @@ def _read_some(selector: selectors.BaseSelector, ear: _Ear, wait: float = childr
             ear.heard[key.fd] += data
             del ear.heard[key.fd][: -(1 << 20)]
         else:
+            began = time.monotonic()
             ear.output.feed(key.fd, data)
+            ear.resting[key.fd] = time.monotonic() + _REST * (time.monotonic() - began)
+            selector.unregister(key.fd)
         read = read or bool(data)
     return read

@@ -7,8 +7,6 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,8 +15,12 @@ from typing import Final
 
 import psutil
 
+from xpucached import messages
 from xpucached.dispatch import children
 from xpucached.domain import Environment, Recipe
+from xpucached.processes import child
+
+_BUILDER: Final = Path(__file__).resolve().parents[1] / "builder.py"
 
 _START: Final = 60.0
 """Seconds for a driver to load."""
@@ -57,13 +59,9 @@ class Builder:
     ) -> None:
         """``base`` are the variables of programs on this host; ``environment`` is what to compile for."""
         self._base = {**base, children.MARK: f"{instance}:builder"}
-        self._command = [sys.executable]
-        if command:
-            # A loader that is named starts no link, and the program does not see where its modules were installed.
-            self._command = [*command, os.path.realpath(sys.executable)]
-            self._base["PYTHONPATH"] = os.fspath(Path(__file__).resolve().parents[2])
+        self._command = child.python(_BUILDER, command)
         self._environment = environment
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: child.Process | None = None
         self._answers = -1
 
     def build(self, recipe: Recipe, cancel: threading.Event, limit: float = 300.0) -> tuple[bytes, float]:
@@ -73,13 +71,12 @@ class Builder:
         """
         if self._child is None:
             self._start(cancel)
-        child = self._child
-        if child is None or child.stdin is None:
+        compiler = self._child
+        if compiler is None or compiler.stdin is None:
             raise NoCompiler("the compiler could not be started")
         head = json.dumps({"id": 1, "options": len(recipe.options), "image": len(recipe.image)}).encode()
         try:
-            child.stdin.write(head + b"\n" + recipe.options + recipe.image)
-            child.stdin.flush()
+            self._write(compiler.stdin.fileno(), head + b"\n" + recipe.options + recipe.image, cancel, limit)
             answer = self._line(cancel, limit)
             seconds = answer.get("seconds")
             size = answer.get("binary")
@@ -98,16 +95,12 @@ class Builder:
 
     def close(self) -> None:
         """End the child."""
-        child, self._child = self._child, None
+        compiler, self._child = self._child, None
         if self._answers >= 0:
             os.close(self._answers)
             self._answers = -1
-        if child is not None:
-            children.signal_group(child.pid, signal.SIGKILL)
-            child.wait()
-            if child.stdin is not None:
-                with contextlib.suppress(OSError):
-                    child.stdin.close()
+        if compiler is not None:
+            child.end(compiler)
 
     def _start(self, cancel: threading.Event) -> None:
         one = self._environment
@@ -116,24 +109,18 @@ class Builder:
             reading, writing = os.pipe()
         except OSError as error:
             raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
-        command = [*self._command, "-B", "-m", "xpucached.builder", "--backend", backend, "--fd", str(writing)]
+        command = [*self._command, "--backend", backend, "--fd", str(writing)]
         command += ["--memory", str(_MEMORY)]
         command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
         try:
-            self._child = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                env=self._base,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            self._child = child.start(command, variables=self._base, stdin=child.PIPE, passed=(writing,))
         except OSError as error:
             os.close(reading)
             raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
         finally:
             os.close(writing)
+        if self._child.stdin is not None:
+            os.set_blocking(self._child.stdin.fileno(), False)
         self._answers = reading
         children.be_polite(self._child.pid)
         try:
@@ -162,12 +149,23 @@ class Builder:
             if len(line) > _HEAD:
                 raise BuildFailed("the compiler's answer cannot be read")
         try:
-            answer = json.loads(line)
-        except ValueError as error:
-            raise BuildFailed("the compiler's answer cannot be read") from error
-        if not isinstance(answer, dict):
-            raise BuildFailed("the compiler's answer cannot be read")
-        return answer
+            return messages.members(messages.parse(bytes(line), largest=_HEAD))
+        except messages.BadMessage as error:
+            raise BuildFailed(f"the compiler's answer cannot be read: {error}") from error
+
+    def _write(self, descriptor: int, content: bytes, cancel: threading.Event, patience: float) -> None:
+        """Give the child something to read; one that has stopped reading does not hold us."""
+        end = time.monotonic() + patience
+        left = memoryview(content)
+        while left:
+            if cancel.is_set():
+                raise BuildFailed("cancelled")
+            if time.monotonic() > end:
+                raise BuildHung(f"the compiler took longer than {patience:g} s")
+            if not select.select([], [descriptor], [], children.TICK)[1]:
+                self._weigh()
+                continue
+            left = left[os.write(descriptor, left) :]
 
     def _read(self, size: int, cancel: threading.Event, patience: float) -> bytes:
         content = bytearray()
@@ -188,11 +186,10 @@ class Builder:
 
     def _ended(self) -> BuildFailed:
         """Tell how the child ended, which neither listens nor answers any more."""
-        try:
-            status = self._child.wait(_END) if self._child is not None else 0
-        except subprocess.TimeoutExpired:
+        status = child.wait(self._child, _END) if self._child is not None else 0
+        if status is None:
             return BuildFailed("the compiler went silent")
         if status == -signal.SIGKILL:
             return CompilerKilled("the compiler was killed; the host may have run out of memory")
-        how = f"by {children.signal_name(-status)}" if status < 0 else f"with status {status}"
+        how = f"by {child.signal_name(-status)}" if status < 0 else f"with status {status}"
         return BuildFailed(f"the compiler ended {how}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -29,12 +28,6 @@ def be_polite(pid: int, effort: Effort | None = None) -> None:
         process.nice(effort.nice if effort is not None else 10)
         if effort is None or effort.idle_io:
             process.ionice(psutil.IOPRIO_CLASS_IDLE)
-
-
-def signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process group, if it is still there."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
 
 
 def end_marked(mark: str) -> int:
@@ -62,11 +55,3 @@ def _carries(process: psutil.Process, mark: str) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK, "").startswith(mark)
     except (psutil.Error, OSError):
         return False
-
-
-def signal_name(number: int) -> str:
-    """Name a signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from xpucached.domain import Effort
+from xpucached.processes import child
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Fence:
     def __init__(self, variables: Mapping[str, str], running: Path = Path("/run/systemd/system")) -> None:
         """``variables`` are the daemon's own."""
         self._variables = {name: variables[name] for name in _TALK if name in variables}
-        self._path = variables.get("PATH", os.defpath)
+        self._path = child.search_path(variables)
         self._running = running
         self._asking = threading.Lock()
         self._known: tuple[str, ...] | None = None
@@ -76,18 +76,13 @@ class Fence:
         whose = "--system" if os.geteuid() == 0 else "--user"
         start = (program, whose, "--scope", "--quiet", "--collect", "--no-ask-password")
         try:
-            done = subprocess.run(  # noqa: S603 - systemd's own
-                [*start, "true"],
-                env=dict(self._variables) | {"PATH": self._path},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
+            variables = {**self._variables, "PATH": self._path}
+            done = child.run([*start, "true"], variables=variables, seconds=_PATIENCE)
+        except (OSError, ValueError) as error:
             log.info("no control groups for models: %s", error)
             return ()
-        if done.returncode:
-            log.info("no control groups for models: %s", done.stderr.decode(errors="replace").strip()[:200])
+        if done.status != 0:
+            said = done.complaint.decode(errors="replace").strip()[:200]
+            log.info("no control groups for models: systemd-run %s: %s", done.words, said)
             return ()
         return start

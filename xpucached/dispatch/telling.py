@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from xpucached import messages
 from xpucached.domain import Figures, Outcome, RanOn
 
 _TEXT: Final = 2000
@@ -15,6 +15,8 @@ _MANY: Final = 100
 _MOST_PATHS: Final = 10_000
 _LONGEST_PATH: Final = 4096
 _LARGEST: Final = 1 << 62
+_LONGEST: Final = 1 << 20
+"""Bytes of one line."""
 _OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
 _WHOLE: Final = frozenset({"tokens", "device_memory"})
 
@@ -78,8 +80,9 @@ def read_seen(content: bytes) -> Seen | None:
 
 def read_told(content: bytes, token: str) -> Told | None:
     """Read the worker's last line that carries the token; the model's code may have written there, too."""
+    mark = token.encode()
     for line in reversed(content.split(b"\n")):
-        said = _object(line)
+        said = _object(line) if mark in line else None
         if said is not None and said.get("token") == token and isinstance(said.get("report"), dict):
             return _told(_mapping(said["report"]))
     return None
@@ -90,7 +93,7 @@ def _told(said: Mapping[str, object]) -> Told:
     return Told(
         _outcome(said.get("outcome")),
         _text(said.get("problem")),
-        RanOn(str(ran_on)) if ran_on in set(RanOn) else RanOn.UNKNOWN,
+        RanOn(ran_on) if isinstance(ran_on, str) and ran_on in set(RanOn) else RanOn.UNKNOWN,
         _text(said.get("device")),
         tuple(_text(one) for one in _list(said.get("evidence"))),
         _figures(said.get("figures")),
@@ -110,10 +113,10 @@ def _figures(said: object) -> Figures | None:
 
 def _object(line: bytes) -> Mapping[str, object] | None:
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
+        # What cannot be a character stands for a byte of a path.
+        return messages.members(messages.parse(line, largest=_LONGEST, escaped_bytes=True))
+    except messages.BadMessage:
         return None
-    return said if isinstance(said, dict) else None
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -148,4 +151,4 @@ def _number(value: object) -> float | None:
 
 
 def _outcome(value: object) -> Outcome | None:
-    return Outcome(str(value)) if value in _OUTCOMES else None
+    return Outcome(value) if isinstance(value, str) and value in _OUTCOMES else None

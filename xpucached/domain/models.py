@@ -18,6 +18,8 @@ from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryId
 
+_LONGEST_WORDS: Final = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -171,6 +173,14 @@ class Run:
     output: str = ""  #: the end of what it printed
     trials: tuple[Trial, ...] = ()  #: one per variant, in their order
     libraries: Libraries | None = None  #: None: nobody saw which its processes had mapped
+
+    @property
+    def last_words(self) -> str:
+        """The last line of what it printed, if it did not do what it should; not for everybody, as all its output."""
+        if self.outcome in {None, Outcome.WARMED}:
+            return ""
+        lines = (" ".join(line.split()) for line in reversed(self.output.splitlines()))
+        return next((line for line in lines if line), "")[:_LONGEST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import logging
 import os
 import re
-import select
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import messages
 from xpucached.domain import Environment, ProbeReport, Problem
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +26,6 @@ _MOST_ENVIRONMENTS = 256
 _MOST_PROBLEMS = 64
 _LONGEST_TEXT = 1024
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_STEP = 0.1  # seconds between two looks at a child whose descriptors are silent
-_SHORT_STEP = 0.005  # the same, once they are closed: it is about to end
 
 
 def ask(
@@ -52,9 +44,8 @@ def ask(
     does not hide the other.  Never raises for what a driver does: a crash, silence or nonsense is a problem.
     """
     asked = [(backend, ("--backend", backend)) for backend in backends]
-    reports = [
-        _ask_one(who, question, variables, timeout, (*command, *python(command), probe)) for who, question in asked
-    ]
+    program = child.python(probe, command)
+    reports = [_ask_one(who, question, variables, timeout, program) for who, question in asked]
     environments = dict.fromkeys(one for report in reports for one in report.environments)
     problems = dict.fromkeys(one for report in reports for one in report.problems)
     return ProbeReport(tuple(environments), tuple(problems))
@@ -66,9 +57,9 @@ def ask_runtime(
     """Ask the SYCL runtime whose libraries lie in a folder which devices its programs meet; otherwise as `ask`."""
     places = [os.fspath(folder), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
     theirs = {**variables, "LD_LIBRARY_PATH": ":".join(places)}
-    before = (*beside(command, folder), *python(command))
+    program = child.python(PROBE, beside(command, folder))
     question = ("--backend", "runtime", "--folder", os.fspath(folder))
-    return _ask_one("SYCL runtime's", question, theirs, timeout, (*before, PROBE))
+    return _ask_one("SYCL runtime's", question, theirs, timeout, program)
 
 
 def beside(command: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -79,113 +70,32 @@ def beside(command: Sequence[str], folder: Path) -> tuple[str, ...]:
     return (*command[:place], f"{command[place]}:{folder}", *command[place + 1 :])
 
 
-def python(command: Sequence[str]) -> tuple[str, ...]:
-    """Give this Python, for a child; a loader that is named takes no link and starts no script."""
-    interpreter = os.path.realpath(sys.executable) if command else sys.executable
-    # Isolated and without site: nothing that the variables or the place say to Python changes what runs.
-    return (interpreter, "-I", "-S", "-B")
-
-
 def _ask_one(
-    backend: str, question: Sequence[str], variables: Mapping[str, str], timeout: float, program: Sequence[str | Path]
+    backend: str, question: Sequence[str], variables: Mapping[str, str], timeout: float, program: Sequence[str]
 ) -> ProbeReport:
-    reading, writing = os.pipe()
     try:
-        command = [*map(str, program), *question, "--fd", str(writing)]
-        child = subprocess.Popen(  # noqa: S603 - our own file
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env={**os.environ, **variables},
-            pass_fds=(writing,),
-            start_new_session=True,
+        done = child.run(
+            [*program, *question],
+            variables=child.environment(variables),
+            seconds=timeout,
+            answering="--fd",
+            largest=_LONGEST_ANSWER,
         )
     except (OSError, ValueError) as error:
-        os.close(reading)
         return _failed(backend, "probe-failed", f"cannot be started: {error}", "")
-    finally:
-        os.close(writing)
-    with child.stdout or io.BytesIO() as complaints:  # it is a pipe, as asked for
-        try:
-            ears = _Ears(reading, complaints.fileno())
-            ended = _listen(child, ears, time.monotonic() + timeout)
-        finally:
-            os.close(reading)
-            # Whatever the driver left running goes too.  The leader is not reaped yet, so the group is still ours.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    said = " ".join(ears.complaint.decode("utf-8", "replace").split())[-_LONGEST_COMPLAINT:]
-    if not ended:
-        return _failed(backend, "probe-timed-out", f"did not answer within {timeout:g} s", said)
-    if len(ears.answer) > _LONGEST_ANSWER:
+    said = " ".join(done.complaint.decode("utf-8", "replace").split())[-_LONGEST_COMPLAINT:]
+    if len(done.output) > _LONGEST_ANSWER:
         return _failed(backend, "probe-garbled", f"answered more than {_LONGEST_ANSWER} bytes", said)
-    if child.returncode != 0:
-        return _failed(backend, "probe-crashed", _ending(child.returncode), said)
-    report = _read(bytes(ears.answer))
+    if done.endless:
+        return _failed(backend, "probe-garbled", done.words, said)
+    if done.status is None:
+        return _failed(backend, "probe-timed-out", f"did not answer within {timeout:g} s", said)
+    if done.status != 0:
+        return _failed(backend, "probe-crashed", done.words, said)
+    report = _read(done.output)
     if report is None:
         return _failed(backend, "probe-garbled", "gave an answer that cannot be read", said)
     return report
-
-
-class _Ears:
-    """What a child says: its answer on one descriptor, its complaints on another."""
-
-    def __init__(self, answering: int, complaining: int) -> None:
-        self.answering = answering
-        self.open = {answering, complaining}
-        self.answer = bytearray()
-        self.complaint = bytearray()
-
-    def hear(self, patience: float) -> bool:
-        """Wait for something to be said, and take it; False if nothing was."""
-        if not self.open:
-            return False
-        poll = select.poll()
-        for descriptor in self.open:
-            poll.register(descriptor, select.POLLIN)
-        ready = poll.poll(patience * 1000)
-        for descriptor, _ in ready:
-            piece = os.read(descriptor, 1 << 16)
-            if not piece:
-                self.open.remove(descriptor)
-            elif descriptor == self.answering:
-                self.answer += piece
-            else:
-                self.complaint = (self.complaint + piece)[-4 * _LONGEST_COMPLAINT :]
-        return bool(ready)
-
-
-def _listen(child: subprocess.Popen[bytes], ears: _Ears, deadline: float) -> bool:
-    """Hear a child until it has ended, says too much, or its time is up; False if it was still alive then."""
-    while True:
-        ended = _ended(child)
-        left = deadline - time.monotonic()
-        # The time is up even for one that has ended: something that it left behind could talk for ever.
-        if left <= 0 or len(ears.answer) > _LONGEST_ANSWER:
-            return ended or left > 0
-        heard = ears.hear(0 if ended else min(_STEP, left))
-        if ended and not heard:
-            return True
-        if not ears.open and not ended:
-            time.sleep(_SHORT_STEP)
-
-
-def _ended(child: subprocess.Popen[bytes]) -> bool:
-    """Tell whether the child has ended, and leave it unreaped: its number must stay taken until its group is gone."""
-    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _ending(status: int) -> str:
-    """Say how a child ended."""
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"
 
 
 def _failed(backend: str, code: str, what: str, said: str) -> ProbeReport:
@@ -200,8 +110,8 @@ def _failed(backend: str, code: str, what: str, said: str) -> ProbeReport:
 def _read(answer: bytes) -> ProbeReport | None:
     """Turn an answer into a report; None unless it is exactly what a probe gives."""
     try:
-        parsed: object = json.loads(answer)
-    except (ValueError, RecursionError):
+        parsed = messages.parse(answer, largest=_LONGEST_ANSWER)
+    except messages.BadMessage:
         return None
     if not isinstance(parsed, dict) or set(parsed) != {"environments", "problems"}:
         return None

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from xpucached.domain import DriverFile
 from xpucached.host.elf import build_id
 from xpucached.host.places import HERE
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +41,7 @@ _MOST_NAMES = 100_000  # in one directory
 _LONGEST_ICD = 4096
 _LONGEST_RECORD = 4 << 20
 _LONGEST_LINKS = 40  # the kernel's own limit
+_LONGEST_OUTPUT = 16 << 20
 _PATIENCE = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
 _VERSION = re.compile(r"\.so\.(\d+(?:[.+][\w+]+)+)$")
 
@@ -308,19 +309,15 @@ def _wheel(path: Path) -> str | None:
 def _run(command: Sequence[str]) -> str:
     """Give what a tool prints; nothing if it cannot run or takes too long."""
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed tool, and paths that it takes as they are
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_PATIENCE,
-            check=False,
-            env={"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin", "LC_ALL": "C"},
-        )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
+        done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
+    except (OSError, ValueError) as error:
         log.warning("tool gave no answer: %s: %s", command[0], error)
         return ""
-    return done.stdout.decode("utf-8", "surrogateescape")
+    if done.status is None:
+        log.warning("tool gave no answer: %s: it %s", command[0], done.words)
+        return ""
+    return done.output.decode("utf-8", "surrogateescape")
 
 
 # -- where a change shows -----------------------------------------------------------------------------------------

@@ -5,19 +5,17 @@ Looks where models, variables and the loader say.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.host.asking import beside, python
+from xpucached.host.asking import beside
 from xpucached.host.drivers import loader_cache
 from xpucached.host.places import HERE
 from xpucached.host.runtimes import ASSAY, runtimes
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,35 +65,22 @@ def build_tiny_program(
     if runtime is None:
         return False
     places = [os.fspath(folder), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
-    environment = {
-        **os.environ,
-        "ONEAPI_DEVICE_SELECTOR": selector,
-        **variables,
-        "LD_LIBRARY_PATH": ":".join(places),
-        "SYCL_CACHE_PERSISTENT": "1",
-        "SYCL_CACHE_DIR": os.fspath(cache),
-    }
-    before = [*beside(command, folder), *python(command), os.fspath(ASSAY), "--shape", "single"]
+    environment = child.environment(
+        {
+            "ONEAPI_DEVICE_SELECTOR": selector,
+            **variables,
+            "LD_LIBRARY_PATH": ":".join(places),
+            "SYCL_CACHE_PERSISTENT": "1",
+            "SYCL_CACHE_DIR": os.fspath(cache),
+        }
+    )
+    program = child.python(ASSAY, beside(command, folder))
+    words = ["--shape", "single", "--library", os.fspath(runtime.library), "--layout", str(runtime.layout)]
     try:
-        child = subprocess.Popen(  # noqa: S603 - our own file
-            [*before, "--library", os.fspath(runtime.library), "--layout", str(runtime.layout)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=cache.parent,
-            env=environment,
-            start_new_session=True,
-        )
+        done = child.run([*program, *words], variables=environment, seconds=timeout, directory=cache.parent)
     except (OSError, ValueError):
         return False
-    try:
-        return child.wait(timeout) == 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    return done.status == 0
 
 
 def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: Places) -> Iterator[Path]:

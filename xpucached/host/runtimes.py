@@ -6,15 +6,12 @@ this kind of program be built at all?), then on.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Assay, Libraries, Safety, SyclRuntime
 from xpucached.host import elf
+from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -143,7 +141,7 @@ def _digest(library: Path, descriptor: int, stamp: tuple[int, int, int, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    status: int | None  #: as `subprocess` gives it; None: it took too long
+    status: int | None  #: as `child.Ended` has it; None: it took too long
     said: str
 
     @property
@@ -160,8 +158,7 @@ class _End:
         if self.said:
             return f"failed: {self.said}"
         if self.status < 0:
-            with contextlib.suppress(ValueError):
-                return f"was ended by {signal.Signals(-self.status).name}"
+            return f"was ended by {child.signal_name(-self.status)}"
         return f"ended with status {self.status}"
 
 
@@ -205,40 +202,20 @@ def _build_once(
     """Run the child once; tell how it ended, and whether it left anything in the cache."""
     folder = str(runtime.library.parent)
     further = variables.get("LD_LIBRARY_PATH", "")
-    steering = {**os.environ, **variables}
-    environment = {name: value for name, value in steering.items() if not _OURS.fullmatch(name)}
-    with tempfile.TemporaryDirectory(prefix="xpucached-assay-") as place, tempfile.TemporaryFile() as words:
+    environment = {name: value for name, value in child.environment(variables).items() if not _OURS.fullmatch(name)}
+    with tempfile.TemporaryDirectory(prefix="xpucached-assay-") as place:
         environment |= {
             "LD_LIBRARY_PATH": f"{folder}:{further}" if further else folder,
             "SYCL_CACHE_PERSISTENT": "1" if cache else "0",
             "SYCL_CACHE_DIR": f"{place}/cache",
         }
-        command = [sys.executable, "-I", "-S", "-B", os.fspath(ASSAY), "--library", os.fspath(runtime.library)]
-        command += ["--layout", str(runtime.layout), "--shape", shape]
+        words = ["--library", os.fspath(runtime.library), "--layout", str(runtime.layout), "--shape", shape]
         try:
-            child = subprocess.Popen(  # noqa: S603 - our own file
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=words,
-                cwd=place,
-                env=environment,
-                start_new_session=True,
-            )
+            done = child.run([*child.python(ASSAY), *words], variables=environment, seconds=timeout, directory=place)
         except (OSError, ValueError) as error:
             return _End(127, f"cannot be started: {error}"), False
-        try:
-            status: int | None = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            # Whatever the driver left running goes too.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        words.seek(0)
-        complaint = _COMPLAINT.search(words.read(1 << 16))
+        complaint = _COMPLAINT.search(done.complaint)
         kept = next(Path(place, "cache").rglob("*.bin"), None) is not None
     said = complaint[1].decode("utf-8", "backslashreplace").strip() if complaint else ""
-    log.debug("assay of %s, %s, cache %s: %s", runtime.library, shape, cache, status)
-    return _End(status, said), kept
+    log.debug("assay of %s, %s, cache %s: %s", runtime.library, shape, cache, done.status)
+    return _End(done.status, said), kept

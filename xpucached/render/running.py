@@ -37,7 +37,7 @@ def models(values: Sequence[ModelStatus], look: Look) -> str:
             size(one.allocated),
             seconds(one.cold_seconds),
             seconds(one.warm_seconds),
-            one.why,
+            _why(one),
         ]
         for one in values
     ]
@@ -45,12 +45,22 @@ def models(values: Sequence[ModelStatus], look: Look) -> str:
     return table(heads, rows, look, right="ENTRIES SIZE FIRST AGAIN")
 
 
+def _why(value: ModelStatus) -> str:
+    words = value.run.last_words if value.run and value.warmth is Warmth.FAILED else ""
+    return f"{value.why}; it said: {words}" if words else value.why
+
+
+def detail(one: Run) -> str:
+    """Write how a run ended, with the line in which it says why."""
+    return f"{one.detail}: {one.last_words}" if one.last_words else one.detail
+
+
 def model(value: ModelStatus, look: Look) -> str:
     """Write everything about one model."""
     registered, workload = value.model, value.model.workload
     pairs = [
         ("name", registered.name),
-        ("state", f"{value.warmth}: {value.why}" if value.why else value.warmth),
+        ("state", f"{value.warmth}: {_why(value)}" if _why(value) else value.warmth),
         ("command", shlex.join(workload.command)),
         *exercise(workload.exercise),
         ("directory", str(workload.directory)),
@@ -127,7 +137,7 @@ def runs(values: Sequence[Run], look: Look) -> str:
             age(one.started, look.now),
             seconds(sum(each.seconds for each in one.passes)) if one.passes else "-",
             str(one.passes[0].created) if one.passes else "-",
-            one.detail,
+            detail(one),
         ]
         for one in values
     ]

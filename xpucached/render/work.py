@@ -8,8 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import JobState
+from xpucached.printing import safe
 from xpucached.render import keeping
-from xpucached.render.running import outcome_of
+from xpucached.render.running import detail, outcome_of
 from xpucached.render.text import Cell, Colour, age, count, fold, plain, seconds, size, table
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
 """Jobs that are not over."""
+_LAST_LINES: Final = 10
+"""So many lines of what a failed run printed are shown at once."""
+
 _JOB_COLOURS: Final[Mapping[JobState, Colour]] = {
     JobState.QUEUED: Colour.DIM,
     JobState.RUNNING: Colour.YELLOW,
@@ -82,9 +86,13 @@ def prewarming(report: PrewarmReport, look: Look) -> str:
     lines: list[str] = []
     for one in report.runs:
         outcome = outcome_of(one)
-        detail = f": {one.detail}" if one.detail else ""
-        said = fold(plain(one.model + detail), look, len(plain(outcome.text)) + 2)
+        how = f": {detail(one)}" if detail(one) else ""
+        said = fold(plain(one.model + how), look, len(plain(outcome.text)) + 2)
         lines.append(f"{look.paint(plain(outcome.text), outcome.colour)}  {said}")
+        if one.last_words:
+            last = [line for line in one.output.splitlines() if line.strip()][-_LAST_LINES:]
+            lines += [f"    {safe(line)}" for line in last if len(last) > 1]
+            lines.append(f"  all of it: xpucachectl model show {plain(one.model)}")
     lines += [f"{look.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
     lines += [
         f"{look.paint('not now', Colour.YELLOW)}  {plain(one.model)}: {plain(one.why)}" for one in report.deferred

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, settings, sockets, systemd
+from xpucached import __version__, api, host, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.domain import (
     Awake,
@@ -37,7 +37,7 @@ from xpucached.domain import (
 )
 from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError, suggest
 from xpucached.steward import envoy, units
-from xpucached.steward.people import household, user
+from xpucached.steward.people import census
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +61,15 @@ _BUSY: Final = 900.0
 
 _ANSWER: Final = 50.0
 """Seconds that a worker has to answer once it was started."""
+
+_ENDING: Final = 2.0
+"""So long systemd may take to notice that a worker has ended."""
+
+_CENSUS: Final = 20.0
+"""Seconds for the host's user database (files, LDAP, …) to tell who lives here."""
+_CENSUS_THREADS: Final = 4
+"""A question that is never answered keeps its thread."""
+_LONG_NUMBER: Final = 11
 
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
@@ -104,7 +113,9 @@ class Steward:
         self._said: dict[int, UserStatus] = dict(kept.of())
         self._owed: dict[int, None] = dict.fromkeys(kept.owed)
         self._people: Mapping[int, str] = {}
-        self._owners: Mapping[ModelName, str] = {}
+        self._owners: Mapping[ModelName, int] = {}
+        self._failing: dict[int, datetime] = {}
+        """Since when a user's worker does not do what it should."""
         self._problems: tuple[Problem, ...] = ()
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
@@ -113,6 +124,7 @@ class Steward:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._places: dict[int, asyncio.Semaphore] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
+        self._census = ThreadPoolExecutor(_CENSUS_THREADS, thread_name_prefix="census")
         self._look = asyncio.Event()
         self._pokes = 0
 
@@ -120,7 +132,7 @@ class Steward:
 
     async def run(self) -> None:
         """Look, wake whom it concerns, and look again, for ever."""
-        await asyncio.to_thread(self._meet)
+        await self._meet()
         if await asyncio.to_thread(self._first_since_boot):
             # What happened while the host was off, nobody told us.
             self._owe(lambda _one: True)
@@ -138,7 +150,7 @@ class Steward:
                     await self._look.wait()
             poked = self._look.is_set()
             await self._settled()
-            await asyncio.to_thread(self._meet)
+            await self._meet()
             await self._compare()
             if not poked:
                 self._owe(lambda one: one.matters)
@@ -151,6 +163,7 @@ class Steward:
         if tasks:
             await asyncio.wait(tasks)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._census.shutdown(wait=False, cancel_futures=True)
         self._remember()
 
     def take_settings(self, config: Settings) -> None:
@@ -184,18 +197,25 @@ class Steward:
             if self._pokes == before:
                 return
 
-    def _meet(self) -> None:
-        """See who lives here, and whose models are whose."""
-        self._owners, problems = settings.owners(self.settings.models_directory)
-        self._people = household(self.settings.workers, self._owners.values(), steward=os.getuid())
-        strangers = [name for name in dict.fromkeys(self._owners.values()) if not _is_user(name)]
-        self._problems = (
-            *problems,
-            *(
-                Problem("no-such-user", f"a model file names the user {name}, whom nobody knows", "correct the file")
-                for name in strangers
-            ),
-        )
+    async def _meet(self) -> None:
+        """See who lives here, and whose models are whose; if nobody tells us in time, it stays as it was."""
+        look = functools.partial(census, self.settings)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CENSUS):
+                found = await loop.run_in_executor(self._census, look)
+        except TimeoutError:
+            log.warning("the host's user database does not answer")
+            self._problems = (
+                *(problem for problem in self._problems if problem.code != "names-silent"),
+                Problem(
+                    "names-silent",
+                    f"the host's user database did not answer within {_CENSUS:.0f} s; who lives here stays as it was",
+                    "see: getent passwd; systemctl status sssd",
+                ),
+            )
+            return
+        self._people, self._owners, self._problems = found.people, found.owners, found.problems
         # A number that is another account's now is somebody else, and the worker that runs is not his.
         for uid in [uid for uid, one in self._said.items() if self._people.get(uid) != one.user]:
             if self._said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
@@ -321,17 +341,22 @@ class Steward:
                 self._said[uid] = fresh
                 self._remember()
             self._said[uid] = fresh
+            self._failing.pop(uid, None)
         return said.verdict is not Verdict.STARTING and not said.jobs
 
     async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> None:
         """Note why a worker does not answer."""
-        try:
-            fate = await self._hands.fate(uid)
-        except Unavailable:
-            fate = units.Fate(active=False, failed=True)
+        fate = await self._fate(uid)
+        if fate.running:
+            # One that has just ended may not be known for it yet; one that is still there then keeps silent.
+            await asyncio.sleep(_ENDING)
+            fate = await self._fate(uid)
         aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(sockets.ASIDE))
         if aside:
             self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
+        elif fate.running:
+            log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
+            self._say(uid, state=WorkerState.FAILED, sentence="it runs and does not answer: is it stopped, or stuck?")
         elif fate.failed or not began:
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
@@ -340,7 +365,15 @@ class Steward:
         if began or aside:
             self._owed.pop(uid, None)
 
+    async def _fate(self, uid: int) -> units.Fate:
+        try:
+            return await self._hands.fate(uid)
+        except Unavailable:
+            return units.Fate(active=False, failed=True)
+
     def _say(self, uid: int, *, state: WorkerState, sentence: str | None = None) -> None:
+        if state is WorkerState.FAILED:
+            self._failing.setdefault(uid, self._clock())
         known = self._said.get(uid)
         if known is not None:
             self._said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
@@ -359,10 +392,14 @@ class Steward:
         if name is None:
             uid = caller
         else:
-            try:
-                uid = user(name).pw_uid
-            except (KeyError, ValueError):
-                raise NotFound(f"there is no user {name} on this host") from None
+            # Not asked of the host's user database: anybody may ask us, and it may be slow, or not answer.
+            known = {user: uid for uid, user in self._people.items()}
+            number = int(name) if name.isdecimal() and len(name) < _LONG_NUMBER else None
+            found = known.get(name, number)
+            if found is None:
+                hint = "an administrator can add a user: include in [workers] of /etc/xpucached/xpucached.toml"
+                raise NotFound(f"the host's daemon knows no user {name}", hint=hint)
+            uid = found
         if uid not in self._people:
             who = "you" if uid == caller else f"user {name}"
             hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
@@ -375,8 +412,21 @@ class Steward:
         """Tell how the host stands: all users, or one."""
         users = sorted(self._said.values(), key=lambda one: one.user)
         shown = tuple(one for one in users if only is None or one.uid == only)
-        problems = self._problems if only is None else ()
+        failing = tuple(self._failure(one) for one in shown if one.state is WorkerState.FAILED)
+        problems = (*(self._problems if only is None else ()), *failing)
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
+
+    def _failure(self, one: UserStatus) -> Problem:
+        """Say whose worker does not do what it should, since when, and what to do."""
+        since = self._failing.get(one.uid)
+        when = f" since {since:%Y-%m-%d %H:%M} UTC" if since is not None else ""
+        unit = f"xpucached-worker@{one.uid}.service"
+        return Problem(
+            "worker-failing",
+            f"the worker of {one.user} fails{when}: {one.sentence or 'it does not answer'}",
+            f"nobody else is concerned; see: journalctl -u {unit}; one that hangs is ended by: systemctl stop {unit}",
+            one.user,
+        )
 
     async def wake(self, uid: int) -> Awake:
         """See that a user's worker answers.  Raises `Unavailable`."""
@@ -417,8 +467,8 @@ class Steward:
 
     def _owner(self, name: ModelName) -> tuple[int, ModelName]:
         declared = self._owners.get(name)
-        if declared is not None and _is_user(declared):
-            return user(declared).pw_uid, name
+        if declared is not None:
+            return declared, name
         whose, point, bare = name.partition(":")
         uid = next((uid for uid, known in self._people.items() if whose in {known, str(uid)}), None)
         if uid is not None and point and bare:
@@ -491,11 +541,3 @@ class Steward:
             place = self._runtime / "motd"
             place.write_text(text if cold else "", encoding="utf-8")
             place.chmod(0o644)
-
-
-def _is_user(name: str) -> bool:
-    try:
-        user(name)
-    except (KeyError, ValueError):
-        return False
-    return True

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pwd
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import settings, sockets
+from xpucached.domain import ModelName, Problem
 from xpucached.settings.document import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from xpucached.settings import Settings
 
 _NOBODY: Final = frozenset({0, 65534, 4294967295})
@@ -58,6 +60,31 @@ def may_have_worker(uid: int, config: Settings | None) -> bool:
     if config is None:
         return uid in household(Workers(), (), steward=steward)
     return uid in household(config.workers, settings.owners(config.models_directory)[0].values(), steward=steward)
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Who lives here, whose the models of the host's directory are, and what is wrong with their files."""
+
+    people: Mapping[int, str]
+    owners: Mapping[ModelName, int]
+    problems: tuple[Problem, ...]
+
+
+def census(config: Settings) -> Census:
+    """See who lives here.  Blocks for as long as the host's user database takes."""
+    named, problems = settings.owners(config.models_directory)
+    numbers: dict[str, int] = {}
+    for name in dict.fromkeys(named.values()):
+        with contextlib.suppress(KeyError, ValueError):
+            numbers[name] = user(name).pw_uid
+    strangers = tuple(
+        Problem("no-such-user", f"a model file names the user {name}, whom nobody knows", "correct the file")
+        for name in dict.fromkeys(named.values())
+        if name not in numbers
+    )
+    owners = {model: numbers[name] for model, name in named.items() if name in numbers}
+    return Census(household(config.workers, numbers, steward=os.getuid()), owners, (*problems, *strangers))
 
 
 def user(name: str) -> pwd.struct_passwd:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from typing import Final
 
 from xpucached.errors import Unavailable
+from xpucached.processes import child
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ class Fate:
 
     active: bool
     failed: bool
+    running: bool = False  #: it is neither starting nor ending
 
 
 def unit(uid: int) -> str:
@@ -54,30 +57,21 @@ async def fate(uid: int) -> Fate:
         # One that was asked for may not have begun yet: then there is a job, and nothing else.
         active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
+        running=state == "active",
     )
 
 
 async def _systemctl(*words: str) -> str:
+    command = ("systemctl", "--no-ask-password", *words)
+    variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
     try:
-        child = await asyncio.create_subprocess_exec(
-            "systemctl",
-            "--no-ask-password",
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        done = await asyncio.to_thread(child.run, command, variables=variables, seconds=_PATIENCE)
     except OSError as error:
         raise Unavailable(f"systemctl cannot be started: {error.strerror}") from error
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            said, complaint = await child.communicate()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-        raise Unavailable(f"systemd did not answer in {_PATIENCE:.0f} s", hint="see: systemctl status") from None
-    if child.returncode:
-        words_ = " ".join(complaint.decode("utf-8", "replace").split())[:500]
+    if done.status is None:
+        raise Unavailable(f"systemd did not answer in {_PATIENCE:.0f} s", hint="see: systemctl status")
+    if done.status:
+        complaint = " ".join(done.complaint.decode("utf-8", "replace").split())[:500]
         hint = "is the polkit rule installed? see docs/operations.md"
-        raise Unavailable(f"systemctl {' '.join(words)}: {words_}", hint=hint)
-    return said.decode("utf-8", "replace")
+        raise Unavailable(f"systemctl {' '.join(words)}: {complaint}", hint=hint)
+    return done.output.decode("utf-8", "replace")

@@ -1,0 +1,306 @@
+"""Somebody leaves code where a program of ours will start: in its directory, on its path, in its variables.
+
+Every way in which this package starts a program is tried in such a place, and the list of them is complete.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached import host, installing
+from xpucached.catalog import opening
+from xpucached.dispatch import Dispatch
+from xpucached.dispatch.building import NoCompiler
+from xpucached.dispatch.fencing import Fence
+from xpucached.domain import (
+    Effort,
+    EntryId,
+    EntryKey,
+    Environment,
+    KindName,
+    Occasion,
+    Recipe,
+    Store,
+    SyclRuntime,
+    Workload,
+)
+from xpucached.errors import Unavailable
+from xpucached.host import drivers
+from xpucached.processes import child
+from xpucached.steward import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGE: Final = Path(__file__).resolve().parents[2] / "xpucached"
+
+_NAMES: Final = (
+    *("xpucached", "json", "ctypes", "argparse", "resource", "contextlib", "struct", "pathlib"),
+    *("sitecustomize", "usercustomize", "probe", "typing", "sqlalchemy"),
+)
+"""What programs of ours import, and what Python imports by itself."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a directory in which every program leaves a trace that runs anything of it; it is where we are."""
+    lair = tmp_path / "lair"
+    lair.mkdir()
+    ran = f"import io\nio.open({str(lair / 'ran')!r}, 'a').write(__file__ + '\\n')\n"
+    for name in _NAMES:
+        (lair / f"{name}.py").write_text(ran)
+    (lair / "startup").write_text(ran)
+    user = lair / "user" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    user.mkdir(parents=True)
+    (user / "usercustomize.py").write_text(ran)
+    (user / "evil.pth").write_text(ran.replace("\n", ";", 1).replace("\n", ""))
+    for tool in ("systemctl", "dpkg-query", "rpm", "ldconfig", "systemd-run", "true", "python3"):
+        script = lair / tool
+        script.write_text(f"#!/bin/sh\necho tool {tool} >> {lair}/ran\n")
+        script.chmod(0o755)
+    library = preloaded(lair)
+    monkeypatch.chdir(lair)
+    for name, text in {
+        "PYTHONPATH": str(lair),
+        "PYTHONSTARTUP": str(lair / "startup"),
+        "PYTHONUSERBASE": str(lair / "user"),
+        "PYTHONINSPECT": "",
+        "PYTHONHOME": "",
+        "BASH_ENV": str(lair / "startup"),
+        "ENV": str(lair / "startup"),
+        "PATH": f":.:{os.environ['PATH']}:",
+        "LD_PRELOAD": str(library) if library else "",
+        "LD_AUDIT": str(library) if library else "",
+    }.items():
+        if text:
+            monkeypatch.setenv(name, text)
+    return lair
+
+
+def preloaded(lair: Path) -> Path | None:
+    """Make a library that leaves a trace in whatever loads it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    source = lair / "evil.c"
+    source.write_text(
+        "#include <fcntl.h>\n#include <unistd.h>\n"
+        "__attribute__((constructor)) static void evil(void) {\n"
+        f'  int f = open("{lair}/ran", O_CREAT | O_WRONLY | O_APPEND, 0644);\n'
+        '  (void)!write(f, "preload\\n", 8); close(f);\n}\n'
+        "unsigned int la_version(unsigned int version) { return version; }\n"
+    )
+    library = lair / "evil.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def traces(lair: Path) -> list[str]:
+    """Give what ran."""
+    try:
+        return (lair / "ran").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def ask_drivers(_lair: Path) -> None:
+    report = host.ask({}, 30.0, backends=("opencl",))
+    assert not {problem.code for problem in report.problems} & {"probe-failed", "probe-timed-out", "probe-garbled"}
+
+
+def judge_runtime(lair: Path) -> None:
+    said = host.assay(SyclRuntime(lair / "libsycl.so.8", "build", 2), {}, datetime.now(UTC), 30.0)
+    assert "cannot open shared object file" in said.evidence
+
+
+def build_tiny_program(lair: Path) -> None:
+    folder = lair.parent / "runtime"
+    folder.mkdir()
+    (folder / "libsycl.so.8").write_bytes(b"none")
+    assert not host.build_tiny_program(folder, lair.parent / "cache", {}, "opencl:cpu", 30.0)
+
+
+RECIPE: Final = Recipe(
+    EntryId(Store(KindName("sycl"), Path("/s")), EntryKey("1/2/3/4/0")), b"", b"", b"", 0, 0, access_time=False
+)
+
+
+def compile_entry(_lair: Path) -> None:
+    nothing = Environment("none", "none", "none", "none")
+    builder = Dispatch(os.environ, "test").builder(nothing, {})
+    with pytest.raises(NoCompiler, match=r"no OpenCL device is none|libOpenCL"):
+        builder.build(RECIPE, threading.Event(), 30.0)
+
+
+def run_model(lair: Path) -> None:
+    elsewhere = lair.parent / "elsewhere"
+    elsewhere.mkdir()
+    workload = Workload(("/bin/sh", "-c", "ls -l /proc/$$/fd; exit 3"), elsewhere)
+    done = asyncio.run(
+        Dispatch(os.environ, "test").execute(workload, {}, lambda _: (frozenset(), frozenset()), polite=False)
+    )
+    assert done.exit_status == 3
+    assert "secret" not in done.output
+
+
+def bring_catalog_up(lair: Path) -> None:
+    path = lair.parent / "catalog.sqlite"
+    opening.migrate_apart(path)
+    assert path.stat().st_size
+
+
+def ask_package_manager(_lair: Path) -> None:
+    assert drivers._run(["sh", "-c", "echo $0 said"]) == "sh said\n"
+    drivers._run(["dpkg-query", "--version"])
+
+
+def ask_for_a_group(lair: Path) -> None:
+    effort = Effort(Occasion.MANUAL, nice=0, cpu_weight=100, io_weight=100, idle_io=False, waits=False, pauses=False)
+    Fence(os.environ, lair).command(effort, memory=1, tasks=1, seconds=1)
+
+
+def ask_systemd(_lair: Path) -> None:
+    # It is here or not, and whether it answers is its own business.
+    with contextlib.suppress(Unavailable):
+        asyncio.run(units.fate(4711))
+
+
+def set_up(_lair: Path) -> None:
+    assert installing._run("sh -c exit") == ""
+    assert installing._run("systemctl --no-such-option")
+
+
+WAYS: Final[dict[str, Callable[[Path], None]]] = {
+    "host/asking.py": ask_drivers,
+    "host/runtimes.py": judge_runtime,
+    "host/folders.py": build_tiny_program,
+    "host/drivers.py": ask_package_manager,
+    "dispatch/building.py": compile_entry,
+    "dispatch/__init__.py": run_model,
+    "dispatch/fencing.py": ask_for_a_group,
+    "catalog/opening.py": bring_catalog_up,
+    "steward/units.py": ask_systemd,
+    "installing.py": set_up,
+}
+"""For each module that starts something, what makes it do so."""
+
+
+@pytest.mark.parametrize("module", WAYS)
+def test_nothing_that_lies_around_is_run(module: str, place: Path) -> None:
+    WAYS[module](place)
+    assert traces(place) == []
+
+
+def test_the_place_would_be_noticed(place: Path) -> None:
+    subprocess.run([sys.executable, "-c", "import json"], check=False)
+    found = traces(place)
+    assert any(line.startswith(str(place)) for line in found)
+    assert "preload" in found or not (place / "evil.so").exists()
+
+
+def test_every_way_to_start_a_program_is_tried() -> None:
+    starting = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "processes"
+        and any(
+            isinstance(node, ast.Attribute)
+            and node.attr in {"run", "start"}
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "child"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        )
+    }
+    assert starting == set(WAYS)
+
+
+def test_a_child_inherits_no_descriptor_and_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    with secret.open() as file, socket.socket() as listening:
+        os.set_inheritable(file.fileno(), True)  # noqa: FBT003
+        os.set_inheritable(listening.fileno(), True)  # noqa: FBT003
+        command = ["/bin/sh", "-c", "ls -l /proc/$$/fd; pwd; ps -o sid= -p $$; echo $$"]
+        done = child.run(command, variables=child.environment({}), seconds=30.0)
+    text = done.output.decode()
+    assert "secret" not in text
+    assert "socket" not in text
+    *_, directory, session, number = text.split()
+    assert directory == "/"
+    assert session == number
+    assert text.count("->") == 3
+    assert " 0 -> /dev/null" in text
+
+
+def test_only_what_is_named_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"PATH": "/bin", "LD_LIBRARY_PATH": "/opt", "ZE_AFFINITY_MASK": "0", "LC_ALL": "C", "https_proxy": "p"}
+    lost = (
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "PYTHONPATH",
+        "BASH_ENV",
+        "GCONV_PATH",
+        "LISTEN_FDS",
+        "NOTIFY_SOCKET",
+        "XPUCACHED_A",
+    )
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name, text in {**kept, **dict.fromkeys(lost, "x")}.items():
+        monkeypatch.setenv(name, text)
+    assert child.environment({"MINE": "1"}) == {**kept, "MINE": "1"}
+
+
+def test_a_python_of_ours_has_nothing_but_the_standard_library_on_its_path(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.flags.isolated, sys.flags.no_site, sys.path)")
+    (tmp_path / "json.py").write_text("raise SystemExit('run')")
+    done = child.run(child.python(script), variables={}, seconds=30.0)
+    isolated, without_site, paths = done.output.decode().split(maxsplit=2)
+    assert (isolated, without_site) == ("1", "1")
+    assert str(tmp_path) not in paths
+    assert sysconfig.get_paths()["purelib"] not in paths
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("sleep 1000", "did not end in time"),
+        ("kill -STOP $$", "did not end in time"),
+        ("trap '' TERM INT HUP; while :; do sleep 1; done", "did not end in time"),
+        ("exec >&- 2>&-; sleep 1000", "did not end in time"),
+        ("setsid sleep 1000 & exit 3", "ended with status 3"),
+        ("(while :; do echo; done) & exit 3", "ended with status 3"),
+        ("yes", "printed without end"),
+        ("yes >&2", "printed without end"),
+        ("kill -SEGV $$", "was ended by SIGSEGV"),
+    ],
+)
+def test_whatever_a_child_does_the_question_comes_to_an_end(script: str, words: str) -> None:
+    done = child.run(["/bin/sh", "-c", script], variables={"PATH": "/usr/bin:/bin", "MARK": "whatever"}, seconds=2.0)
+    assert done.words == words
+    for entry in Path("/proc").iterdir():
+        try:
+            mine = b"MARK=whatever" in (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if mine and "setsid" in script:
+            # It left the session; only a supervisor ends those.
+            os.kill(int(entry.name), 9)
+            continue
+        assert not mine, (entry / "cmdline").read_bytes()

@@ -1,0 +1,186 @@
+"""A model's program prints without end, keeps its pipes, or says what was never asked: it costs its own run only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached import dispatch
+from xpucached.dispatch import Dispatch, Execution, output
+from xpucached.dispatch.telling import read_seen, read_told
+from xpucached.domain import EntryKey, Exercise, Outcome, Workload
+from xpucached.kinds import sycl
+from xpucached.processes import child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+STORE: Final = Path("/nowhere/store")
+
+
+def named(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    return sycl.named(STORE, lines)
+
+
+def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: Exercise | None = None) -> Execution:
+    workload = Workload(("/bin/sh", "-c", script), directory, timeout=seconds, exercise=exercise or Exercise())
+    return asyncio.run(Dispatch(os.environ, "endless").execute(workload, {}, named, polite=False))
+
+
+@pytest.mark.parametrize("script", ["yes", "yes >&2", "exec cat /dev/zero", "exec tr '\\0' x </dev/zero >&2"])
+def test_a_program_that_prints_without_end_is_ended(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_MOST", 64 << 20)
+    done = run(script, tmp_path)
+    assert (done.outcome, done.detail) == (Outcome.FAILED, "it printed more than 64 MiB, and was ended")
+    assert len(done.output) < 64 << 10
+
+
+GARBAGE: Final = "[Persistent Cache]: stored /nowhere/store/x/\\0/../y garbage [kernel_compiler Persistent Cache]: "
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"yes '{GARBAGE}' >&2",
+        f"while :; do echo '{GARBAGE}' $$; done >&2",
+        "yes '*** Code caching: '",
+    ],
+)
+def test_a_trace_without_end_ends_with_its_time(script: str, tmp_path: Path) -> None:
+    done = run(script, tmp_path, seconds=3.0)
+    assert done.outcome in {Outcome.TIMED_OUT, Outcome.FAILED}
+
+
+def test_who_makes_us_work_waits_four_times_as_long() -> None:
+    reading, writing = os.pipe()
+    heard = output.Output(named)
+    warden = child.start(["/bin/sh", "-c", "exec sleep 100"], variables={}, stdout=child.PIPE)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(reading, selectors.EVENT_READ)
+            ear = dispatch._Ear(warden, heard, {})
+            os.write(writing, f"{GARBAGE}\n".encode() * 100)
+            assert dispatch._read_some(selector, ear)
+            # Nothing is read of it now, though there may be more, until it has rested.
+            assert list(ear.resting) == [reading]
+            assert not selector.get_map()
+            os.write(writing, b"more\n")
+            ear.resting[reading] = 0.0
+            assert dispatch._read_some(selector, ear)
+    finally:
+        os.close(reading)
+        os.close(writing)
+        child.end(warden)
+    assert heard.text == "more"
+
+
+def test_a_trace_that_names_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(
+        "tests.attacks.test_endless_output.named",
+        lambda lines: (frozenset(map(EntryKey, lines)), frozenset()),
+    )
+    script = "n=0; while :; do n=$((n+1)); echo '[Persistent Cache]: '$n; done >&2"
+    done = run(script, tmp_path)
+    assert done.outcome is Outcome.FAILED
+    assert done.detail == "its trace names more than 100 entries, and it was ended"
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ("exec >&- 2>&-; sleep 1; exit 0", None),
+        ("exec >&- 2>&-; sleep 1000", Outcome.TIMED_OUT),
+        ("yes & exit 0", None),
+        ("setsid yes >&2 & exit 0", None),
+        ("(trap '' TERM HUP; while :; do sleep 1; done) & exit 0", None),
+        ("kill -STOP $$", Outcome.TIMED_OUT),
+        ("kill -STOP $PPID; sleep 1000", Outcome.TIMED_OUT),
+    ],
+)
+def test_who_closes_keeps_or_stops_is_ended_in_time(script: str, outcome: Outcome | None, tmp_path: Path) -> None:
+    # The last of them stops its supervisor, which is then killed after its time.
+    done = run(script, tmp_path, seconds=3.0)
+    assert done.outcome is outcome
+
+
+def test_others_go_on_while_one_prints_without_end(tmp_path: Path) -> None:
+    async def both() -> tuple[Execution, Execution]:
+        runner = Dispatch(os.environ, "endless")
+        endless = Workload(("/bin/sh", "-c", "yes"), tmp_path, timeout=30.0)
+        short = Workload(("/bin/sh", "-c", "sleep 0.1"), tmp_path, timeout=30.0)
+        printing = asyncio.create_task(runner.execute(endless, {}, named, polite=False))
+        done = await runner.execute(short, {}, named, polite=False)
+        printing.cancel()
+        try:
+            return await printing, done
+        except asyncio.CancelledError:
+            return done, done
+
+    assert asyncio.run(both())[1].outcome is None
+
+
+# -- what ended it -----------------------------------------------------------------------------------------------
+
+
+WRITE: Final = (
+    "import os; f = os.open('big', os.O_WRONLY | os.O_CREAT); [os.write(f, bytes(1 << 20)) for _ in range(9)]"
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "head -c 9000000 /dev/zero > big; exit $?",
+        "exec head -c 9000000 /dev/zero > big",
+        f'exec /usr/bin/env python3 -c "{WRITE}"',
+    ],
+)
+def test_too_large_a_file_is_said_to_be_that(script: str, tmp_path: Path) -> None:
+    done = run(script, tmp_path, exercise=Exercise(disk=4 << 20))
+    assert done.outcome is Outcome.OVER_DISK
+    assert done.detail == f"it wrote more than {4 << 20} bytes to one file, the limit (the model's disk)"
+
+
+def test_the_last_line_that_a_failed_program_complained_with_comes_last(tmp_path: Path) -> None:
+    done = run("echo 'ModuleNotFoundError: No module named x' >&2; sleep 0.2; echo bye; exit 1", tmp_path)
+    assert done.detail == "exit status 1"
+    assert done.output.splitlines() == [
+        "ModuleNotFoundError: No module named x",
+        "bye",
+        "ModuleNotFoundError: No module named x",
+    ]
+
+
+# -- what the children say ---------------------------------------------------------------------------------------
+
+
+DEEP: Final = b"[" * 500_000 + b"]" * 500_000
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        DEEP,
+        b'{"report": ' + DEEP + b', "token": "t"}',
+        b'{"token": "t", "report": {"outcome": []}}',
+        b'{"token": "t", "report": {"outcome": {}, "ran_on": []}}',
+        b'{"token": "t", "report": {"ran_on": {}, "figures": {"tokens": 1e999}}}',
+        b'{"token": "t", "report": {"evidence": {"a": 1}, "devices": 5, "device": 1}}',
+        b'{"token": "t", "report": {"figures": {"tokens": ' + b"9" * 100_000 + b"}}}",
+        b'"t"\n' * 200_000,
+        b"\xff\xfe t\n",
+    ],
+)
+def test_no_words_of_a_child_make_the_daemon_stumble(said: bytes) -> None:
+    told = read_told(said, "t")
+    assert told is None or told.outcome is None
+    seen = read_seen(said.replace(b'"token": "t", "report": {', b"").replace(b"}}", b"}"))
+    assert seen is None or seen.outcome is None

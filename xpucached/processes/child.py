@@ -1,0 +1,279 @@
+"""Start programs: the one way for everything that this package starts.  Touches processes.
+
+Each has a session of its own, starts in ``/``, inherits no descriptor that is not named, reads nothing, and gets
+variables that are built from nothing: `environment`.  `run` asks one question: it has a deadline, reads what it is
+told with bounds, and ends all that is left of the group.  `start` is for those that are talked with; whoever starts one
+calls `end`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+Process = subprocess.Popen[bytes]
+
+NOTHING: Final = subprocess.DEVNULL
+PIPE: Final = subprocess.PIPE
+
+_INHERITED: Final = re.compile(
+    # Who and where the user is, the language, the way to the network …
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_(?:CACHE|CONFIG|DATA|STATE|RUNTIME)_(?:HOME|DIR)"
+    r"|(?i:http|https|all|no)_(?i:proxy)"
+    # … and what leads to a driver, its compiler and its runtime, or steers them.
+    r"|LD_LIBRARY_PATH|(?:SYCL|ONEAPI|OCL|OPENCL|ZE|ZES|ZET|ZEL|UR|IGC|CL_CONFIG|XPU)_\w+|NEO\w*"
+)
+"""The variables of ours that a child gets.  None of them makes a program run further code, save the drivers' own."""
+
+_SYSTEM: Final = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+_LARGEST: Final = 1 << 20
+_MOST: Final = 64 << 20
+"""Who prints more than that while it is asked a question has something else in mind."""
+_TAIL: Final = 16 << 10
+_STEP: Final = 0.1  # seconds between two looks at a child whose descriptors are silent
+_SHORT_STEP: Final = 0.005  # the same, once they are closed: it is about to end
+_REAPED: Final = 10.0
+"""So long a child that was killed may take to go; one that hangs in a driver may never."""
+
+_left: list[Process] = []
+_leaving = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended that was asked one question, and what it said."""
+
+    status: int | None  #: exit status, or the negative number of a signal; None: it was not over in time
+    output: bytes = b""  #: the answer, where it was given a descriptor for that, else what it printed on stdout
+    complaint: bytes = b""  #: the end of what else it printed
+    endless: bool = False  #: it was ended because it said too much
+
+    @property
+    def words(self) -> str:
+        """Say how it ended."""
+        if self.endless:
+            return "printed without end"
+        if self.status is None:
+            return "did not end in time"
+        return f"was ended by {signal_name(-self.status)}" if self.status < 0 else f"ended with status {self.status}"
+
+
+def environment(variables: Mapping[str, str], *, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables for a child: of ours those that drivers and people need, and above them ``variables``."""
+    inherited = os.environ if base is None else base
+    return {**{name: text for name, text in inherited.items() if _INHERITED.fullmatch(name)}, **variables}
+
+
+def search_path(environ: Mapping[str, str]) -> str:
+    """Return where the host's own tools are looked for: what is absolute in ``PATH``, and the system's places."""
+    places = [part for part in environ.get("PATH", "").split(":") if part.startswith("/")]
+    return ":".join(dict.fromkeys((*places, *_SYSTEM)))
+
+
+def python(file: Path, loader: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the words that start a file of ours, which needs only the standard library, with this Python.
+
+    It is isolated, and without site: nothing that variables, the working directory or an installed package say to
+    Python changes what runs.  ``loader`` is a dynamic loader that the command begins with; it takes no link.
+    """
+    interpreter = os.path.realpath(sys.executable) if loader else sys.executable
+    return (*loader, interpreter, "-I", "-S", "-B", os.fspath(file))
+
+
+def module(name: str) -> tuple[str, ...]:
+    """Return the words that start a module of ours that needs the libraries which we are installed with."""
+    return (sys.executable, "-I", "-B", "-m", name)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    directory: str | os.PathLike[str] = "/",
+    stdin: int = NOTHING,
+    stdout: int = NOTHING,
+    stderr: int = NOTHING,
+    passed: Sequence[int] = (),
+) -> Process:
+    """Start a program.  Raise OSError, or ValueError for words that no program can be given."""
+    _reap()
+    return subprocess.Popen(  # noqa: S603 - the callers say what: it is no shell's line anywhere
+        list(command),
+        cwd=directory,
+        env=dict(variables),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        close_fds=True,
+        pass_fds=tuple(passed),
+        start_new_session=True,
+    )
+
+
+def end(child: Process) -> int | None:
+    """Kill a child and its group, if they are still there; return its status, or None if it cannot be ended."""
+    if child.returncode is None:
+        # It is not reaped yet, so the number is its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            child.kill()
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    status = wait(child, _REAPED)
+    if status is None:
+        log.warning("a process was killed and does not end, the kernel may hold it: %d", child.pid)
+        with _leaving:
+            _left.append(child)
+    return status
+
+
+def wait(child: Process, seconds: float) -> int | None:
+    """Wait for the end of a child; return its status, or None if it did not end meanwhile."""
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def run(
+    command: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    seconds: float,
+    directory: str | os.PathLike[str] = "/",
+    answering: str = "",
+    largest: int = _LARGEST,
+) -> Ended:
+    """Start a program, hear what it says until it ends, and end it if it takes too long or says too much.
+
+    ``answering`` is the option by which it is told on which descriptor to answer; then stdout counts as stderr.  Of
+    the answer, or else of stdout, ``largest`` bytes are taken, of stderr the end.  Raise OSError, or ValueError for
+    words that cannot be given.
+    """
+    deadline = time.monotonic() + seconds
+    reading = writing = -1
+    words, passed = list(command), []
+    if answering:
+        reading, writing = os.pipe()
+        words += [answering, str(writing)]
+        passed = [writing]
+    try:
+        child = start(words, variables=variables, directory=directory, stdout=PIPE, stderr=PIPE, passed=passed)
+    except BaseException:
+        if reading >= 0:
+            os.close(reading)
+        raise
+    finally:
+        if writing >= 0:
+            os.close(writing)
+    ears = _Ears(child, reading, largest)
+    try:
+        in_time = ears.listen(deadline)
+    finally:
+        if reading >= 0:
+            os.close(reading)
+        status = end(child)
+    return Ended(
+        status if in_time and not ears.endless else None,
+        bytes(ears.output),
+        bytes(ears.complaint),
+        ears.endless,
+    )
+
+
+class _Ears:
+    """What a child says: its output, its complaints, its answer."""
+
+    def __init__(self, child: Process, answering: int, largest: int) -> None:
+        self._child = child
+        self._largest = largest
+        # Who answers elsewhere only complains on stdout.
+        self._output = answering if answering >= 0 else _number(child.stdout)
+        self._open = {self._output, _number(child.stdout), _number(child.stderr)}
+        self._total = 0
+        self.output = bytearray()
+        self.complaint = bytearray()
+        self.endless = False
+
+    def listen(self, deadline: float) -> bool:
+        """Hear the child until it has ended, says too much, or its time is up; False if it was still alive then."""
+        while True:
+            ended = over(self._child)
+            left = deadline - time.monotonic()
+            # The time is up even for one that has ended: something that it left behind could talk for ever.
+            if left <= 0 or self.endless:
+                return ended
+            heard = self._hear(0 if ended else min(_STEP, left))
+            if ended and not heard:
+                return True
+            if not self._open and not ended:
+                time.sleep(_SHORT_STEP)
+
+    def _hear(self, patience: float) -> bool:
+        """Wait for something to be said, and take it; False if nothing was."""
+        if not self._open:
+            return False
+        poll = select.poll()
+        for descriptor in self._open:
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(patience * 1000)
+        for descriptor, _ in ready:
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                self._open.remove(descriptor)
+            elif descriptor == self._output:
+                self.output += piece
+            else:
+                self.complaint += piece
+                del self.complaint[:-_TAIL]
+            self._total += len(piece)
+        self.endless = self._total > _MOST or len(self.output) > self._largest
+        return bool(ready)
+
+
+def _number(stream: IO[bytes] | None) -> int:
+    if stream is None:
+        message = "it has no pipe"
+        raise ValueError(message)
+    return stream.fileno()
+
+
+def over(child: Process) -> bool:
+    """Tell whether a child has ended, and leave it unreaped: its number must stay taken until its group is gone."""
+    if child.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def signal_name(number: int) -> str:
+    """Name a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _reap() -> None:
+    """Take leave of those that did not end when they were killed, and have since."""
+    with _leaving:
+        _left[:] = [child for child in _left if child.poll() is None]
