@@ -31,6 +31,7 @@ class Daemon:
     process: subprocess.Popen[bytes] | None = None
     program: str = sys.executable
     uid: int | None = None  #: who the client is; None is the caller, and the daemon is always the caller's
+    words: tuple[str, ...] = ("-m", "xpucached")  #: what the interpreter is to run
 
     @property
     def environment(self) -> dict[str, str]:
@@ -71,7 +72,7 @@ class Daemon:
         """Start it, and wait until it has looked at the host."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "xpucached", "--user"], env=self.environment, stdout=log, stderr=log
+                [sys.executable, *self.words, "--user"], env=self.environment, stdout=log, stderr=log
             )
         if ready:
             self.until(lambda: self.ask("status").get("verdict") not in (None, "starting"))

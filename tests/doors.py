@@ -471,7 +471,7 @@ class Standin:
         """Give variables."""
         return {"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": f"/var/cache/it's {model or 'ours'}"}
 
-    def events_since(self, since: int) -> tuple[Event, ...]:
+    async def events_since(self, since: int) -> tuple[Event, ...]:
         """Give events."""
         return tuple(one for one in self.log if one.id > since)
 
@@ -480,7 +480,7 @@ class Standin:
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self.subscribers.append(queue)
         try:
-            for one in self.events_since(since):
+            for one in await self.events_since(since):
                 yield one
             while True:
                 yield await queue.get()

@@ -36,7 +36,7 @@ from xpucached.domain import (
     Workload,
 )
 from xpucached.server.redact import redact
-from xpucached.service.jobs import Events
+from xpucached.service.events import Events
 from xpucached.service.observing import Observing
 from xpucached.service.proving import Proving
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
@@ -23,7 +24,7 @@ from tests.daemons import daemon
 from xpucached import planning
 from xpucached.dispatch import Dispatch, Execution, Manner
 from xpucached.dispatch.fencing import Fence
-from xpucached.domain import Effort, Manners, Occasion, Outcome, Strain, WarmReason, Workload
+from xpucached.domain import Effort, Manners, ModelName, Occasion, Outcome, Strain, WarmReason, Workload
 from xpucached.host import Meter, Places, family
 from xpucached.host.runtimes import ASSAY
 from xpucached.service.restraint import Restraint, Watcher
@@ -287,37 +288,45 @@ def test_a_run_that_stands_still_can_be_ended(tmp_path: Path) -> None:
     asyncio.run(cancel())
 
 
-def test_who_waits_gives_way_when_something_changed_and_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_wait_until_the_host_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     felt = [Strain(cpu=99)]
 
     def always(_self: Meter, _without: Collection[int] = ()) -> Strain:
         return felt[0]
 
     monkeypatch.setattr(Meter, "look", always)
-    monkeypatch.setattr("xpucached.service.restraint._LOOK", 0.01)
-    said: list[str] = []
+    now = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    restraint = Restraint(observing(Manners(), lambda: now))
+    net, other = ModelName("net"), ModelName("other")
 
-    async def wait(restraint: Restraint, *, news: bool) -> str:
-        def tell(what: str) -> None:
-            said.append(what)
-            if news:
-                restraint.news()
+    busy = asyncio.run(restraint.busy())
+    assert busy.startswith("the processor is busy")
+    assert not restraint.admit([net], busy)
+    now += timedelta(minutes=5)
+    felt[0] = Strain(io=99)
+    assert not restraint.admit([net, other], asyncio.run(restraint.busy()))
+    # Each since it began to wait, and for what holds it up now.
+    assert [(name, one.since.minute, one.why[:8]) for name, one in restraint.waiting.items()] == [
+        (net, 0, "the disk"),
+        (other, 5, "the disk"),
+    ]
+    felt[0] = Strain()
+    assert asyncio.run(restraint.busy()) == ""
+    assert restraint.admit([net, other], "")
+    assert restraint.waiting == {}
+    assert not restraint.admit([], "")
 
-        return await restraint.wait(GAP, tell)
 
-    patient, hasty = Restraint(observing(Manners())), Restraint(observing(Manners(patience=0)))
+def test_where_everything_is_let_pass_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "look", None)
+    free = Manners(cpu_pressure=None, memory_pressure=None, io_pressure=None, gpu_busy=None)
 
-    assert asyncio.run(wait(patient, news=True)).startswith("the processor is busy")
-    assert len(said) == 1
-    assert asyncio.run(wait(hasty, news=False)).startswith("the processor is busy")
-    assert asyncio.run(hasty.wait(planning.effort(WarmReason.MANUAL), said.append)) == ""
-    felt[0] = Strain(cpu=1)
-    assert asyncio.run(wait(patient, news=False)) == ""
+    assert asyncio.run(Restraint(observing(free)).busy()) == ""
 
 
-def observing(manners: Manners) -> Observing:
+def observing(manners: Manners, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Observing:
     """Give as much of what observes as restraint asks for."""
-    return cast("Observing", SimpleNamespace(settings=SimpleNamespace(manners=manners)))
+    return cast("Observing", SimpleNamespace(settings=SimpleNamespace(manners=manners), clock=clock))
 
 
 # -- control groups ---------------------------------------------------------------------------------------------------

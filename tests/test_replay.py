@@ -55,7 +55,7 @@ from xpucached.kinds import sycl
 from xpucached.kinds.sycl import layout
 from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable, tail
 from xpucached.service import replaying
-from xpucached.service.jobs import Events
+from xpucached.service.events import Events
 from xpucached.service.observing import Observing
 
 if TYPE_CHECKING:

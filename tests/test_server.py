@@ -213,7 +213,13 @@ def test_what_breaks_is_logged_once_and_told_without_details(served: Running, ca
 
     assert (status, error_of(body)[0]) == (500, "internal")
     assert "secret" not in json.dumps(body)
-    assert [record.exc_info is not None for record in caplog.records if record.levelname == "ERROR"] == [True]
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None
+    # What people are told leads to what stands in the log.
+    told = re.search(r"reference ([0-9a-f]{8})\)", error_of(body)[1])
+    assert told is not None
+    assert told[1] in record.getMessage()
+    assert told[1] in json.dumps(body).partition("hint")[2]
 
 
 @pytest.mark.parametrize(

@@ -571,7 +571,7 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
             service.take_touch(touch(f"{LEAF}/9.src", Act.WRITTEN, now))
             await service.digest()
 
-            events = service.events.since(0)
+            events = await service.events.since(0)
             assert [one.topic for one in events] == ["compiling-while-serving"]
             assert {name: events[0].fields[name] for name in ("unit", "entries", "pid", "uid")} == {
                 "unit": "app.service",
@@ -589,8 +589,8 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
             catalog.add_model(Model(ModelName("net"), Workload(("/bin/true",), Path("/")), before=("app.service",)))
             service.take_touch(touch(f"{LEAF}/0.src", Act.WRITTEN, now, pid=8))
             await service.digest()
-            assert len(service.events.since(0)) == 2
-            assert service.events.since(0)[1].fields["hint"] == "see: xpucachectl why net"
+            assert len(await service.events.since(0)) == 2
+            assert (await service.events.since(0))[1].fields["hint"] == "see: xpucachectl why net"
             await service.stop()
         finally:
             catalog.close()
@@ -634,7 +634,7 @@ def test_what_was_written_in_its_place_is_not_forgotten(
     from xpucached import settings  # noqa: PLC0415 - only here
     from xpucached.catalog import Catalog  # noqa: PLC0415
     from xpucached.domain import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
-    from xpucached.service.jobs import Events  # noqa: PLC0415
+    from xpucached.service.events import Events  # noqa: PLC0415
     from xpucached.service.observing import Observing  # noqa: PLC0415
 
     def clock() -> datetime:

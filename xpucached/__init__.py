@@ -6,7 +6,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     5   server
     4   service · steward
     3   dispatch · builder · warden · worker
-    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render · installing
+    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render · installing · incidents
     1   errors · quantities · sockets · systemd · lookout · logs · processes
     0   domain · messages · printing
 

@@ -29,8 +29,9 @@ from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
+from xpucached.incidents import unexpected
 from xpucached.printing import safe
-from xpucached.service import SCRUB_PARTS, Service
+from xpucached.service import SCRUB_PARTS, Service, unasked
 from xpucached.systemd import notify, ping
 from xpucached.watch import Means, Watcher
 
@@ -44,7 +45,9 @@ _RETRY: Final = 5.0
 """Seconds after which to look again when a look has failed."""
 
 _DIGEST: Final = 3.0
-"""Seconds between two looks at what programs did in the stores."""
+"""Seconds between two looks at what programs did in the stores …"""
+_LONGEST_DIGEST: Final = 600.0
+"""… and at most, while they fail."""
 
 _GLANCE: Final = 15.0
 """Seconds between two looks of a worker at whether it is still wanted."""
@@ -85,6 +88,10 @@ def alone(state: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+_RUNS: Final = {"warmed": "model-warmed", "cancelled": "", "uncached": ""}
+"""What the journal hears of runs that did not fail; of those that prove nothing it hears nothing."""
 
 
 class Daemon:
@@ -134,6 +141,7 @@ class Daemon:
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
             asyncio.create_task(self._tell(), name="journal"),
+            asyncio.create_task(self._service.events.keep(), name="events"),
         ]
         if self._options.worker:
             tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))
@@ -177,7 +185,7 @@ class Daemon:
                 self._scheduler.remove_job("scrub")
             return
         self._scheduler.add_job(
-            self._scrub,
+            self._service.scrub,
             "interval",
             seconds=max(1.0, self._settings.scrub / SCRUB_PARTS),
             id="scrub",
@@ -206,14 +214,6 @@ class Daemon:
             max_instances=1,
         )
 
-    async def _scrub(self) -> None:
-        try:
-            await self._service.scrub()
-        except XpucachedError as error:
-            log.warning("a part of the stores could not be read again: %s", error.message)
-        except Exception:
-            log.exception("a part of the stores could not be read again")
-
     async def _reconcile(self) -> None:
         while True:
             await self._woken.wait()
@@ -226,7 +226,8 @@ class Daemon:
             try:
                 if Booted() in wakes:
                     # Who listens before he looks need not look a second time at what happened in between.
-                    await self._watch(await self._service.places())
+                    async with self._service.unasked.part(unasked.WATCH):
+                        await self._watch(await self._service.places())
                     wakes |= self._wakes
                     self._wakes.clear()
                     self._woken.clear()
@@ -234,15 +235,15 @@ class Daemon:
                 await asyncio.to_thread(trim)
                 if again is not None:
                     self._look_later(again)
-                await self._watch()
+                async with self._service.unasked.part(unasked.WATCH):
+                    await self._watch()
                 notify(f"STATUS={(await self._service.status()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
                 # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
                 self._look_later(_RETRY)
-            except Exception:
-                # One bad look must not end the daemon: the next one comes, and `status` shows what is known.
-                log.exception("a look failed")
+            except Exception as error:  # noqa: BLE001 - one bad look must not end the daemon: the next one comes
+                unexpected(log, "in a look", error)
 
     def _look_later(self, delay: float) -> None:
         """Look again by ourselves after so many seconds, or sooner if that was meant before."""
@@ -283,9 +284,13 @@ class Daemon:
 
     async def _digest(self) -> None:
         """See what programs did in the stores, as the watcher heard it."""
+        delay = _DIGEST
         while True:
-            await asyncio.sleep(_DIGEST)
-            await self._service.digest()
+            await asyncio.sleep(delay)
+            async with self._service.unasked.part(unasked.ACTIVITY):
+                await self._service.digest()
+            failing = unasked.ACTIVITY.name in self._service.unasked.failing
+            delay = min(delay * 2, _LONGEST_DIGEST) if failing else _DIGEST
 
     async def _mind_the_clock(self) -> None:
         """Begin anew to count when the clock was set: the scheduler would wait until the old time comes again."""
@@ -316,10 +321,10 @@ class Daemon:
         user = {"user": pwd.getpwuid(os.getuid()).pw_name} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
         told = logs.Allowance(_MESSAGES, 1.0)
-        async for event in self._service.subscribe(0):
+        async for event in self._service.subscribe(self._service.events.began):
             what = event.topic
             if what == "run-finished":
-                what = "model-warmed" if event.fields.get("outcome") == "warmed" else "model-failed"
+                what = _RUNS.get(event.fields.get("outcome", ""), "model-failed")
             if what in systemd.MESSAGES and told.spend(what) is not None:
                 # What a model's programs say is its owner's; the journal has other readers, too.
                 fields = {name: text for name, text in event.fields.items() if name != "detail"}

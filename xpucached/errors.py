@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class XpucachedError(Exception):
-    """Something went wrong inside xpucached; the daemon's log has the details."""
+    """Something unexpected happened inside xpucached; the reference in the message stands in the daemon's log, too."""
 
     code: ClassVar[str] = "internal"
     exit: ClassVar[int] = 70

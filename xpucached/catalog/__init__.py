@@ -18,6 +18,7 @@ from xpucached.catalog import (
     dependencies,
     entries,
     environments,
+    events,
     hosts,
     models,
     opening,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         EntryQuery,
         EntryRef,
         Environment,
+        Event,
         Fingerprint,
         Holding,
         Host,
@@ -563,3 +565,20 @@ class Catalog:
         """Tell of every known environment when this host offered it."""
         with self._read() as connection:
             return environments.presence(connection)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def record_events(self, happened: Collection[Event], reserved: int) -> None:
+        """Keep events, of which the oldest are forgotten; after a death their numbers go on behind ``reserved``."""
+        with self._write() as connection:
+            events.record(connection, happened, reserved)
+
+    def events_begin(self, limit: int) -> tuple[int, tuple[Event, ...]]:
+        """Give the highest number that an event may have had, and the newest events."""
+        with self._read() as connection:
+            return events.reserved(connection), events.newest(connection, limit)
+
+    def events_after(self, last: int) -> tuple[int | None, tuple[Event, ...]]:
+        """Give the number of the oldest event that is kept, and all behind ``last``."""
+        with self._read() as connection:
+            return events.oldest(connection), events.after(connection, last)

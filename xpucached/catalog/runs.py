@@ -285,10 +285,10 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
 
 
 def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
-    """Tell of each model how its last runs went, and what is left of the good one."""
+    """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing."""
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
     workloads: dict[str, str] = {row.name: row.workload for row in rows}
-    finished = RUNS.c.finished.is_not(None)
+    finished = sa.and_(RUNS.c.finished.is_not(None), RUNS.c.outcome != Outcome.CANCELLED.value)
     last = _newest_by_model(connection, finished)
     good = _newest_by_model(connection, RUNS.c.outcome == Outcome.WARMED.value)
     proofs = _proofs(connection)
@@ -358,6 +358,9 @@ def _inherited(connection: sa.Connection) -> dict[str, int]:
     return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
 
 
+_NO_FAILURES: Final = frozenset({Outcome.WARMED.value, Outcome.UNCACHED.value})
+
+
 def _failures(connection: sa.Connection, workloads: dict[str, str]) -> dict[str, int]:
     """Count, back from the newest finished run, those that did not warm their model as it is now.
 
@@ -374,7 +377,7 @@ def _failures(connection: sa.Connection, workloads: dict[str, str]) -> dict[str,
     for model, workload, host, outcome in rows:
         if model in over or outcome == Outcome.CANCELLED.value:
             continue
-        if outcome == Outcome.WARMED.value or workload != workloads[model] or host != hosts.setdefault(model, host):
+        if outcome in _NO_FAILURES or workload != workloads[model] or host != hosts.setdefault(model, host):
             over.add(model)
         else:
             counts[model] += 1

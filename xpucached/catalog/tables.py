@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0013"
+REVISION: Final = "0014"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -377,4 +377,15 @@ ASSAYS: Final = sa.Table(
     sa.Column("evidence", sa.Text, nullable=False),
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
+)
+
+EVENTS: Final = sa.Table(
+    "events",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", Moment, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("fields", sa.JSON, nullable=False),
+    sqlite_autoincrement=True,  # a number that was given is never given again
 )

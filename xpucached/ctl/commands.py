@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 CHECKS: Final[Mapping[Verdict | None, int]] = {
     Verdict.WARM: 0,
+    Verdict.UNCACHED: 0,
     Verdict.COLD: 1,
+    Verdict.WAITING: 1,
     Verdict.WARMING: 1,
     Verdict.STARTING: 1,
     Verdict.NO_MODELS: 1,
@@ -40,6 +42,8 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
     None: 3,  # nobody answers
 }
 """Exit status of ``status --check``, as monitoring systems expect it."""
+_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing"})
+"""Problems with which a host is not well, however warm it is."""
 _LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
@@ -69,6 +73,8 @@ def _status(desk: Desk) -> int:
         return desk.show(api.GetStatus(), render.status, lambda value: value.verdict)
     answer = desk.client.call(api.GetStatus())
     level = CHECKS[answer.value.verdict]
+    if not level and any(problem.code in _WARNINGS for problem in answer.value.problems):
+        level = 1
     desk.tell(answer, lambda value, _look: f"XPUCACHED {_LEVELS[level]} - {plain(value.sentence)}")
     return level
 

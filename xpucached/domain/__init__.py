@@ -44,6 +44,7 @@ from xpucached.domain.manners import Effort as Effort
 from xpucached.domain.manners import Manners as Manners
 from xpucached.domain.manners import Occasion as Occasion
 from xpucached.domain.manners import Strain as Strain
+from xpucached.domain.manners import Waiting as Waiting
 from xpucached.domain.models import Attribution as Attribution
 from xpucached.domain.models import Coverage as Coverage
 from xpucached.domain.models import Figures as Figures

@@ -34,7 +34,9 @@ class Cause(StrEnum):
     """Why a model is cold, slow, or not what its application gets."""
 
     NO_DEVICE = "no-device"
+    WAITING = "waiting"
     WARMING = "warming"
+    UNCACHED = "uncached"
     CRASH = "crashed-with-cache"
     FAILED = "failed"
     NEVER = "never-run"

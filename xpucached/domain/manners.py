@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -43,6 +44,14 @@ class Manners:
     patience: float = 3600.0  #: so long a run waits, and so long it may be paused
     isolate: bool = True  #: a control group for each child, where systemd gives one
     tasks: int = 4096  #: processes and threads of a child
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A model that is to be warmed as soon as this is the time for it."""
+
+    since: datetime
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class Outcome(StrEnum):
     """How a run ended."""
 
     WARMED = "warmed"  #: and a second pass compiled nothing
+    UNCACHED = "uncached"  #: it ran, and used no cache that we know
     UNPROVEN = "unproven"  #: it ran, but the second pass compiled again
     FAILED = "failed"
     INVALID = "invalid"  #: it ran, but what it gave cannot be right: empty, not finite, too far from float32
@@ -205,7 +206,7 @@ class Coverage:
     """Per model: its last runs, and how many of the last good run's entries are still there."""
 
     model: ModelName
-    last: Run | None  #: the newest finished run
+    last: Run | None  #: the newest finished run that was not cancelled
     good: Run | None  #: the newest run that warmed it
     failures: int  #: runs in a row that did not warm it
     entries: int  #: that the good run created or used
@@ -221,8 +222,10 @@ class Warmth(StrEnum):
     WARM = "warm"
     COLD = "cold"
     CHANGED = "changed"  #: it was proven warm, and what it needs has changed since: nobody knows
+    WAITING = "waiting"  #: it is warmed as soon as the host is calm, or its window opens
     WARMING = "warming"
     FAILED = "failed"  #: its last runs failed; see the run
+    UNCACHED = "uncached"  #: it uses no cache that we know, so there is nothing to warm
 
 
 @dataclass(frozen=True, slots=True)

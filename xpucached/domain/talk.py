@@ -113,8 +113,10 @@ class Verdict(StrEnum):
 
     WARM = "warm"
     COLD = "cold"
+    WAITING = "waiting"  #: models are warmed as soon as this is the time for it
     WARMING = "warming"
     FAILED = "failed"
+    UNCACHED = "uncached"  #: no model uses a cache that we know
     NO_MODELS = "no-models"
     NO_DEVICE = "no-device"
     STARTING = "starting"

@@ -20,6 +20,7 @@ from xpucached.planning.manners import effort as effort
 from xpucached.planning.manners import is_open as is_open
 from xpucached.planning.manners import strained as strained
 from xpucached.planning.mending import plan_mending as plan_mending
+from xpucached.planning.prewarm import UNCACHED as UNCACHED
 from xpucached.planning.prewarm import applicable as applicable
 from xpucached.planning.prewarm import plan_prewarm as plan_prewarm
 from xpucached.planning.replay import Pace as Pace
@@ -30,6 +31,7 @@ from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import replayable as replayable
 from xpucached.planning.replay import tail as tail
 from xpucached.planning.sifting import sift as sift
+from xpucached.planning.standing import AUTOMATIC as AUTOMATIC
 from xpucached.planning.standing import names as names
 from xpucached.planning.standing import of_drivers as of_drivers
 from xpucached.planning.standing import verdict as verdict

@@ -119,6 +119,11 @@ def _own(status: ModelStatus) -> Iterable[Finding]:
     run = status.run
     if status.reason is None and status.warmth is Warmth.COLD:
         yield Finding(Cause.NO_DEVICE, status.why, _command("devices"))
+    elif status.warmth is Warmth.UNCACHED:
+        tried = f": {run.detail}" if run is not None and run.outcome is Outcome.UNCACHED else ""
+        yield Finding(Cause.UNCACHED, f"{status.why}{tried}", _command("runs", name))
+    elif status.warmth is Warmth.WAITING:
+        yield Finding(Cause.WAITING, f"{status.why}; to warm it all the same:", _command("prewarm", name))
     elif status.warmth is Warmth.WARMING:
         yield Finding(Cause.WARMING, f"it is being warmed just now; {status.why}", _command("jobs"))
     elif run is not None and run.outcome is Outcome.CRASHED:

@@ -22,6 +22,10 @@ _NAMED: Final = 3
 # These runs say nothing about the model: we were stopped, or died.
 _SILENT: Final = frozenset({Outcome.CANCELLED, Outcome.LOST})
 
+UNCACHED: Final = (
+    "it uses no cache that xpucached knows, so there is nothing to keep warm; it is not run again until its workload or"
+    " the driver changes, or somebody asks for it with --force"
+)
 NO_DEVICE: Final = "no device to warm it on"
 
 
@@ -113,6 +117,15 @@ def _rebuilt(coverage: Coverage) -> str:
     return f"; replay has made {coverage.inherited} entries for that, of {coverage.entries} that it had"
 
 
+def uncached(model: Model, coverage: Coverage | None, host: Host) -> Run | None:
+    """Give the run that showed that a model uses no cache that we know; None if none did, or things changed since."""
+    last = coverage.last if coverage is not None else None
+    if last is None or last.outcome is not Outcome.UNCACHED or last.workload != model.workload.digest:
+        return None
+    # With another driver a program may find a device that it did not find before.
+    return last if last.host == host.signature or model.workload.exercise.elsewhere else None
+
+
 def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy, now: datetime) -> Failure | None:
     """Tell how often a model failed in a row; None if it did not, or if it may start afresh because things changed."""
     last = coverage.last if coverage is not None else None
@@ -168,6 +181,9 @@ def plan_prewarm(
             continue
         if wanted is None:
             covered.append(model.name)
+            continue
+        if uncached(model, mine, here) is not None:
+            deferred.append(Deferred(model.name, UNCACHED, None))
             continue
         failed = failure(model, mine, here, policy, now)
         if failed is None:

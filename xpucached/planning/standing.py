@@ -6,16 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Problem, Verdict, WarmReason, Warmth
-from xpucached.planning.prewarm import NO_DEVICE, again, applicable, failure, need, told
+from xpucached.planning.prewarm import NO_DEVICE, UNCACHED, again, applicable, failure, need, told, uncached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from xpucached.domain import Coverage, Host, Model, ModelStatus, Policy
+    from xpucached.domain import Coverage, Host, Model, ModelStatus, Policy, Waiting
 
 # With one of these a model that somebody declared may be missing from our list, so that "all" is not all.
 _HIDING: Final = frozenset({"bad-settings", "conflict"})
+
+AUTOMATIC: Final = "automatic-job-failed"
+"""The code of a problem with what the daemon does by itself."""
+
+_THEN: Final = "; "
+"""Stands between what a model waits for and why it is cold."""
 
 _NAMED: Final = 3
 """Models or drivers that one sentence names."""
@@ -29,6 +35,7 @@ def warmth(
     now: datetime,
     *,
     warming: bool = False,
+    waiting: Waiting | None = None,
 ) -> tuple[Warmth, str, WarmReason | None]:
     """Tell how a model stands, why, and for which reason it will be warmed; ``warming`` says that it is just now."""
     if not host.environments and not model.workload.exercise.elsewhere:
@@ -42,11 +49,20 @@ def warmth(
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
         return Warmth.WARM, f"all its {count} entries are there; {proof}" if count else proof, None
+    if uncached(model, coverage, host) is not None:
+        return Warmth.UNCACHED, UNCACHED, None
     failed = failure(model, coverage, host, policy, now)
+    if failed is None and waiting is not None:
+        return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{_THEN}{wanted.detail}", wanted.reason
     if failed is None:
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
         return state, wanted.detail, wanted.reason
     return Warmth.FAILED, f"{told(failed)}; {again(failed)}", WarmReason.RETRY
+
+
+def _since(waiting: Waiting, now: datetime) -> str:
+    day = "" if waiting.since.date() == now.date() else f"{waiting.since:%Y-%m-%d} "
+    return f"waiting since {day}{waiting.since:%H:%M} UTC"
 
 
 def verdict(
@@ -61,6 +77,9 @@ def verdict(
     hiding = sum(problem.code in _HIDING for problem in problems)
     if hiding and word is not Verdict.STARTING:
         sentence += f"; {_count(hiding, 'mistake')} in the configuration, see the problems"
+    failing = [problem.subject for problem in problems if problem.code == AUTOMATIC]
+    if failing:
+        sentence += f"; what the daemon does by itself failed ({names(failing)}), see the problems"
     return word, sentence
 
 
@@ -84,6 +103,16 @@ def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, s
     if not drivers:
         drivers = ["none"]
     on = f"for driver {names(drivers)}" if len(drivers) == 1 else f"for drivers {names(drivers)}"
+    cached = [one for one in models if one.warmth is not Warmth.UNCACHED]
+    none = [one.model.name for one in models if one.warmth is Warmth.UNCACHED]
+    without = f"{names(none)} {'uses' if len(none) == 1 else 'use'} no cache that xpucached knows" if none else ""
+    if not cached:
+        return Verdict.UNCACHED, f"Uncached: {without}: there is nothing to keep warm; see: xpucachectl why {none[0]}"
+    word, sentence = _judge_cached(cached, on)
+    return word, f"{sentence}; {without}" if without else sentence
+
+
+def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]:
     by = {state: [one.model.name for one in models if one.warmth is state] for state in Warmth}
     total, warm, failed, cold = len(models), len(by[Warmth.WARM]), by[Warmth.FAILED], by[Warmth.COLD]
     if by[Warmth.WARMING]:
@@ -92,6 +121,12 @@ def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, s
     if failed:
         sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({names(failed)})"
         return Verdict.FAILED, f"{sentence}; see: xpucachectl model show {failed[0]}"
+    waiting = next((one.why for one in models if one.warmth is Warmth.WAITING), None)
+    if waiting is not None:
+        # The beginning says since when, and for what; then comes why that model is cold.
+        until = waiting.partition(_THEN)[0]
+        sentence = f"Waiting: {_of(total - warm, total)} not warm {on}; {names(by[Warmth.WAITING])} {until}"
+        return Verdict.WAITING, sentence
     if cold:
         cold = [*cold, *by[Warmth.CHANGED]]
         return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"

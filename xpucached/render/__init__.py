@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 _VERDICTS: Final[Mapping[Verdict, Colour]] = {
     Verdict.WARM: Colour.GREEN,
+    Verdict.UNCACHED: Colour.GREEN,
     Verdict.COLD: Colour.YELLOW,
+    Verdict.WAITING: Colour.YELLOW,
     Verdict.WARMING: Colour.YELLOW,
     Verdict.STARTING: Colour.YELLOW,
     Verdict.NO_MODELS: Colour.YELLOW,

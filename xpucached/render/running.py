@@ -20,6 +20,7 @@ _COLOURS: Final[Mapping[Warmth, Colour]] = {
     Warmth.WARM: Colour.GREEN,
     Warmth.COLD: Colour.YELLOW,
     Warmth.CHANGED: Colour.YELLOW,
+    Warmth.WAITING: Colour.YELLOW,
     Warmth.WARMING: Colour.YELLOW,
     Warmth.FAILED: Colour.RED,
 }
@@ -32,7 +33,7 @@ def models(values: Sequence[ModelStatus], look: Look) -> str:
     rows: list[list[str | Cell]] = [
         [
             one.model.name,
-            Cell(one.warmth, _COLOURS[one.warmth]),
+            Cell(one.warmth, _COLOURS.get(one.warmth)),
             str(one.entries),
             size(one.allocated),
             seconds(one.cold_seconds),
@@ -84,14 +85,14 @@ def model(value: ModelStatus, look: Look) -> str:
     return "\n\n".join(parts)
 
 
-_GOOD: Final = frozenset({Outcome.WARMED})
+_OUTCOMES: Final = {Outcome.WARMED: Colour.GREEN, Outcome.UNCACHED: None, Outcome.CANCELLED: Colour.YELLOW}
 
 
 def outcome_of(one: Run) -> Cell:
     """Write how a run ended."""
     if one.outcome is None:
         return Cell("running", Colour.YELLOW)
-    return Cell(one.outcome, Colour.GREEN if one.outcome in _GOOD else Colour.RED)
+    return Cell(one.outcome, _OUTCOMES.get(one.outcome, Colour.RED))
 
 
 def run(one: Run, look: Look) -> str:

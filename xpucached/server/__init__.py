@@ -145,7 +145,7 @@ class Service(Protocol):
     async def env(self, model: ModelName | None) -> Mapping[str, str]:
         """Give the variables that make a program use the cache."""
 
-    def events_since(self, since: int) -> tuple[Event, ...]:
+    async def events_since(self, since: int) -> tuple[Event, ...]:
         """Give the events after ``since`` that are remembered."""
 
     def subscribe(self, since: int) -> AsyncIterator[Event]:

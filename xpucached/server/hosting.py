@@ -29,6 +29,7 @@ from xpucached.server.routes import (
     read_body,
     refusal,
     refuse,
+    unanswered,
     unless_gone,
     wrong_method,
 )
@@ -140,9 +141,8 @@ class HostRoutes:
             return refuse(error)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception:
-            log.exception("internal error while answering: %s %s", request.method, request.url.path)
-            return refusal(500, "internal", "something went wrong inside xpucached", "the daemon's log has the details")
+        except Exception as error:  # noqa: BLE001 - one answer that fails is no reason to fail the others
+            return unanswered(request, error)
         content = codec.dumps({"api": api.VERSION, "data": cast("api.Json", data)})
         return Response(content, row.status, media_type="application/json")
 

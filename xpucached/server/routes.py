@@ -21,6 +21,7 @@ from xpucached import api, render
 from xpucached.api import codec, hosting, intake, openapi
 from xpucached.domain import EntryPage, Job, ModelStatus, Status
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
+from xpucached.incidents import unexpected
 from xpucached.render.text import Look
 from xpucached.server.connection import Limits, Peer, refusal_bytes
 from xpucached.server.redact import redact, redact_settings
@@ -107,9 +108,8 @@ class Routes:
             return refuse(error)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception:
-            log.exception("internal error while answering: %s %s", request.method, request.url.path)
-            return refusal(500, "internal", "something went wrong inside xpucached", "the daemon's log has the details")
+        except Exception as error:  # noqa: BLE001 - one answer that fails is no reason to fail the others
+            return unanswered(request, error)
 
     async def _perform(self, row: api.Endpoint, request: Request) -> Response:
         peer: Peer = request.state.peer
@@ -201,7 +201,7 @@ class Routes:
             case api.CancelJob():
                 return await service.cancel(asked.id)
             case api.ListEvents():
-                return service.events_since(asked.since)
+                return await service.events_since(asked.since)
             case api.GetConfig():
                 return await service.config()
             case api.GetEnv():
@@ -256,7 +256,7 @@ class Routes:
             await asyncio.wait({source, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if source.done() and not source.cancelled() and (error := source.exception()) is not None:
                 if not isinstance(error, TimeoutError):
-                    log.error("internal error while streaming events", exc_info=error)
+                    unexpected(log, "while streaming events", error)
                 abort()
             try:
                 queue.put_nowait(None)
@@ -385,6 +385,12 @@ def _shown(asked: api.Request[object], value: object, *, private: bool) -> objec
     if private:
         return value
     return redact_settings(cast("Mapping[str, str]", value)) if isinstance(asked, api.GetConfig) else redact(value)
+
+
+def unanswered(request: Request, error: Exception) -> Response:
+    """Answer that this request cannot be answered, for a reason that nobody expected."""
+    where = f"while answering: {request.method} {request.url.path}"
+    return refuse(unexpected(log, where, error, affected="this request was not answered, others are"))
 
 
 def refuse(error: XpucachedError) -> Response:

@@ -1,9 +1,10 @@
 """Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
 
 Divided by subject: `observing` (the host, the stores, the model files), `witnessing` (what programs do there),
-`warming`, `advising`, `evicting`, `replaying`, and `jobs` (what goes on and what is said about it).  Everything that
-blocks runs in threads.  Two locks order the work: ``storing`` is held while a store is scanned or entries are removed,
-``changing`` while one model runs or one eviction plan is carried out.
+`warming`, `advising`, `evicting`, `replaying`, `upkeep` (what is done `unasked` after a look), and `jobs` and `events`
+(what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
+``storing`` is held while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction
+plan is carried out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, host, planning
 from xpucached.domain import (
@@ -31,13 +32,17 @@ from xpucached.domain import (
 )
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
 from xpucached.kinds import KINDS
+from xpucached.service import unasked
 from xpucached.service.advising import Advising
+from xpucached.service.events import Events
 from xpucached.service.evicting import Evicting
-from xpucached.service.jobs import Events, Jobs
+from xpucached.service.jobs import Jobs
 from xpucached.service.keeping import Keeping
 from xpucached.service.observing import Observing
 from xpucached.service.replaying import Replaying, Wish
 from xpucached.service.troubles import Steadiness, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
+from xpucached.service.unasked import Unasked
+from xpucached.service.upkeep import Upkeep
 from xpucached.service.verifying import PARTS, Verifying
 from xpucached.service.warming import Warming
 from xpucached.service.witnessing import Witnessing
@@ -72,8 +77,13 @@ if TYPE_CHECKING:
         Wake,
         WatchMode,
     )
-    from xpucached.service.jobs import Clock, Handle
+    from xpucached.service.events import Clock
+    from xpucached.service.jobs import Handle
     from xpucached.settings import Settings
+
+_RETRY: Final = 5.0
+_LONGEST_RETRY: Final = 600.0
+"""Seconds after which to look again when a part of a look has failed: each time twice as many, up to this."""
 
 SCRUB_PARTS = PARTS
 """In so many steps a scrub goes through everything."""
@@ -100,7 +110,7 @@ class Service:
         self, settings: Settings, catalog: Catalog, dispatch: Dispatch, base: Mapping[str, str], clock: Clock = _now
     ) -> None:
         """``base`` is the environment of this process, for finding the stores of its user."""
-        self.events = Events(clock)
+        self.events = Events(clock, catalog)
         self._clock = clock
         self._catalog = catalog
         self._dispatch = dispatch
@@ -115,15 +125,23 @@ class Service:
         self._verifying = Verifying(self._observing, changing)
         self._witnessing = Witnessing(self._observing)
         self._watching = Watching()
-        self._changing = changing
         self._started = clock()
         self._ready = False
         self._looking = asyncio.Lock()
-        self._upkeep: asyncio.Task[None] | None = None
+        self.unasked = Unasked(self._observing)
+        self._upkeep = Upkeep(
+            self._observing,
+            self._jobs,
+            self.unasked,
+            self._warming,
+            self._replaying,
+            self._evicting,
+            self._keeping,
+            changing,
+            self._steady,
+        )
         self._examining: asyncio.Task[None] | None = None
-        self._again = False
-        self._evict_due = False
-        self._replay_due = False
+        self._missed = 0
         self._daemon_problems: tuple[Problem, ...] = ()
         self._steadiness = Steadiness(clock)
         self._last_status: Status | None = None
@@ -152,91 +170,78 @@ class Service:
     async def reconcile(self, wakes: Iterable[Wake]) -> float | None:
         """Look at what may have changed, then see that models are warm, and then that the stale goes.
 
-        Gives the seconds after which to look again, if something is not settled yet.
+        Each part for itself: what fails is shown, and stops no other.  Gives the seconds after which to look again, if
+        something is not settled yet.
         """
-        if await asyncio.to_thread(self._catalog.mend):
-            self._say_rebuilt(self._catalog.rebuilt or "")
+        parts, observing = self.unasked, self._observing
+        async with parts.part(unasked.CATALOG):
+            if await asyncio.to_thread(self._catalog.mend):
+                self._say_rebuilt(self._catalog.rebuilt or "")
         if not self._catalog.examined and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine(), name="examine")
         wakes = frozenset(wakes)
         kinds = {type(wake) for wake in wakes}
         whole = bool(kinds & {Booted, DriverTouched, Due})
-        if whole:
-            self._warming.restraint.news()
         async with self._looking:
             if whole or ModelsTouched in kinds:
-                await self._observing.load_models()
-                # Models' own variables say which drivers there are to be asked.
-                await self._observing.survey(force=Booted in kinds)
-                await self._advising.look()
-            if Booted in kinds:
-                # With a million entries this takes a while, and people want to see how far it is.
-                await self._jobs.attend("look", lambda handle: self._observing.scan_stores(progress=handle.progress))
-            elif whole:
-                await self._observing.scan_stores()
-            elif not self._replaying.busy:
-                # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
-                known = {status.store.root for status in await self.stores()}
-                touched = frozenset(wake.root for wake in wakes if isinstance(wake, StoreTouched)) & known
-                if touched:
-                    await self._observing.scan_stores(touched)
+                async with parts.part(unasked.MODELS):
+                    await observing.load_models()
+                async with parts.part(unasked.SURVEY):
+                    # Models' own variables say which drivers there are to be asked.
+                    await observing.survey(force=Booted in kinds)
+                async with parts.part(unasked.RUNTIMES):
+                    await self._advising.look()
+            async with parts.part(unasked.SCAN):
+                await self._look_at_stores(wakes, booted=Booted in kinds, whole=whole)
         self._ready = True
         self._warming.restraint.booting = self._warming.restraint.booting or Booted in kinds
-        self._evict_due = self._evict_due or whole
-        self._replay_due = self._replay_due or whole
-        self._again = True
-        if self._upkeep is None or self._upkeep.done():
-            self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
-        return self._observing.unsettled
+        self._upkeep.begin(whole=whole)
+        self._missed = self._missed + 1 if parts.failing & unasked.LOOKS else 0
+        again = min(_RETRY * 2.0 ** (self._missed - 1), _LONGEST_RETRY) if self._missed else None
+        return min((one for one in (again, observing.unsettled) if one is not None), default=None)
+
+    async def _look_at_stores(self, wakes: frozenset[Wake], *, booted: bool, whole: bool) -> None:
+        if booted:
+            # With a million entries this takes a while, and people want to see how far it is.
+            await self._jobs.attend("look", lambda handle: self._observing.scan_stores(progress=handle.progress))
+        elif whole:
+            await self._observing.scan_stores()
+        elif not self._replaying.busy:
+            # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
+            known = {status.store.root for status in await self.stores()}
+            touched = frozenset(wake.root for wake in wakes if isinstance(wake, StoreTouched)) & known
+            if touched:
+                await self._observing.scan_stores(touched)
 
     async def _examine(self) -> None:
         """Read a large catalog to its end beside the work; what is corrupt is set aside by the look that follows."""
-        try:
-            await asyncio.to_thread(self._catalog.examine)
-        except CatalogError as error:
-            log.warning("%s", error.message)
-            if self._catalog.corrupt:
-                self.on_look()
+        async with self.unasked.part(unasked.CATALOG):
+            try:
+                await asyncio.to_thread(self._catalog.examine)
+            except CatalogError as error:
+                log.warning("%s", error.message)
+                if self._catalog.corrupt:
+                    self.on_look()
 
-    async def _keep_up(self) -> None:
-        """Rebuild, then warm what is left, and only then evict: the host is never colder than it was."""
-        while self._again:
-            self._again = False
-            settings = self._observing.settings
-            if settings.replay_automatically and self._replay_due:
-                self._replay_due = False
-                if await self._replaying.wanted():
-                    await self._until_over(self._jobs.start("replay", self._replaying.work(Wish())))
-            if settings.prewarm_automatically and await self._warming.wanted():
-                await self._until_over(self._jobs.start("prewarm", self._warming.work()))
-            self._warming.restraint.booting = False
-            self.mind_the_clock()
-            if settings.evict_automatically and self._evict_due and not self._steadiness.distrusted:
-                self._evict_due = False
-                if (await self._evicting.plan(asked=False)).evict:
-                    await self._until_over(self._jobs.start("evict", self._evicting.work(asked=False)))
-                async with self._changing:
-                    await self._keeping.tidy()
-
-    async def _until_over(self, job: Job) -> None:
-        while (await self._jobs.wait(job.id, 60.0)).finished is None:
-            continue
+    def _steady(self) -> bool:
+        """Tell whether ages may be believed: the clock was not set a short while ago."""
+        self.mind_the_clock()
+        return not self._steadiness.distrusted
 
     async def stop(self) -> None:
         """No new work; what runs is ended and recorded as cancelled."""
-        self._again = False
-        for task in (self._upkeep, self._examining):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await self._upkeep.stop()
+        if self._examining is not None:
+            self._examining.cancel()
+            await asyncio.wait([self._examining])
         await self._jobs.stop()
         await self._witnessing.digest(last=True)
+        await self.events.flush(last=True)
 
     @property
     def busy(self) -> bool:
         """Whether something goes on, or has yet to begin."""
-        keeping_up = self._upkeep is not None and not self._upkeep.done()
-        return not self._ready or keeping_up or bool(self._jobs.running())
+        return not self._ready or self._upkeep.busy or bool(self._jobs.running())
 
     @property
     def ailing(self) -> bool:
@@ -365,7 +370,8 @@ class Service:
 
     async def scrub(self) -> None:
         """Read the next part of the stores again."""
-        await self._verifying.scrub()
+        async with self.unasked.part(unasked.SCRUB):
+            await self._verifying.scrub()
 
     async def trash(self) -> tuple[Trashed, ...]:
         """Give what is in the trash."""
@@ -569,9 +575,9 @@ class Service:
         """Give a model's figures over its last runs."""
         return await self._advising.history(name)
 
-    def events_since(self, since: int) -> tuple[Event, ...]:
+    async def events_since(self, since: int) -> tuple[Event, ...]:
         """Give the events after one."""
-        return self.events.since(since)
+        return await self.events.since(since)
 
     def subscribe(self, since: int) -> AsyncIterator[Event]:
         """Give the events after one, and each that comes."""

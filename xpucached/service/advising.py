@@ -37,8 +37,14 @@ class Advising:
 
     async def look(self) -> None:
         """See that every runtime was assayed once that a model's runs had mapped, or that its program finds."""
+        failed: Exception | None = None
         for model in await asyncio.to_thread(self._catalog.models):
-            await self.runtimes(model)
+            try:
+                await self.runtimes(model)
+            except Exception as error:  # noqa: BLE001 - raised below: one model must not hide the others
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
         """Say which runtimes are known to be unsafe, of those that runs of these models had mapped."""

@@ -1,17 +1,15 @@
-"""What the daemon is doing, has done, and says about it: jobs and events, in memory and bounded."""
+"""What the daemon is doing and has done: jobs, in memory and bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
 from xpucached.domain import (
-    Event,
     EvictionReport,
     Job,
     JobId,
@@ -26,55 +24,17 @@ from xpucached.domain import (
     VerifyReport,
 )
 from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
+from xpucached.incidents import unexpected
+from xpucached.service.events import Clock
 
 log = logging.getLogger(__name__)
-journal = logging.getLogger("xpucached.events")
 
-Clock = Callable[[], datetime]
 Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport | TrashReport | VerifyReport
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
-_KEPT_EVENTS: Final = 1000
 
 _OVER: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
-
-
-class Events:
-    """The newest events; a reader that is too slow misses the oldest, never holds anybody up."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._kept: deque[Event] = deque(maxlen=_KEPT_EVENTS)
-        self._next = 1
-        self._news = asyncio.Event()
-
-    def post(self, topic: str, message: str, fields: Mapping[str, str] | None = None) -> Event:
-        """Say something: to the log, and to whoever follows."""
-        event = Event(self._next, self._clock(), topic, message, dict(fields or {}))
-        self._next += 1
-        self._kept.append(event)
-        journal.info("%s: %s", topic, message)
-        self._news.set()
-        self._news = asyncio.Event()
-        return event
-
-    def since(self, last: int) -> tuple[Event, ...]:
-        """Give the events after one that was seen.  A number of an earlier daemon gives all."""
-        if last >= self._next:
-            last = 0
-        return tuple(event for event in self._kept if event.id > last)
-
-    async def subscribe(self, last: int) -> AsyncIterator[Event]:
-        """Give the events after one that was seen, and then each as it comes, without end."""
-        if last >= self._next:
-            last = 0
-        while True:
-            news = self._news
-            for event in self.since(last):
-                last = event.id
-                yield event
-            await news.wait()
 
 
 class Handle:
@@ -120,8 +80,6 @@ class Jobs:
             await self._perform(job, work)
         except (asyncio.CancelledError, XpucachedError):
             pass  # noted, and nobody waits for it here
-        except Exception:
-            log.exception("a job failed: %s", job)
         finally:
             self._tasks.pop(job, None)
 
@@ -133,22 +91,17 @@ class Jobs:
             self.change(job, state=JobState.CANCELLED, finished=self._clock())
             raise
         except XpucachedError as error:
-            self.change(
-                job,
-                state=JobState.FAILED,
-                finished=self._clock(),
-                error=Refusal(error.code, error.message, error.hint),
-            )
+            self._failed(job, error)
             raise
-        except Exception:
-            self.change(
-                job,
-                state=JobState.FAILED,
-                finished=self._clock(),
-                error=Refusal(XpucachedError.code, "something went wrong inside the daemon", "see the daemon's log"),
-            )
-            raise
+        except Exception as error:
+            told = unexpected(log, f"in the job {job}", error, affected="what the job did before stays done")
+            self._failed(job, told)
+            raise told from error
         self._finish(job, report)
+
+    def _failed(self, job: JobId, error: XpucachedError) -> None:
+        refusal = Refusal(error.code, error.message, error.hint)
+        self.change(job, state=JobState.FAILED, finished=self._clock(), error=refusal)
 
     def _finish(self, job: JobId, report: Report) -> None:
         finished = self._clock()
@@ -164,7 +117,7 @@ class Jobs:
             case VerifyReport():
                 self.change(job, state=JobState.DONE, finished=finished, verify=report)
             case PrewarmReport():
-                cold = [run for run in report.runs if run.outcome is not Outcome.WARMED]
+                cold = [run for run in report.runs if run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
                 if not cold:
                     self.change(job, state=JobState.DONE, finished=finished, prewarm=report)
                     return

@@ -29,7 +29,7 @@ from xpucached.domain import (
     StoreOrigin,
     StoreState,
 )
-from xpucached.errors import Conflict, NotFound
+from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
 from xpucached.service.owners import foreign, foreign_store
 from xpucached.service.surveying import Surveying
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog
     from xpucached.domain import EntryKey, Model, Touch
-    from xpucached.service.jobs import Clock, Events
+    from xpucached.service.events import Clock, Events
     from xpucached.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -234,14 +234,24 @@ class Observing:
                 seen = f"{root}: {entries} entries" if entries else str(root)
                 loop.call_soon_threadsafe(progress, number, len(wanted), seen)
 
+        failed: Exception | None = None
         for number, one in enumerate(wanted):
             seen = functools.partial(far, number, one.store.root)
             seen(0)
-            async with self.storing:
-                delta = await asyncio.to_thread(
-                    self.scan, one, writer_since, full=full, thorough=thorough, again=again, seen=seen
-                )
-            total = dataclasses.replace(_sum(total, delta), entries=total.entries + delta.entries)
+            try:
+                async with self.storing:
+                    delta = await asyncio.to_thread(
+                        self.scan, one, writer_since, full=full, thorough=thorough, again=again, seen=seen
+                    )
+            except CatalogError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below: one store must not hide the others
+                log.warning("%s could not be looked at: %r", one.store.root, error)
+                failed = failed or error
+            else:
+                total = dataclasses.replace(_sum(total, delta), entries=total.entries + delta.entries)
+        if failed is not None:
+            raise failed
         if progress:
             progress(len(wanted), len(wanted), "")
         if not roots:

@@ -7,16 +7,19 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
-from xpucached.domain import Strain
+from xpucached.domain import Strain, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from xpucached.domain import Effort, Manners, WarmReason
+    from xpucached.domain import Effort, Manners, ModelName, WarmReason
     from xpucached.service.observing import Observing
 
-_LOOK: Final = 2.0
-"""Seconds between looks while something waits."""
+_SPAN: Final = 0.2
+"""Seconds between two looks at the GPUs, which tell only what they did in between."""
+
+_ALL: Final = Strain(100.0, 100.0, 100.0, 100.0)
+"""The busiest host: where even that is let pass, nothing is measured."""
 
 _OURS: Final = 30.0
 """Pressure that comes back so soon after a pause was our own doing."""
@@ -32,11 +35,8 @@ class Restraint:
         self._observing = observing
         self.booting = False
         """The daemon has just started: what is cold now is cold for that."""
-        self._news = 0
-
-    def news(self) -> None:
-        """Say that something changed on the host: who waits gives way, for something else may come first now."""
-        self._news += 1
+        self.waiting: dict[ModelName, Waiting] = {}
+        """The models that are to be warmed as soon as this is the time for it."""
 
     @property
     def _manners(self) -> Manners:
@@ -54,21 +54,28 @@ class Restraint:
         begin, end = self._manners.window or (0, 0)
         return f"it waits for its time, {begin // 60:02}:{begin % 60:02} to {end // 60:02}:{end % 60:02}"
 
-    async def wait(self, effort: Effort, tell: Callable[[str], None]) -> str:
-        """Wait until the host is calm; say why not, if it was not for as long as our patience lasts."""
-        if not effort.waits:
-            return ""
+    async def busy(self) -> str:
+        """Say why no run that nobody waits for may start now; empty if it may."""
+        manners = self._manners
+        why = self.closed()
+        if why or not planning.strained(_ALL, manners, starting=True):
+            return why
         meter = host.Meter()
-        news = self._news
-        end = time.monotonic() + self._manners.patience
         await asyncio.to_thread(meter.look)
-        while True:
-            strain = await asyncio.to_thread(meter.look)
-            why = planning.strained(strain, self._manners, starting=True)
-            if not why or time.monotonic() >= end or news != self._news:
-                return why
-            tell(f"waiting: {why}")
-            await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_SPAN)
+        return planning.strained(await asyncio.to_thread(meter.look), manners, starting=True)
+
+    def admit(self, models: Iterable[ModelName], why: str) -> bool:
+        """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
+        now = self._observing.clock()
+        names = tuple(models)
+        since = {name: one.since for name, one in self.waiting.items()}
+        self.waiting = {name: Waiting(since.get(name, now), why) for name in names} if why else {}
+        return bool(names) and not why
+
+    def tell(self, why: str) -> bool:
+        """Note what those that wait are waiting for now; tells whether nothing is left."""
+        return self.admit(self.waiting, why) if why else True
 
     def watcher(self, effort: Effort, tell: Callable[[str], None]) -> Callable[[int], bool] | None:
         """Give who is asked about once a second, with the number of the run's first process, whether it must pause."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog
     from xpucached.domain import DriverFile, Environment, Host, Libraries, Model, ModelName, Run
-    from xpucached.service.jobs import Clock, Events
+    from xpucached.service.events import Clock, Events
     from xpucached.settings import Settings
 
 _UNSETTLED: Final = 15.0

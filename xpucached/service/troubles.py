@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from xpucached.service.jobs import Clock
+    from xpucached.service.events import Clock
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _JUMP: Final = 60.0

@@ -35,6 +35,7 @@ _MOST: Final = 500_000
 """Files of the watched directories that are looked at."""
 
 _CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+_RAN: Final = frozenset({Outcome.WARMED, Outcome.UNPROVEN, Outcome.UNCACHED})
 _SHELL: Final = 128
 """A shell gives the number of the signal that ended its command above this."""
 
@@ -105,6 +106,7 @@ class Trying:
 
         ``known`` is what the store holds now.
         """
+        entries, _ = (await asyncio.to_thread(self._observing.catalog.model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
         executions: list[Execution] = []
@@ -126,7 +128,7 @@ class Trying:
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (done.created or added[-1]):
                 break
-        outcome, detail = _judged(executions, added, len(files))
+        outcome, detail = _judged(executions, added, len(files), caches=entries > 0)
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
             control = await self._execute(model, found, variant, reason, cache=False, tell=tell)
@@ -135,7 +137,7 @@ class Trying:
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
         exercise = model.workload.exercise
         ran_on, device, evidence = await self._place(model, variant, found, executions)
-        if exercise.require_device and outcome in {Outcome.WARMED, Outcome.UNPROVEN} and ran_on is not RanOn.MEANT:
+        if exercise.require_device and outcome in _RAN and ran_on is not RanOn.MEANT:
             where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
             outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
         trial = Trial(
@@ -281,13 +283,16 @@ def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:
 
 def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
     """Say how a run ended, of which these are the variants."""
-    bad = [one for one in trials if one.outcome is not Outcome.WARMED]
-    if len(trials) == 1:
+    bad = [one for one in trials if one.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
+    uncached = sum(one.outcome is Outcome.UNCACHED for one in trials)
+    if len(trials) == 1 or uncached == len(trials):
         return trials[0].outcome, trials[0].detail
+    if not bad and uncached:
+        return Outcome.WARMED, f"{len(trials) - uncached} of {len(trials)} variants are warm, the others use no cache"
     if not bad:
         return Outcome.WARMED, f"all {len(trials)} variants are warm"
     first = bad[0]
-    warm = len(trials) - len(bad)
+    warm = len(trials) - len(bad) - uncached
     return first.outcome, f"{warm} of {len(trials)} variants are warm; {first.variant.label}: {first.detail}"
 
 
@@ -299,10 +304,11 @@ def _crashed(execution: Execution) -> bool:
     return (-status if status < 0 else status - _SHELL) in _CRASHES
 
 
-def _judged(executions: Sequence[Execution], added: Sequence[int], files: int) -> tuple[Outcome, str]:
+def _judged(executions: Sequence[Execution], added: Sequence[int], files: int, *, caches: bool) -> tuple[Outcome, str]:
     """Say how a variant ended: only a pass that compiled nothing proves anything.
 
-    ``added`` are the files that each pass added to the watched directories, ``files`` is what they hold now.
+    ``added`` are the files that each pass added to the watched directories, ``files`` is what they hold now;
+    ``caches`` says that the model was seen to use its store before.
     """
     first, last = executions[0], executions[-1]
     if last.outcome is not None:
@@ -312,7 +318,9 @@ def _judged(executions: Sequence[Execution], added: Sequence[int], files: int) -
     if added[-1]:
         return Outcome.UNPROVEN, f"the second pass still added {added[-1]} files to its caches"
     if not (first.created or last.used or files):
-        return Outcome.UNPROVEN, "it used no entry: does it run SYCL kernels, and does it let its stderr through?"
+        if caches:
+            return Outcome.UNPROVEN, "it showed no use of its entries: does it let its stderr through?"
+        return Outcome.UNCACHED, "it ran, and no use of a cache was seen: no SYCL kernels, or its stderr is kept back"
     more = f", {files} files in its own caches" if files else ""
     if not (first.created or added[0]):
         return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled{more}, {last.seconds:.1f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
 from xpucached.domain import (
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from xpucached.service.trying import Attempt
 
 
+_SETTLED: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
+"""A model that stands so is run again only with force."""
+
+
 class Warming:
     """Runs models and records what came of it."""
 
@@ -59,11 +63,10 @@ class Warming:
         self._changing = changing
         self._running: set[ModelName] = set()
 
-    async def wanted(self) -> bool:
-        """Tell whether a model needs warming, nobody is at it, and this is the time for it."""
-        return not self.restraint.closed() and any(
-            warm.model.name not in self._running for warm in (await self.plan()).warm
-        )
+    async def startable(self) -> bool:
+        """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
+        wanted = [warm.model.name for warm in (await self.plan()).warm if warm.model.name not in self._running]
+        return self.restraint.admit(wanted, await self.restraint.busy() if wanted else "")
 
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
@@ -75,18 +78,29 @@ class Warming:
         )
 
     def work(
-        self, named: frozenset[ModelName] | None = None, *, force: bool = False
+        self,
+        named: frozenset[ModelName] | None = None,
+        *,
+        force: bool = False,
+        unasked: bool = False,
+        gives_way: Callable[[], bool] = lambda: False,
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
-        """Give the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them."""
+        """Give the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
+
+        What is done ``unasked`` ends between two models when ``gives_way`` says so, or the host is not calm.
+        """
 
         async def work(handle: Handle) -> PrewarmReport:
             plan = await self.plan(named or frozenset())
             wanted = [warm for warm in plan.warm if named is None or warm.model.name in named]
-            covered = list(plan.covered)
-            if named is not None:
-                warm_now = {one.model.name for one in await self.statuses() if one.warmth is Warmth.WARM}
-                covered = [] if force else sorted(named & warm_now)
-                wanted = [warm for warm in wanted if warm.model.name not in covered]
+            covered, idle = list(plan.covered), list[Deferred]()
+            if named is not None and not force:
+                known = {one.model.name: one.warmth for one in await self.statuses() if one.model.name in named}
+                covered = sorted(name for name in known if known[name] is Warmth.WARM)
+                idle = [Deferred(name, planning.UNCACHED, None) for name in known if known[name] is Warmth.UNCACHED]
+                wanted = [warm for warm in wanted if known.get(warm.model.name) not in _SETTLED]
+            elif named is not None:
+                covered = []
             runs: list[Run] = []
             late: list[Deferred] = []
             for number, warm in enumerate(wanted):
@@ -94,13 +108,15 @@ class Warming:
                 def tell(detail: str, number: int = number) -> None:
                     handle.progress(number, len(wanted), detail)
 
-                if named is None:
-                    why = await self._untimely(warm, tell)
-                    if why:
-                        late.append(Deferred(warm.model.name, why, None))
-                        continue
+                left = [one.model.name for one in wanted[number:]]
+                if unasked and number and not self.restraint.admit(left, await self.restraint.busy()):
+                    late += [Deferred(name, self.restraint.waiting[name].why, None) for name in left]
+                    break
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._changing:
+                    if unasked and gives_way():
+                        late += [Deferred(name, "something else comes first", None) for name in left]
+                        break
                     # Another job may have warmed it while this one waited.
                     current = await self._look_again(warm, asked=named is not None, force=force)
                     if current is None:
@@ -109,15 +125,9 @@ class Warming:
                     runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
-            return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *late))
+            return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *idle, *late))
 
         return work
-
-    async def _untimely(self, warm: Warm, tell: Callable[[str], None]) -> str:
-        """Wait until a run that nobody waits for may start; say why not, if that takes longer than our patience."""
-        return self.restraint.closed() or await self.restraint.wait(
-            self.restraint.effort(warm.reason), lambda what: tell(f"{warm.model.name}: {what}")
-        )
 
     async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
         """Give the model as it is now, if it still needs warming."""
@@ -126,7 +136,7 @@ class Warming:
             return next((one.model for one in (await self.plan()).warm if one.model.name == warm.model.name), None)
         for status in await self.statuses():
             if status.model.name == warm.model.name:
-                return status.model if force or status.warmth is not Warmth.WARM else None
+                return status.model if force or status.warmth not in _SETTLED else None
         return None
 
     async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
@@ -219,8 +229,9 @@ class Warming:
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)
-        bad = next((one for one in trials if one.outcome is not Outcome.WARMED), None)
-        output = bad.output if bad is not None else executions[-1].output if executions else ""
+        output = executions[-1].output if executions else ""
+        if outcome is not Outcome.WARMED:
+            output = next((one.output for one in trials if one.outcome is outcome), output)
         model, reached = led
         # What a link led to may be another file by now.
         libraries = _mapped(run, executions, reached | self._observing.reached(model))
@@ -270,6 +281,7 @@ class Warming:
             observing.settings.policy,
             observing.clock(),
             warming=model.name in self._running,
+            waiting=self.restraint.waiting.get(model.name),
         )
         runs = self._catalog.runs(model.name, 20)
         # There is a second pass only where the first one found something to compile, in whatever cache.

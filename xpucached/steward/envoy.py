@@ -53,7 +53,7 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         entries=max(0, said.entries),
         allocated=max(0, said.allocated),
         warm=sum(one.warmth is Warmth.WARM for one in said.models),
-        cold=sum(one.warmth is not Warmth.WARM for one in said.models),
+        cold=sum(one.warmth not in {Warmth.WARM, Warmth.UNCACHED} for one in said.models),
         models=tuple(one.model.name for one in said.models)[:_MOST],
         problems=tuple(dict.fromkeys(one.code[:_LONGEST] for one in said.problems))[:_MOST],
         seen=now,

@@ -1,0 +1,60 @@
+"""Record: what happened, so that a reader can go on after a restart; bounded, and the numbers never come again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import EVENTS
+from xpucached.domain import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+KEPT: Final = 5000
+"""Events that are kept."""
+
+
+def record(connection: sa.Connection, events: Collection[Event], reserved: int) -> None:
+    """Keep events; after a death the numbers go on behind ``reserved``."""
+    if events:
+        rows = [
+            {"id": one.id, "at": one.at, "topic": one.topic, "message": one.message, "fields": dict(one.fields)}
+            for one in events
+        ]
+        connection.execute(insert(EVENTS).on_conflict_do_nothing(), rows)
+        oldest = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(KEPT).scalar_subquery()
+        connection.execute(sa.delete(EVENTS).where(EVENTS.c.id <= oldest))
+    # The row is SQLite's own account of the numbers it gave; it has none before the first.
+    sequence = {"number": reserved}
+    if not connection.execute(
+        sa.text("UPDATE sqlite_sequence SET seq = :number WHERE name = 'events'"), sequence
+    ).rowcount:
+        connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :number)"), sequence)
+
+
+def reserved(connection: sa.Connection) -> int:
+    """Give the highest number that may have been used."""
+    found = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'events'")).scalar()
+    newest = connection.execute(sa.select(sa.func.max(EVENTS.c.id))).scalar()
+    return max(found if isinstance(found, int) else 0, newest or 0, 0)
+
+
+def after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
+    """Give the events behind this number, in their order."""
+    rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.id > last).order_by(EVENTS.c.id))
+    return tuple(Event(row.id, row.at, row.topic, row.message, row.fields) for row in rows)
+
+
+def newest(connection: sa.Connection, limit: int) -> tuple[Event, ...]:
+    """Give the newest events, in their order."""
+    number = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
+    return after(connection, connection.execute(sa.select(number)).scalar() or 0)
+
+
+def oldest(connection: sa.Connection) -> int | None:
+    """Give the number of the oldest event that is kept."""
+    found: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
+    return found
