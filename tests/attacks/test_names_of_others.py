@@ -78,8 +78,6 @@ def test_a_name_that_looks_like_an_option_is_a_name() -> None:
         options = arguments.parse(["--system", "prewarm", "--timeout", "10m", "--", name])
         assert options.models == [name]
         assert (options.socket, options.of, options.quiet) == (None, "", False)
-        with pytest.raises(ValueError, match="expected a letter or digit"):
-            api.PrewarmModels(models=tuple(options.models))
 
 
 def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
