@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,18 @@ def test_nobody_takes_the_name_of_another_s_model(steward: Steward) -> None:
     assert steward.meaning((ModelName("bob:alice:hers"),)) == (BOB, ("alice:hers",))
     with pytest.raises(NotFound):
         steward.meaning((ModelName("hers"),))
+
+
+def test_what_the_host_s_daemon_remembers_is_its_own(steward: Steward) -> None:
+    before = os.umask(0)
+    try:
+        steward._remember()
+    finally:
+        os.umask(before)
+
+    file = steward.settings.state / "household.json"
+    assert b"hers" in file.read_bytes()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_name_that_looks_like_an_option_is_a_name() -> None:

@@ -526,7 +526,10 @@ class Steward:
         kept = Remembered(self._stamp, self._changed, tuple(self._said.values()), tuple(self._owed))
         beside = self._file.with_suffix(".new")
         try:
-            beside.write_bytes(codec.dumps(codec.to_json(kept)))
+            # Whose models are called what is for nobody else, whatever our umask says.
+            beside.unlink(missing_ok=True)
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(codec.dumps(codec.to_json(kept)))
             beside.replace(self._file)
         except OSError as error:
             log.warning("what is known of the users cannot be kept: %s", error)
