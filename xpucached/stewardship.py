@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
+import resource
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, server, systemd
 from xpucached.errors import SettingsError
+from xpucached.server.apart import Apart, across
 from xpucached.server.connection import Limits
 from xpucached.server.hosting import HostRoutes
 from xpucached.steward import Steward
@@ -30,6 +33,8 @@ log = logging.getLogger(__name__)
 ADMIN = "admin"
 """What the unit of the administrators' socket calls it."""
 
+_DESCRIPTORS: Final = 8192
+
 
 async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
@@ -43,14 +48,19 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     given = server.activated_by_name()
     # Without systemd there is the public one, at which root may do all.
     listening = given or [("", server.bind(config.socket, config.socket_mode))]
-    doors: list[server.Door] = []
+    _more_descriptors()
+    doors: list[server.Door | Apart] = []
     tasks: list[asyncio.Task[None]] = []
     try:
         for name, one in listening:
-            limits = Limits()
-            door = server.Door(HostRoutes(steward, __version__, limits, admin=name == ADMIN), limits)
-            await door.start([one])
+            door: server.Door | Apart
+            if name == ADMIN:
+                limits = Limits()
+                door = server.Door(HostRoutes(steward, __version__, limits, admin=True), limits)
+            else:
+                door = Apart(functools.partial(_public, steward, loop))
             doors.append(door)
+            await door.start([one])
         tasks = [
             asyncio.create_task(steward.run(), name="steward"),
             asyncio.create_task(systemd.ping(), name="watchdog"),
@@ -75,6 +85,19 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
         if not given:
             with contextlib.suppress(OSError):
                 server.clear(config.socket)
+
+
+def _public(steward: Steward, loop: asyncio.AbstractEventLoop) -> server.Door:
+    limits = Limits()
+    return server.Door(HostRoutes(steward, __version__, limits, admin=False, run=across(loop)), limits)
+
+
+def _more_descriptors() -> None:
+    """See that connections do not use up our descriptors: the places at all sockets are fewer, by far."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _until(event: asyncio.Event) -> None:

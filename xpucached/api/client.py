@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
+import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from xpucached import errors, sockets
+from xpucached import errors, messages, sockets
 from xpucached.api import ListEvents, Request, WaitJob, codec, endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from _typeshed import WriteableBuffer
 
     from xpucached.api import Json
 
@@ -44,6 +48,19 @@ class Answer(Generic[T]):
 
 
 _LARGEST: Final = 256 << 20
+_LONGEST_LINE: Final = 4 << 20
+_DEPTH: Final = 40  # the description of the wire is the deepest
+
+
+class _Socket(socket.socket):
+    """A socket that can be given until when all has come: who sends a byte now and then is not waited for."""
+
+    end: float | None = None
+
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
+        if self.end is not None:
+            self.settimeout(max(0.001, self.end - time.monotonic()))
+        return super().recv_into(buffer, nbytes, flags)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -53,7 +70,7 @@ class _Connection(http.client.HTTPConnection):
         self._owner = owner
 
     def connect(self) -> None:
-        self.sock = sockets.connect(self._path, owner=self._owner)
+        self.sock = _Socket(fileno=sockets.connect(self._path, owner=self._owner).detach())
         self.sock.settimeout(self.timeout)
 
 
@@ -70,12 +87,15 @@ class Client:
         owner: int | None = None,
         largest: int = _LARGEST,
         patience: float = _PATIENCE,
+        all_in_time: bool = False,
     ) -> None:
         """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
 
         ``hint`` says what to do if nobody answers there, ``source`` where the path came from if it is not the usual.
-        ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds.
+        ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds; with ``all_in_time``
+        the time until the whole answer is there.
         """
+        self._all_in_time = all_in_time
         self._path = path
         self._hint = hint
         self._source = source
@@ -105,15 +125,18 @@ class Client:
         if len(text) > self._largest:
             self.close()
             raise errors.Unavailable(f"the answer has more than {self._largest} bytes")
-        return Answer(_unwrap(text), endpoint(request).reply)
+        return Answer(_unwrap(text, self._largest), endpoint(request).reply)
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
         response = self._send(ListEvents(since=since, follow=True), self._patience)
         if response.status != http.client.OK:
-            _unwrap(response.read())
+            _unwrap(response.read(self._largest + 1), self._largest)
         try:
-            for line in response:
+            while line := response.readline(_LONGEST_LINE + 1):
+                if len(line) > _LONGEST_LINE or not line.isascii():
+                    self.close()
+                    raise errors.Unavailable("what came is no event", hint="another program may listen on that socket")
                 if line.strip():
                     yield line.decode("ascii", "replace").rstrip("\n")
         except (OSError, http.client.HTTPException) as error:
@@ -137,6 +160,8 @@ class Client:
                 # Who refuses early may close before we have sent all; the refusal is there to be read all the same.
                 with contextlib.suppress(BrokenPipeError):
                     connection.request(method, target, body, headers)
+                if self._all_in_time and isinstance(connection.sock, _Socket):
+                    connection.sock.end = time.monotonic() + patience
                 return connection.getresponse()
             except sockets.Untrusted as error:
                 connection.close()
@@ -208,10 +233,10 @@ def _text(value: Json) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _unwrap(text: bytes) -> Json:
+def _unwrap(text: bytes, largest: int) -> Json:
     try:
-        envelope = json.loads(text)
-    except ValueError:
+        envelope = messages.parse(text, largest=largest, depth=_DEPTH, escaped_bytes=True)
+    except messages.BadMessage:
         envelope = None
     if isinstance(envelope, dict):
         if "data" in envelope:

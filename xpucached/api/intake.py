@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import TypeAdapter, ValidationError
 
+from xpucached import messages
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # A message that lists a hundred faults helps nobody.
 _SHOWN: Final = 3
 _FIELDS: Final = 64
+_LARGEST: Final = 1 << 20
 _UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
@@ -38,7 +40,10 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
             if query:
                 message = "this request takes no query string"
                 raise RequestError(message, hint="send a JSON object in the body")
-            return check.validate_json(body or b"{}")
+            given = body or b"{}"
+            # What JSON leaves open is refused here; pydantic reads the bytes once more, for what is text in them.
+            messages.parse(given, largest=_LARGEST)
+            return check.validate_json(given)
         texts = _texts(query)
         clash = sorted(set(texts) & set(placeholders))
         if clash:
@@ -46,6 +51,8 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
             raise RequestError(message)
         # Lax, because a query string has only texts; the declared type still decides what they may say.
         return check.validate_strings({**texts, **placeholders}, strict=False)
+    except messages.BadMessage as error:
+        raise RequestError(f"the body cannot be read: {error}", hint="send one JSON object in UTF-8") from error
     except ValidationError as error:
         raise _refusal(row, error) from error
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xpucached import __version__, api, render
+from xpucached import __version__, api, messages, render
 from xpucached.api import codec, hosting
 from xpucached.api.client import refusal
 from xpucached.ctl import capture, exercising, reaching
@@ -220,8 +219,8 @@ def _events(desk: Desk) -> int:
 
 def _event(line: str) -> Event:
     try:
-        return codec.from_json(Event, json.loads(line))
-    except (ValueError, RecursionError) as error:
+        return codec.from_json(Event, messages.parse(line.encode("ascii"), largest=len(line), escaped_bytes=True))
+    except ValueError as error:
         raise Unavailable("an event cannot be read", hint="another program may listen on that socket") from error
 
 

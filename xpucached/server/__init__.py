@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import uvicorn
 
 from xpucached import __version__, sockets
+from xpucached.api import Right
 from xpucached.errors import RunningError, SettingsError
 from xpucached.server.connection import Connection, Limits, Places
 from xpucached.server.routes import Routes
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         PrewarmModels,
         ReplayEntries,
         RestoreTrash,
-        Right,
         ScanStores,
         VerifyStores,
     )
@@ -166,9 +166,12 @@ class Answers(Protocol):
 class Door:
     """The socket's end of a daemon."""
 
-    def __init__(self, answers: Answers, limits: Limits | None = None) -> None:
+    def __init__(
+        self, answers: Answers, limits: Limits | None = None, welcome: Callable[[int], bool] = lambda _uid: True
+    ) -> None:
+        """``welcome`` tells of a uid whether it may ask anything at all: who may not is sent away unread."""
         self._limits = limits or Limits()
-        self._places = Places(self._limits)
+        self._places = Places(self._limits, welcome)
         self._routes = answers
         self._listeners: list[asyncio.Server] = []
 
@@ -245,7 +248,12 @@ class Server(Door):
         """``allowed`` tells whether a uid has a right, ``tends`` whether it may tend; asked for every request."""
         limits = limits or Limits()
         self._own = Routes(service, allowed, version, limits, tends)
-        super().__init__(self._own, limits)
+        rights = tuple(Right)
+        super().__init__(
+            self._own,
+            limits,
+            lambda uid: any(allowed(uid, right) for right in rights) or (tends is not None and tends(uid)),
+        )
 
     @property
     def last_asked(self) -> float:

@@ -20,6 +20,7 @@ from xpucached.api import VERSION, codec
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from uvicorn import Config
 
@@ -42,6 +43,7 @@ class Limits:
     total: int = 512
     heartbeat: float = 15.0
     backlog: int = 256  #: events that may wait for one slow reader
+    pieces: int = 512  #: so many reads may bring one request: who sends byte by byte costs us time for each
     stop_time: float = 5.0
 
 
@@ -68,14 +70,38 @@ def _last_words(status: str, code: str, message: str) -> bytes:
 
 
 _FULL: Final = _last_words("503 Service Unavailable", "busy", "too many connections")
+_FOREIGN: Final = _last_words("403 Forbidden", "denied", "this is another user's daemon")
+
+_CHUNKED: Final = "say in Content-Length how long the body is: a body in chunks is not taken"
+
+_HTTP_LOG: Final = log.getChild("http")
+# What hostile clients send is no news for the journal: it would be theirs to fill.
+_HTTP_LOG.setLevel(logging.ERROR)
+
+
+class _Parser(h11.Connection):
+    """h11, which takes no body in chunks: one of a byte costs us ten thousand times what it costs who sends it.
+
+    Whoever calls us can say how long the body is.
+    """
+
+    chunked = False
+
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        event = super().next_event()
+        if isinstance(event, h11.Request) and any(name == b"transfer-encoding" for name, _ in event.headers):
+            self.chunked = True
+            raise h11.RemoteProtocolError(_CHUNKED)
+        return event
 
 
 class Places(ServerState):
     """All connections of a server, and who holds them."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, welcome: Callable[[int], bool] = lambda _uid: True) -> None:
         super().__init__()
         self.limits = limits
+        self.welcome = welcome
         self.held: Counter[int] = Counter()
         self.idle: dict[Connection, None] = {}  # oldest first
 
@@ -109,8 +135,9 @@ class Connection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self.places = server_state
         self.limits = server_state.limits
-        # What hostile clients send is no news for the journal.
-        self.logger = log.getChild("http")
+        self.conn: _Parser = _Parser(h11.SERVER, self.limits.head)
+        self.logger = _HTTP_LOG
+        self._pieces = 0
         self.peer = Peer(0, -1, -1)
         self._placed = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -127,10 +154,15 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         peer = cast("socket.socket", transport.get_extra_info("socket"))
         self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
-        if not self.places.make_room(self.peer.uid):
+        refused = b""
+        if not self.places.welcome(self.peer.uid):
+            refused = _FOREIGN
+        elif not self.places.make_room(self.peer.uid):
             log.debug("no place for another connection: uid %d", self.peer.uid)
+            refused = _FULL
+        if refused:
             self.connections.discard(self)
-            transport.write(_FULL)
+            transport.write(refused)
             transport.close()
             return
         self._placed = True
@@ -148,12 +180,18 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless we already said goodbye."""
-        if self._placed:
-            super().data_received(data)
-            self._settle()
+        if not self._placed:
+            return
+        self._pieces += 1
+        if self._pieces > self.limits.pieces:
+            self.send_400_response("too many pieces")
+            return
+        super().data_received(data)
+        self._settle()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
+        self._pieces = 0
         super().on_response_complete()
         self._settle()
 
@@ -171,9 +209,9 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, in our own form."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.busy:
-            self.transport.write(
-                _last_words("400 Bad Request", "bad-request", "the request is not HTTP/1.1, or its head is too large")
-            )
+            malformed = "the request is not HTTP/1.1, or its head is too large"
+            status, why = ("411 Length Required", _CHUNKED) if self.conn.chunked else ("400 Bad Request", malformed)
+            self.transport.write(_last_words(status, "bad-request", why))
             self.transport.close()
         else:
             # In the middle of an answer there is nothing left to say.

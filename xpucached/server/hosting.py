@@ -21,6 +21,7 @@ from starlette.routing import Match, Route
 from xpucached import api
 from xpucached.api import codec, hosting, intake
 from xpucached.errors import Denied, NotFound, XpucachedError
+from xpucached.server.apart import here
 from xpucached.server.connection import Limits, Peer
 from xpucached.server.routes import (
     Handler,
@@ -35,7 +36,7 @@ from xpucached.server.routes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from xpucached.domain import Awake, HostStatus, Job, JobId, ModelName
 
@@ -81,7 +82,17 @@ class Steward(Protocol):
 class HostRoutes:
     """Everything that the host's daemon answers, as an ASGI application."""
 
-    def __init__(self, steward: Steward, version: str, limits: Limits, *, admin: bool) -> None:
+    def __init__(
+        self,
+        steward: Steward,
+        version: str,
+        limits: Limits,
+        *,
+        admin: bool,
+        run: Callable[[Coroutine[None, None, object]], Awaitable[object]] = here,
+    ) -> None:
+        """``run`` does what is asked in the steward's own loop, where that is another one."""
+        self._run = run
         self._steward = steward
         self._version = version
         self._limits = limits
@@ -135,7 +146,7 @@ class HostRoutes:
             query = cast("bytes", request.scope["query_string"]).decode("latin-1")
             asked = intake.read(row, places, query, body)
             peer: Peer = request.state.peer
-            call = self._tend(asked, user, peer) if user is not None else self._call(asked, peer)
+            call = self._run(self._tend(asked, user, peer) if user is not None else self._call(asked, peer))
             data = await (unless_gone(request, call) if row.method == "GET" else call)
         except XpucachedError as error:
             return refuse(error)

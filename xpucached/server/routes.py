@@ -27,7 +27,7 @@ from xpucached.server.connection import Limits, Peer, refusal_bytes
 from xpucached.server.redact import redact, redact_settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -286,9 +286,8 @@ class Routes:
 async def read_body(row: api.Endpoint, request: Request, limits: Limits) -> bytes:
     """Read what came with a request, within the limits."""
     announced = request.headers.get("content-length", "0")
-    chunked = "transfer-encoding" in request.headers
     if row.method != "POST":
-        if chunked or announced != "0":
+        if announced != "0":
             message = "this request takes no body"
             raise _TooLarge(message)
         return b""
@@ -329,7 +328,7 @@ def _denied(row: api.Endpoint, peer: Peer) -> Denied:
     return Denied(message, hint="that is for the daemon's own user and root; start your own: xpucached --user")
 
 
-async def unless_gone(request: Request, call: Coroutine[None, None, object]) -> object:
+async def unless_gone(request: Request, call: Awaitable[object]) -> object:
     """Give what the call gives; end it if the client hangs up."""
     task = asyncio.ensure_future(call)
     gone = asyncio.ensure_future(_hang_up(request))

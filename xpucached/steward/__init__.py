@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, sockets, systemd
+from xpucached import __version__, api, host, messages, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.domain import (
     Awake,
@@ -70,6 +69,9 @@ _CENSUS: Final = 20.0
 _CENSUS_THREADS: Final = 4
 """A question that is never answered keeps its thread."""
 _LONG_NUMBER: Final = 11
+
+_LARGEST: Final = 64 << 20
+"""So large may our own file be."""
 
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
@@ -515,7 +517,8 @@ class Steward:
 
     def _recall(self) -> Remembered:
         try:
-            return codec.from_json(Remembered, json.loads(self._file.read_bytes()))
+            kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
+            return codec.from_json(Remembered, kept)
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

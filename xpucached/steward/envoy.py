@@ -34,7 +34,12 @@ def socket_of(uid: int) -> Path:
 def ask(uid: int, request: api.Request[T], place: Callable[[int], Path] = socket_of) -> Answer[T]:
     """Ask a worker; blocks.  Raises `Unavailable` if nobody answers there, or somebody who is not this user."""
     with Client(
-        place(uid), owner=uid, largest=LARGEST, patience=_PATIENCE, hint="the worker may have ended; ask again"
+        place(uid),
+        owner=uid,
+        largest=LARGEST,
+        patience=_PATIENCE,
+        all_in_time=True,
+        hint="the worker may have ended; ask again",
     ) as client:
         try:
             return client.call(request)
