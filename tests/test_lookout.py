@@ -148,7 +148,8 @@ def test_what_is_written_removed_and_renamed_is_told_with_who_it_was(
 def test_a_directory_of_somebody_else_is_refused(root: Path, tmp_path: Path, running: Callable[..., Lookout]) -> None:
     theirs = tmp_path / "theirs"
     (theirs / LEAF).mkdir(parents=True)
-    os.chown(theirs, SOMEBODY, SOMEBODY)
+    for place in (theirs, *theirs.rglob("*")):
+        os.chown(place, SOMEBODY, SOMEBODY)
     lookout = Lookout(opens=False)
     one, other = Client(lookout, SOMEBODY), Client(lookout, 0)
     running(lookout)

@@ -3,6 +3,7 @@
 ``attacker``   a `tests.users.User` (the uid of nobody): ``attacker.python("…")``, ``attacker.call("id", "-u")``,
                ``attacker.start(…)`` for what goes on, ``attacker.ctl("status")``, ``attacker.owns(path)``
 ``victim``     another one, whose uid is no account here
+``watch``      the socket of what watches for both, run by root
 ``common``     a fresh directory of root's with a short path (sockets): everybody may enter it, only root may write
 
 All of them skip where the tests do not run as root, or where no Python can be started by others.  Mark what needs only
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import users
+from tests.attacks import watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,3 +54,10 @@ def attacker(_program: tuple[str, dict[str, str]], common: Path) -> User:
 def victim(_program: tuple[str, dict[str, str]], common: Path) -> User:
     """Give the user who is attacked."""
     return users.user(users.unused(), common, *_program)
+
+
+@pytest.fixture
+def watch(common: Path) -> Iterator[Path]:
+    """Run what xpucached-watch runs, as root; give its socket."""
+    with watching.running(common) as place:
+        yield place

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from _typeshed import WriteableBuffer
-
     from xpucached.api import Json
 
 T = TypeVar("T")
@@ -57,7 +55,7 @@ class _Socket(socket.socket):
 
     end: float | None = None
 
-    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
+    def recv_into(self, buffer: bytearray, nbytes: int = 0, flags: int = 0) -> int:  # type: ignore[override] # more
         if self.end is not None:
             self.settimeout(max(0.001, self.end - time.monotonic()))
         return super().recv_into(buffer, nbytes, flags)

@@ -4,8 +4,8 @@ The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system,
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.lookout``),
 and knows nothing else of this program.  It opens no file and follows no path (where the kernel gives no names, it hands
 out the closed file itself, and we ask where that is): a daemon hands in its directory, open, on a socket; who the
-daemon is says the kernel; the directory must be that user's.  What goes back are names below it that look like those of
-a SYCL cache, and the numbers of processes.
+daemon is says the kernel; the directory must be that user's, and so must all below it be of which something is told
+(`places`).  What goes back are names that look like those of a SYCL cache, and the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "opens": bool}`` with the directory, and
 ``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "opens": bool}``, ``{"refused": N, "why": text}``,
@@ -16,28 +16,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
 import re
+import resource
 import selectors
 import socket
-import stat
 import struct
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.lookout import kernel
+from xpucached import messages
+from xpucached.lookout import kernel, places
+from xpucached.lookout.judging import Asked, Judges
 from xpucached.lookout.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
+from xpucached.lookout.places import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from xpucached.lookout.kernel import Happening
+    from xpucached.lookout.places import Identity
 
 log = logging.getLogger(__name__)
 
@@ -57,29 +59,18 @@ _ACTS: Final = ((CLOSE_WRITE, WRITTEN), (CLOSE_NOWRITE, READ), (DELETE | MOVED_F
 
 # Nothing else is looked up or told: the names of other people's files are theirs.
 _FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
-_PART: Final = r"[A-Za-z0-9_=+-]{1,64}"
-_DIRECTORY: Final = re.compile(_PART.encode())
-_BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,3}})?")
-_DEEPEST: Final = 4
 
 _TOGETHER: Final = 200  # events in one packet
 _MOST_CLIENTS: Final = 16  # of one user
-_MOST_ROOTS: Final = 256  # of one client
+_MOST_ROOTS: Final = 128  # of one user
+_MOST_OF_ROOT: Final = 1024
 _MOST_PLACES: Final = 1 << 16  # directories that are remembered
+_STALE: Final = 10.0  # seconds for which they are
 _ROUNDS: Final = 16  # reads of one queue before the others have their turn
-
-
-@dataclass(eq=False, slots=True)
-class _Root:
-    """A directory that a client wants to hear of."""
-
-    client: _Client
-    number: int
-    descriptor: int
-    system: int
-    device: int
-    names: bool = True
-    opens: bool = False
+_HIGHEST: Final = 2**31  # number of a directory
+_LONGEST: Final = 4096  # bytes of what a client says
+_RESERVE: Final = 320  # descriptors that are kept for the kernel's events, and for ourselves
+_QUIET: Final = 60.0  # seconds without another word in the log about the same user
 
 
 @dataclass(eq=False, slots=True)
@@ -88,7 +79,8 @@ class _Client:
 
     connection: socket.socket
     uid: int
-    roots: dict[int, _Root] = field(default_factory=dict)
+    roots: dict[int, Root] = field(default_factory=dict)
+    asked: dict[int, Asked[_Client]] = field(default_factory=dict)
     events: list[tuple[int, str, str, int]] = field(default_factory=list)
     lost: bool = False
 
@@ -107,9 +99,17 @@ class Lookout:
         self._groups: dict[tuple[bool, bool], Group] = {}
         self._clients: set[_Client] = set()
         self._marks: Counter[tuple[bool, bool, int]] = Counter()
-        self._places: dict[tuple[int, bytes], tuple[tuple[_Root, str], ...]] = {}
+        self._places: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
+        self._cleared = 0.0
+        self._checked: dict[tuple[Root, str], Identity | None] = {}
+        self._owners: dict[Root, _Client] = {}
+        self._complaints: dict[int, float] = {}
         self._stopping = False
         self._bell, self._ring = socket.socketpair()
+        self._bell.setblocking(False)  # noqa: FBT003 - the library's
+        self._ring.setblocking(False)  # noqa: FBT003 - the library's
+        self._judges: Judges[_Client] = Judges(self._wake)
+        self._spare = os.dup(self._bell.fileno())
         self._selector.register(self._bell, selectors.EVENT_READ, self._answer)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -117,6 +117,10 @@ class Lookout:
     def stop(self) -> None:
         """Let `run` end."""
         self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        # One that is full wakes as well.
         with contextlib.suppress(OSError):
             self._ring.send(b"!")
 
@@ -131,8 +135,8 @@ class Lookout:
         """Take in a client; who it is says the kernel."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
-        if sum(one.uid == uid for one in self._clients) >= _MOST_CLIENTS:
-            log.warning("a user has too many connections: %d", uid)
+        if sum(client.uid == uid for client in self._clients) >= _MOST_CLIENTS or not self._room():
+            self._complain(uid, "there are too many connections")
             connection.close()
             return
         connection.setblocking(False)  # noqa: FBT003 - the library's
@@ -145,7 +149,15 @@ class Lookout:
         try:
             while not self._stopping:
                 for key, _ in self._selector.select(5.0):
-                    key.data()
+                    try:
+                        key.data()
+                    except Exception:
+                        # Whatever one of them makes us stumble over, the others are still told.
+                        log.exception("something went wrong inside xpucached-watch")
+                if time.monotonic() - self._cleared > _STALE:
+                    # Directories that were given to somebody else, of which no event tells.
+                    self._cleared = time.monotonic()
+                    self._places.clear()
                 self._turn()
         finally:
             self._close()
@@ -157,39 +169,73 @@ class Lookout:
             group.close()
         self._groups.clear()
         self._selector.close()
+        os.close(self._spare)
         self._bell.close()
         self._ring.close()
 
     def _answer(self) -> None:
-        self._bell.recv(64)
+        self._bell.recv(4096)
+        for asked in self._judges.done():
+            self._settle(asked)
+
+    def _complain(self, uid: int, why: str) -> None:
+        """Log what a user does, not more often than somebody can read: the journal is everybody's."""
+        now = time.monotonic()
+        if now - self._complaints.get(uid, -_QUIET) >= _QUIET:
+            self._complaints[uid] = now
+            log.warning("a client is sent away: uid %d: %s", uid, why)
+
+    def _room(self) -> bool:
+        """Tell whether there are descriptors for one more of anything."""
+        held = len(self._clients) + len(self._owners) + self._judges.held
+        return held < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def _accept(self, door: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self.take(door.accept()[0])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                return
+            # Whoever waits there would wake us again and again: with the one kept for this, hang up.
+            os.close(self._spare)
+            with contextlib.suppress(OSError):
+                door.accept()[0].close()
+            self._spare = os.dup(self._bell.fileno())
 
     def _hear(self, client: _Client) -> None:
         descriptors: list[int] = []
         try:
-            data, descriptors, _, _ = socket.recv_fds(client.connection, PACKET, 1)
+            data, descriptors, flags, _ = socket.recv_fds(client.connection, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
             if not data:
                 self._drop(client)
                 return
-            message = json.loads(data)
-            if "forget" in message:
-                self._forget(client, int(message["forget"]))
-            else:
-                number = int(message["watch"])
-                self._watch(client, number, descriptors.pop(), opens=bool(message.get("opens")))
+            self._take_up(client, data, descriptors, cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
         except BlockingIOError:
             pass
-        except (OSError, ValueError, TypeError, LookupError) as error:
-            log.warning("a client is sent away: uid %d: %s", client.uid, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this client and nobody else
+            self._complain(client.uid, str(error))
             self._drop(client)
         finally:
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _take_up(self, client: _Client, data: bytes, descriptors: list[int], *, cut: bool) -> None:
+        """Do what a packet says; raises `messages.BadMessage`."""
+        if cut:
+            raise messages.BadMessage("it has more bytes or descriptors than any that we take")
+        message = messages.members(messages.parse(data, largest=_LONGEST), known=("watch", "forget", "opens"))
+        if "forget" in message:
+            self._forget(client, messages.whole(message, "forget", least=0, most=_HIGHEST))
+            return
+        number = messages.whole(message, "watch", least=0, most=_HIGHEST)
+        opens = messages.flag(message, "opens", default=False)
+        if not descriptors:
+            raise messages.BadMessage("a directory is missing")
+        self._watch(Asked(client, client.uid, number, descriptors.pop(), opens))
 
     def _drop(self, client: _Client) -> None:
         if client not in self._clients:
@@ -197,7 +243,7 @@ class Lookout:
         self._clients.discard(client)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(client.connection)
-        for number in tuple(client.roots):
+        for number in (*client.roots, *client.asked):
             self._forget(client, number)
         client.connection.close()
 
@@ -235,33 +281,47 @@ class Lookout:
 
     # -- directories --------------------------------------------------------------------------------------------------
 
-    def _watch(self, client: _Client, number: int, descriptor: int, *, opens: bool) -> None:
-        self._forget(client, number)
-        try:
-            root = self._judged(client, number, descriptor)
-            reason = self._marked(root, opens=opens and self._opens)
-            if opens and not self._opens:
-                reason = reason or "what is only read is not told: xpucached-watch was started without --opens"
-        except OSError as error:
-            os.close(descriptor)
-            self._say(client, {"refused": number, "why": error.strerror or str(error)})
+    def _watch(self, asked: Asked[_Client]) -> None:
+        """Have a directory looked at."""
+        client = asked.client
+        self._forget(client, asked.number)
+        most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
+        held = sum(len(one.roots) for one in self._clients if one.uid == client.uid) + self._judges.of(client.uid)
+        if held >= most or not self._room():
+            self._refuse(asked, f"a user may have {most} directories watched, and there is room for no more")
+        elif not self._judges.take(asked):
+            self._refuse(asked, "there are file systems that do not answer, and no more is looked at meanwhile")
+        else:
+            client.asked[asked.number] = asked
+
+    def _refuse(self, asked: Asked[_Client], why: str) -> None:
+        os.close(asked.descriptor)
+        self._say(asked.client, {"refused": asked.number, "why": why})
+
+    def _settle(self, asked: Asked[_Client]) -> None:
+        """Go on with a directory that was looked at."""
+        client, found = asked.client, asked.found
+        if client.asked.get(asked.number) is not asked:
+            # It was forgotten meanwhile.
+            os.close(asked.descriptor)
             return
-        client.roots[number] = root
+        del client.asked[asked.number]
+        if not isinstance(found, Root):
+            self._refuse(asked, (found.strerror if found else None) or str(found))
+            return
+        try:
+            reason = self._marked(found, opens=asked.opens and self._opens)
+        except OSError as error:
+            self._refuse(asked, error.strerror or str(error))
+            return
+        if asked.opens and not self._opens:
+            reason = reason or "what is only read is not told: xpucached-watch was started without --opens"
+        client.roots[asked.number] = found
+        self._owners[found] = client
         self._places.clear()
-        self._say(client, {"watching": number, "names": root.names, "opens": root.opens, "why": reason})
+        self._say(client, {"watching": asked.number, "names": found.names, "opens": found.opens, "why": reason})
 
-    def _judged(self, client: _Client, number: int, descriptor: int) -> _Root:
-        """See that a directory is one, and the client's own."""
-        status = os.fstat(descriptor)
-        if not stat.S_ISDIR(status.st_mode) or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH:
-            raise OSError(errno.ENOTDIR, "not an open directory")
-        if client.uid not in (0, status.st_uid):
-            raise OSError(errno.EPERM, "the directory belongs to somebody else")
-        if len(client.roots) >= _MOST_ROOTS:
-            raise OSError(errno.ENOSPC, f"more than {_MOST_ROOTS} directories")
-        return _Root(client, number, descriptor, os.fstatvfs(descriptor).f_fsid, status.st_dev)
-
-    def _marked(self, root: _Root, *, opens: bool) -> str:
+    def _marked(self, root: Root, *, opens: bool) -> str:
         """Mark the file system of a directory; say why names are not to be had there, if so."""
         reason = ""
         try:
@@ -282,7 +342,7 @@ class Lookout:
                 reason = f"what is only read cannot be seen on this file system: {error.strerror}"
         return reason
 
-    def _mark(self, root: _Root, *, opens: bool) -> None:
+    def _mark(self, root: Root, *, opens: bool) -> None:
         key = (root.names, opens)
         group = self._groups.get(key)
         if group is None:
@@ -292,9 +352,12 @@ class Lookout:
         self._marks[root.names, opens, root.device] += 1
 
     def _forget(self, client: _Client, number: int) -> None:
+        # One that is being looked at is closed when that has ended.
+        client.asked.pop(number, None)
         root = client.roots.pop(number, None)
         if root is None:
             return
+        del self._owners[root]
         for opens in (False, True) if root.opens else (False,):
             key = (root.names, opens, root.device)
             self._marks[key] -= 1
@@ -318,6 +381,8 @@ class Lookout:
                 continue
             if not came:
                 break
+            # What is whose is asked anew for what came now.
+            self._checked.clear()
             for one in came:
                 if one.mask & OVERFLOW:
                     self._lose(group)
@@ -335,52 +400,67 @@ class Lookout:
 
     def _by_name(self, one: Happening) -> None:
         ondir = one.mask & ONDIR
-        if not (_DIRECTORY if ondir else _FILE).fullmatch(one.name):
+        if not (places.DIRECTORY if ondir else _FILE).fullmatch(one.name):
             return
-        for root, below in self._places_of(one):
+        for root, below, identity in self._places_of(one):
+            if not self._lies(root, below, identity):
+                continue
             if ondir and one.mask & (MOVED_FROM | MOVED_TO):
                 # What was below it is somewhere else now.
                 self._places.clear()
-            if ondir and below.count("/") >= _DEEPEST - 1:
+            if ondir and below.count("/") >= places.DEEPEST - 1:
                 continue
             self._note(root, f"{below}/{one.name.decode()}".lstrip("/"), one)
 
-    def _places_of(self, one: Happening) -> tuple[tuple[_Root, str], ...]:
-        """Tell below which directories of clients the directory of an event lies, and where there."""
+    def _places_of(self, one: Happening) -> tuple[tuple[Root, str, Identity], ...]:
+        """Tell below which directories of clients the directory of an event may lie, and where there."""
         key = (one.system, one.directory)
         known = self._places.get(key)
         if known is None:
             roots = [root for client in self._clients for root in client.roots.values() if root.names]
-            known = tuple(_below(one.directory, [root for root in roots if root.system == one.system]))
+            known = places.places_of(one.directory, [root for root in roots if root.system == one.system])
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             self._places[key] = known
         return known
 
+    def _lies(self, root: Root, below: str, identity: Identity) -> bool:
+        """Tell whether a directory lies there now, and is the user's all the way."""
+        key = (root, below)
+        if key not in self._checked:
+            self._checked[key] = root.identity_of(below)
+        return self._checked[key] == identity
+
     def _by_descriptor(self, one: Happening) -> None:
         try:
-            path = os.fspath(Path(f"/proc/self/fd/{one.descriptor}").readlink())
-            if not _FILE.fullmatch(os.fsencode(Path(path).name)):
+            parts = places.path_of(one.descriptor)
+            if not _FILE.fullmatch(os.fsencode(parts[-1])):
                 return
             status = os.fstat(one.descriptor)
+            if status.st_nlink > 1:
+                # It has a name elsewhere as well, and nothing says by which one it was opened.
+                return
             roots = [root for client in self._clients for root in client.roots.values() if not root.names]
-            parts = path.split("/")
             for root in roots:
                 # Most are as deep as can be.
-                for depth in range(_DEEPEST + 1, 1, -1):
-                    below = "/".join(parts[-depth:])
-                    if _BELOW.fullmatch("/".join(parts[-depth:-1])) and _is(root.descriptor, below, status):
-                        self._note(root, below, one)
+                for depth in range(places.DEEPEST + 1, 0, -1):
+                    below = "/".join(parts[-depth:-1])
+                    if (
+                        root.belongs(status)
+                        and places.BELOW.fullmatch(below)
+                        and root.holds(below, parts[-1], places.identity(status))
+                    ):
+                        self._note(root, f"{below}/{parts[-1]}".lstrip("/"), one)
                         break
         except OSError as error:
             log.debug("an event leads nowhere: %s", error)
         finally:
             os.close(one.descriptor)
 
-    def _note(self, root: _Root, path: str, one: Happening) -> None:
+    def _note(self, root: Root, path: str, one: Happening) -> None:
         for bits, act in _ACTS:
             if one.mask & bits and (act != READ or root.opens):
-                root.client.events.append((root.number, path, act, one.pid))
+                self._owners[root].events.append((root.number, path, act, one.pid))
 
     def _tell(self) -> None:
         # Sleep counts as well: the start of a process is told by this clock.
@@ -395,36 +475,3 @@ def _mask(*, names: bool, opens: bool) -> int:
     if opens:
         return CLOSE_NOWRITE
     return _CHANGES if names else CLOSE_WRITE
-
-
-def _is(directory: int, path: str, status: os.stat_result) -> bool:
-    try:
-        found = os.stat(path, dir_fd=directory, follow_symlinks=False)
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino)
-
-
-def _place(descriptor: int) -> str:
-    return os.fspath(Path(f"/proc/self/fd/{descriptor}").readlink())
-
-
-def _below(handle: bytes, roots: Iterable[_Root]) -> Iterable[tuple[_Root, str]]:
-    """Tell below which directories the one of a handle lies, and where there."""
-    for root in roots:
-        try:
-            descriptor = kernel.open_handle(root.descriptor, handle)
-        except OSError:
-            continue
-        try:
-            # Both by the way of one mount, so the two begin alike, wherever that is mounted.
-            place = _place(descriptor)
-            top = _place(root.descriptor).rstrip("/")
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-        if place == (top or "/"):
-            yield root, ""
-        elif place.startswith(top + "/") and _BELOW.fullmatch(place[len(top) + 1 :]):
-            yield root, place[len(top) + 1 :]

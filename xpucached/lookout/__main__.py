@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_RIGHTS: Final = 77  # as sysexits.h has it
+_DESCRIPTORS: Final = 1 << 14  # each directory that is watched costs one
+
 _CANNOT: Final = 71  # the same: the system does not let us
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         log.error("xpucached-watch: %s: %s", options.socket, error.strerror)  # noqa: TRY400 - the same
         return _CANNOT
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     lookout = Lookout(opens=options.opens, turn=_Pulse().beat)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: lookout.stop())

@@ -29,6 +29,18 @@ _AT_FDCWD: Final = -100
 _AT_EMPTY_PATH: Final = 0x1000
 _HANDLE_ROOM: Final = 128
 
+_OPENAT2: Final = 437
+_HOW_SIZE: Final = 24
+_NO_MOUNTS: Final = 0x01
+_NO_LINKS: Final = 0x02 | 0x04
+_BENEATH: Final = 0x08
+
+# Kinds of file systems, from linux/magic.h.
+FUSE: Final = 0x65735546
+OVERLAY: Final = 0x794C7630
+RAMFS: Final = 0x858458F6
+TMPFS: Final = 0x01021994
+
 _EVENT: Final = struct.Struct("=IBBHQii")  # length, version, reserved, length of this head, mask, descriptor, process
 _INFO: Final = struct.Struct("=BBHQIi")  # type, padding, length, file system, bytes of the handle, its type
 _INFO_HEAD: Final = 4 + 8  # what stands before the handle
@@ -136,6 +148,30 @@ def happenings(data: bytes) -> list[Happening]:
         found.append(Happening(mask, pid, system, directory, name, descriptor))
         start += length
     return found
+
+
+def open_below(directory: int, name: bytes, *, file: bool = False) -> int:
+    """Open what is in a directory under a name, only to look at it: no link is followed, and nothing mounted there.
+
+    A directory, or with ``file`` anything.  Raises OSError, also where the kernel is older than 5.6.
+    """
+    flags = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if file else os.O_DIRECTORY)
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, _BENEATH | _NO_LINKS | _NO_MOUNTS))
+    return _call(
+        "syscall",
+        ctypes.c_long(_OPENAT2),
+        ctypes.c_int(directory),
+        ctypes.c_char_p(name),
+        how,
+        ctypes.c_size_t(_HOW_SIZE),
+    )
+
+
+def file_system(descriptor: int) -> int:
+    """Give the kernel's number for the kind of a file system.  Raises OSError; one in user space may never answer."""
+    room = ctypes.create_string_buffer(512)
+    _call("fstatfs", descriptor, room)
+    return int(struct.unpack_from("@l", room.raw)[0])
 
 
 def handle_of(directory: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers.api import BaseObserver, EventEmitter
 
-from xpucached import sockets
+from xpucached import messages, sockets
 from xpucached.domain import Act, Touch
 from xpucached.lookout import PACKET, Lookout
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from watchdog.observers.api import EventQueue, ObservedWatch
 
+    from xpucached.messages import Json
+
 log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 10.0
@@ -31,6 +33,9 @@ _PATIENCE: Final = 10.0
 
 _ACCOUNT: Final = "xpucached-watch"
 """Who may listen there, besides root: what we hand in is an open directory."""
+
+_HIGHEST: Final = 2**31
+_LATEST: Final = 1e10  # seconds since the host started
 
 _NEEDED: Final = {2: "CAP_DAC_READ_SEARCH", 21: "CAP_SYS_ADMIN"}
 
@@ -94,37 +99,42 @@ class _Emitter(EventEmitter):
 
     def queue_events(self, timeout: float) -> None:  # noqa: ARG002 - the connection has its own, the same
         """Take the next packet."""
-        link = self._link
         try:
-            data = link.connection.recv(PACKET)
-            message = json.loads(data) if data else None
+            data = self._link.connection.recv(PACKET)
+            if data:
+                self._take(messages.members(messages.parse(data, largest=PACKET)))
+            else:
+                self._end()
         except TimeoutError:
             return
         except (OSError, ValueError) as error:
-            log.debug("the lookout fell silent: %s", error)
-            message = None
-        if not isinstance(message, dict):
+            log.warning("the lookout says what nobody understands: %s", error)
             self._end()
-        elif "events" in message:
-            for number, path, act, pid in message["events"]:
-                asked = link.asked.get(number)
+
+    def _take(self, message: Mapping[str, Json]) -> None:
+        """Do what a packet says; raises ValueError where it cannot be meant."""
+        if "events" in message:
+            at = messages.number(message, "at", least=0, most=_LATEST)
+            for event in messages.items(message, "events", most=PACKET):
+                number, path, act, pid = _event(event)
+                asked = self._link.asked.get(number)
                 if asked is not None:
-                    touch = Touch(asked.root, path, Act(act), pid, message["at"])
+                    touch = Touch(asked.root, path, act, pid, at)
                     self.queue_event(_Touched(f"{asked.root}/{path}", touch=touch))
         elif "lost" in message:
             self.queue_event(_Lost("", why="the kernel's queue of events was full, and some were lost"))
         else:
             self._answer(message)
 
-    def _answer(self, message: Mapping[str, object]) -> None:
-        number = message.get("watching", message.get("refused"))
-        asked = self._link.asked.get(number) if isinstance(number, int) else None
+    def _answer(self, message: Mapping[str, Json]) -> None:
+        key = "watching" if "watching" in message else "refused"
+        asked = self._link.asked.get(messages.whole(message, key, least=0, most=_HIGHEST))
         if asked is None:
             return
-        why = str(message.get("why", ""))
+        why = messages.text(message, "why", longest=PACKET, default="")
         with self._link.news:
-            if "watching" in message:
-                asked.answer = Covered(bool(message.get("names")), bool(message.get("opens")), why)
+            if key == "watching":
+                asked.answer = Covered(messages.flag(message, "names"), messages.flag(message, "opens"), why)
             else:
                 asked.answer = why or "refused"
             self._link.news.notify_all()
@@ -137,6 +147,19 @@ class _Emitter(EventEmitter):
         if not ours:
             self.queue_event(_Lost("", why="the lookout went away", ended=True))
         self.stop()
+
+
+def _event(value: Json) -> tuple[int, str, Act, int]:
+    """Read one event; raises ValueError."""
+    if not isinstance(value, list):
+        raise messages.BadMessage("an event is not a list")
+    named = dict(zip(("number", "path", "act", "pid"), value, strict=True))
+    return (
+        messages.whole(named, "number", least=0, most=_HIGHEST),
+        messages.text(named, "path", longest=PACKET),
+        Act(messages.text(named, "act", longest=1)),
+        messages.whole(named, "pid", least=0, most=_HIGHEST),
+    )
 
 
 class _Ear(FileSystemEventHandler):

@@ -1,0 +1,71 @@
+"""What attacks on xpucached-watch share: a program that watches as a user, and what runs what watches."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tests.test_lookout import rights
+from xpucached.lookout import Lookout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.users import User
+
+LEAF: Final = "11/22/33/44"
+OWN: Final = "55/7.src"
+
+# Watches a directory, after what a shell does in a namespace of its own; tells what is heard until its own file.
+SPY: Final = """
+import json, os, socket, subprocess, sys
+place, root, own, *words = sys.argv[1:]
+watch = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+watch.settimeout(60)
+watch.connect(place)
+for word in words:
+    subprocess.run(word, shell=True, check=True)
+directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+socket.send_fds(watch, [json.dumps({"watch": 1, "opens": True}).encode()], [directory])
+answer = json.loads(watch.recv(1 << 16))
+print(json.dumps(answer), flush=True)
+sys.stdin.readline()
+if "refused" in answer:
+    sys.exit()
+os.close(os.open(own, os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+heard = []
+while not any(path == own for _, path, *_ in heard):
+    heard += json.loads(watch.recv(1 << 16)).get("events", [])
+print(json.dumps(heard))
+"""
+
+
+def store(owner: User, place: Path) -> Path:
+    """Make a directory of caches of a user."""
+    for leaf in (LEAF, "55"):
+        (place / leaf).mkdir(parents=True)
+    owner.owns(place)
+    return place
+
+
+@contextlib.contextmanager
+def running(common: Path) -> Iterator[Path]:
+    """Run what watches, as root, where everybody reaches it."""
+    rights()
+    place = common / "watch"
+    lookout = Lookout(opens=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.bind(str(place))
+        place.chmod(0o666)
+        door.listen(64)
+        lookout.listen(door)
+        thread = threading.Thread(target=lookout.run)
+        thread.start()
+        try:
+            yield place
+        finally:
+            lookout.stop()
+            thread.join()
