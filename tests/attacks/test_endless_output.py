@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.daemons import daemon
 from xpucached import dispatch
 from xpucached.dispatch import Dispatch, Execution, output
 from xpucached.dispatch.telling import read_seen, read_told
@@ -157,6 +158,23 @@ def test_the_last_line_that_a_failed_program_complained_with_comes_last(tmp_path
         "bye",
         "ModuleNotFoundError: No module named x",
     ]
+
+
+def test_why_a_program_failed_is_printed_at_once(tmp_path: Path, home: Path, short_dir: Path) -> None:
+    script = tmp_path / "bad.sh"
+    script.write_text("for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $n >&2; done; exit 3\n")
+    with daemon(home, short_dir) as one:
+        one.start()
+        one.ctl("model", "add", "bad", "--device", "cpu", "--", "/bin/sh", str(script))
+        said = one.ctl("prewarm", "bad", check=1).stdout
+        listed = one.ctl("runs").stdout + one.ctl("model", "list").stdout
+        # It is the owner's: the log may be others' to read.
+        assert "line 12" not in one.log.read_text()
+    assert "exit status 3: line 12" in said
+    assert [line.strip() for line in said.splitlines() if line.startswith("    line")] == [
+        f"line {number}" for number in range(3, 13)
+    ]
+    assert listed.count("line 12") == 2
 
 
 # -- what the children say ---------------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def job(one: Job, look: Look) -> str:
     """Write what became of a job."""
     if one.error is not None:
         hint = f"\n{plain(one.error.hint)}" if one.error.hint else ""
-        return f"{look.paint(f'{one.verb} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
+        said = f"{look.paint(f'{one.verb} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
+        # What a program that failed printed says most often why.
+        return f"{said}\n\n{prewarming(one.prewarm, look)}" if one.prewarm is not None else said
     if one.evict is not None:
         return eviction(one.evict, look)
     if one.replay is not None:
