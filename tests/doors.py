@@ -275,7 +275,7 @@ def make_trashed() -> Trashed:
 def make_verification() -> VerifyReport:
     """Give a thorough look with two findings."""
     entry = make_flawed().entry
-    flawed = Defect.of(entry.id, Flaw.BIN_EMPTY, "0 bytes", MendAction.QUARANTINE, done=True)
+    flawed = Defect.of(entry.id, Flaw.BIN_EMPTY, Effect.GROWS, "0 bytes", MendAction.QUARANTINE, done=True)
     hazard = Defect(
         STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
     )

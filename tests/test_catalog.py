@@ -1029,6 +1029,32 @@ def test_what_was_not_there_or_not_whole_before_is_judged_anew() -> None:
     assert judge(unread, before) == (unread, "one")
 
 
+def test_while_its_source_is_the_same_another_program_is_damage() -> None:
+    before = Before("stamp", NOW, 1000, EntryState.OK, None, "one 7.1")
+    changed = entry("a/0", created=NOW - HOUR, size=7, digest="two", source="7.1")
+    assert judge(changed, before)[0].flaw is Flaw.BIN_CHANGED
+    # Whatever was seen in between.
+    missing = dataclasses.replace(before, state=EntryState.FLAWED, flaw=Flaw.BIN_MISSING)
+    assert judge(changed, missing)[0].flaw is Flaw.BIN_CHANGED
+    anew = dataclasses.replace(changed, source="7.2")
+    assert judge(anew, before) == (anew, "two 7.2")
+    gone = dataclasses.replace(changed, digest=None, source=None, state=EntryState.FLAWED, flaw=Flaw.SRC_MISSING)
+    assert judge(gone, before) == (gone, "one 7.1")
+    # What an earlier version noted gets its source with the next look.
+    same = dataclasses.replace(changed, digest="one")
+    assert judge(same, dataclasses.replace(before, trusted="one", created=NOW - HOUR, size=7)) == (same, "one 7.1")
+
+
+def test_a_whole_copy_stands_for_the_one_that_changed(catalog: Catalog) -> None:
+    first = entry("a/0", digest="one", source="7.1")
+    second = entry("a/1", digest="one", source="8.1", state=EntryState.FLAWED, flaw=Flaw.DUPLICATE, detail="of slot 0")
+    catalog.record_scan(scan(first, second), architecture)
+    changed = dataclasses.replace(first, digest="two", stamp="later")
+    catalog.record_scan(scan(changed, second), architecture)
+    flaws = [one.entry.flaw for one in catalog.all_entries()]
+    assert flaws == [Flaw.BIN_CHANGED, Flaw.SHADOWED]
+
+
 # -- questions ----------------------------------------------------------------------------------------------------
 
 

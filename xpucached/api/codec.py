@@ -196,7 +196,7 @@ def _entry_out(value: IndexedEntry) -> EntryShape:
         key=entry.id.key,
         state=entry.state,
         flaw=entry.flaw,
-        effect=entry.flaw.effect if entry.flaw else None,
+        effect=entry.effect,
         words=entry.flaw.words if entry.flaw else "",
         detail=entry.detail,
         platform=environment.platform if environment else None,

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 from xpucached.catalog import builds, environments
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
 from xpucached.domain import (
+    BY_READERS,
     Delta,
     EntryKey,
     EntryState,
@@ -38,8 +39,8 @@ _T = TypeVar("_T")
 # Rows a statement: more gain nothing, and the whole of a large store need not stand in memory twice.
 _BATCH: Final = 1000
 
-# What is wrong here ends or begins by a lock or by time alone, and neither changes an entry's stamp.
-_PASSING: Final = (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED)
+# What is wrong here ends or begins by a lock, by time or by who reads it, and none of these changes an entry's stamp.
+_PASSING: Final = (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED, *BY_READERS)
 
 # Made once: `json.dumps` would make one for every entry.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -57,24 +58,47 @@ class Before:
     size: int
     state: EntryState
     flaw: Flaw | None
-    trusted: str | None  #: the digest that it had when it was first seen whole
+    trusted: str | None  #: the digest that it had when it was first seen whole, a blank, and `Entry.source` then
 
 
 def judge(entry: Entry, before: Before | None) -> tuple[Entry, str | None]:
-    """Compare an entry with what it was: give it, flawed if its program changed in place, and the digest to trust.
+    """Compare an entry with what it was: give it, flawed if its program changed in place, and what to trust.
 
-    The runtime never writes over a whole program.  So another digest in a file of the same size and birth is damage,
-    or somebody's hand.  An entry that vanished, or was not whole, in between begins anew.  Pure.
+    What is trusted is the digest of the program when it was first seen whole, and which source stood beside it.  A
+    runtime never writes over a program, and writes the source with each: while the source is the same file, unwritten,
+    another program is damage or somebody's hand, whatever its size and its times.  Pure.
     """
     whole = entry.digest if entry.state is EntryState.OK else None
-    if before is None or before.created != entry.created or before.size != entry.size:
-        return entry, whole
-    if before.state is not EntryState.OK and before.flaw is not Flaw.BIN_CHANGED:
-        return entry, whole
-    if whole is None or before.trusted is None or whole == before.trusted:
-        return entry, before.trusted or whole
-    detail = f"its digest was {before.trusted} when it was first seen whole, and is {whole} now"
+    fresh = f"{whole} {entry.source or ''}".rstrip() if whole else None
+    if before is None or before.trusted is None:
+        return entry, fresh
+    digest, _, source = before.trusted.partition(" ")
+    if source and entry.source:
+        anew = source != entry.source
+    else:
+        # An earlier version did not note the source; where there is none now, nobody has written the entry anew.
+        unwhole = before.state is not EntryState.OK and before.flaw is not Flaw.BIN_CHANGED
+        anew = not source and (unwhole or before.created != entry.created or before.size != entry.size)
+    if anew:
+        return entry, fresh
+    if whole is None or whole == digest:
+        return entry, fresh or before.trusted
+    detail = f"its digest was {digest} when it was first seen whole, and is {whole} now"
     return replace(entry, state=EntryState.FLAWED, flaw=Flaw.BIN_CHANGED, detail=detail), before.trusted
+
+
+def _uncovered(judged: list[tuple[Entry, str | None]]) -> list[tuple[Entry, str | None]]:
+    """Let the lowest whole copy of a program that changed stand for it: it is no duplicate of what is damaged."""
+    changed = {one.id.key for one, _ in judged if one.flaw is Flaw.BIN_CHANGED}
+    result: list[tuple[Entry, str | None]] = []
+    for entry, trusted in judged:
+        lower = f"{entry.id.key.rpartition('/')[0]}/{entry.detail.removeprefix('of slot ')}"
+        if entry.flaw is Flaw.DUPLICATE and lower in changed:
+            changed.discard(EntryKey(lower))
+            result.append((replace(entry, flaw=Flaw.SHADOWED), trusted))
+        else:
+            result.append((entry, trusted))
+    return result
 
 
 def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
@@ -92,7 +116,7 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
     added = changed = 0
     for some in _batches(scan.entries):
         before = _known(connection, store, [entry.id.key for entry in some])
-        judged = [judge(entry, before.get(entry.id.key)) for entry in some]
+        judged = _uncovered([judge(entry, before.get(entry.id.key)) for entry in some])
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
         added += len({entry.id.key for entry in some} - before.keys())

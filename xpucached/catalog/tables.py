@@ -118,7 +118,7 @@ ENTRIES: Final = sa.Table(
     sa.Column("image_size", sa.BigInteger, nullable=False),
     sa.Column("binary", sa.Text),
     sa.Column("digest", sa.Text),
-    sa.Column("trusted", sa.Text),  # the digest that it had when it was first seen whole
+    sa.Column("trusted", sa.Text),  # its digest when it was first seen whole, a blank, and `Entry.source` then
     sa.Column("detail", sa.Text, nullable=False),
     # The two long ones stand last, so that questions about the others need not read through them.
     sa.Column("kernels", sa.Text, nullable=False),  # JSON: [mangled, for people or null, library or null] each

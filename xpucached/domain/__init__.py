@@ -25,8 +25,10 @@ from xpucached.domain.exercises import RANDOM as RANDOM
 from xpucached.domain.exercises import Exercise as Exercise
 from xpucached.domain.exercises import Loader as Loader
 from xpucached.domain.exercises import Variant as Variant
+from xpucached.domain.flaws import BY_READERS as BY_READERS
 from xpucached.domain.flaws import Effect as Effect
 from xpucached.domain.flaws import Flaw as Flaw
+from xpucached.domain.flaws import Generation as Generation
 from xpucached.domain.hosts import LEADING as LEADING
 from xpucached.domain.hosts import Device as Device
 from xpucached.domain.hosts import DriverChange as DriverChange

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from typing import Final
 
 
 class Effect(StrEnum):
@@ -16,6 +17,13 @@ class Effect(StrEnum):
     GROWS = "grows"  #: compiled at every start, one more slot each time
     FAILS = "fails"  #: the program fails at every start
     HANGS = "hangs"  #: the program waits for ever
+
+
+class Generation(StrEnum):
+    """Runtimes that meet every kind of damage alike."""
+
+    UP_TO_2025_0 = "2025.0"  #: 2024.2 and 2025.0: the count at the head of a ``.bin`` is honoured
+    FROM_2025_1 = "2025.1"  #: it is not looked at
 
 
 class Flaw(StrEnum):
@@ -54,8 +62,15 @@ class Flaw(StrEnum):
 
     @property
     def effect(self) -> Effect:
-        """What it costs."""
-        return _EFFECTS[self]
+        """What it costs where the runtime is not known: the worst of what it costs with any."""
+        return self.effect_for(())
+
+    def effect_for(self, readers: Collection[Generation]) -> Effect:
+        """Tell what it costs the programs of these runtimes, the worst of them; of all where none is named."""
+        effects = _BY_GENERATION.get(self)
+        if effects is None:
+            return _EFFECTS[self]
+        return max((effects[one] for one in readers or Generation), key=tuple(Effect).index)
 
     @property
     def words(self) -> str:
@@ -70,7 +85,6 @@ _EFFECTS: Mapping[Flaw, Effect] = {
     Flaw.BIN_UNREADABLE: Effect.GROWS,
     Flaw.BIN_NOT_A_FILE: Effect.GROWS,
     Flaw.BIN_LENGTH_ABSURD: Effect.ONCE,
-    Flaw.BIN_COUNT_WRONG: Effect.HARMLESS,
     Flaw.BIN_PAYLOAD_DAMAGED: Effect.FAILS,
     Flaw.BIN_CHANGED: Effect.FAILS,
     Flaw.BIN_TRAILING: Effect.HARMLESS,
@@ -96,6 +110,11 @@ _EFFECTS: Mapping[Flaw, Effect] = {
     Flaw.SKELETON: Effect.DEAD,
 }
 
+_BY_GENERATION: Mapping[Flaw, Mapping[Generation, Effect]] = {
+    Flaw.BIN_COUNT_WRONG: {Generation.UP_TO_2025_0: Effect.GROWS, Generation.FROM_2025_1: Effect.HARMLESS},
+}
+"""Of what does not cost the programs of every runtime the same."""
+
 _FLAW_WORDS: Mapping[Flaw, str] = {
     Flaw.BIN_EMPTY: "the binary is empty: compiled again at every start",
     Flaw.BIN_TRUNCATED: "the binary is cut short: compiled again at every start",
@@ -103,7 +122,7 @@ _FLAW_WORDS: Mapping[Flaw, str] = {
     Flaw.BIN_UNREADABLE: "the binary cannot be read: compiled again at every start",
     Flaw.BIN_NOT_A_FILE: "the binary is not a regular file: compiled again at every start",
     Flaw.BIN_LENGTH_ABSURD: "the binary announces an impossible length: compiled once more into another slot",
-    Flaw.BIN_COUNT_WRONG: "the binary counts other than one program: old runtimes skip it, new ones use it",
+    Flaw.BIN_COUNT_WRONG: "the binary counts other than one program: runtimes up to 2025.0 compile at every start",
     Flaw.BIN_PAYLOAD_DAMAGED: "the compiled program is damaged: the application fails at every start",
     Flaw.BIN_CHANGED: "the compiled program changed after it was written: the application may fail",
     Flaw.BIN_TRAILING: "bytes follow the compiled program: the runtime ignores them",
@@ -128,3 +147,6 @@ _FLAW_WORDS: Mapping[Flaw, str] = {
     Flaw.DANGLING_LINK: "a symbolic link to nothing: compiled again at every start",
     Flaw.SKELETON: "an empty shell that the runtime's own eviction left",
 }
+
+BY_READERS: Final = tuple(_BY_GENERATION)
+"""Flaws that do not cost the programs of every runtime the same."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from xpucached.domain.environments import Environment
-from xpucached.domain.flaws import Flaw
+from xpucached.domain.flaws import Effect, Flaw, Generation
 from xpucached.domain.names import EntryKey, EntryRef, KindName
 
 
@@ -46,6 +46,7 @@ class FoundStore:
     store: Store
     origin: StoreOrigin
     via: str  #: in words: ``managed``, ``default``, ``process 4711``, a configuration file's path
+    readers: frozenset[Generation] = frozenset()  #: the runtimes that read it, as far as known; empty: any may
 
 
 class EntryState(StrEnum):
@@ -111,6 +112,14 @@ class Entry:
     flaw: Flaw | None = None
     detail: str = ""  #: evidence for the flaw
     place: int | None = None  #: changes whenever a directory that it lies in does; None while they are too young
+    source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
+
+    @property
+    def effect(self) -> Effect | None:
+        """What its flaw costs the programs that read its store; None if it has none."""
+        if self.flaw is None:
+            return None
+        return Effect.HARMLESS if self.state is EntryState.OK else self.flaw.effect
 
 
 @dataclass(frozen=True, slots=True)

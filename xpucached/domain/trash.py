@@ -110,6 +110,7 @@ class MendAction(StrEnum):
     """What `verify --fix` does about a finding."""
 
     UNLOCK = "unlock"  #: the lock of a dead program goes, the entry stays
+    READABLE = "readable"  #: its owner, and who may read the rest of it, may read it again
     CLOSE_GAP = "close-gap"  #: the highest slot moves down to where the runtime finds it
     QUARANTINE = "quarantine"  #: it leaves the store, and is kept as evidence
     TRASH = "trash"  #: whole but never read: it leaves the store, and can come back
@@ -141,9 +142,9 @@ class Defect:
     done: bool
 
     @classmethod
-    def of(cls, entry: EntryId, flaw: Flaw, detail: str, action: MendAction, *, done: bool) -> Defect:
+    def of(cls, entry: EntryId, flaw: Flaw, effect: Effect, detail: str, action: MendAction, *, done: bool) -> Defect:
         """Make one about an entry."""
-        return cls(entry.store, entry.key, entry.ref, flaw, None, flaw.effect, flaw.words, detail, action, done)
+        return cls(entry.store, entry.key, entry.ref, flaw, None, effect, flaw.words, detail, action, done)
 
 
 @dataclass(frozen=True, slots=True)

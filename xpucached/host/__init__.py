@@ -35,6 +35,7 @@ from xpucached.host.proofs import Comparison as Comparison
 from xpucached.host.proofs import named as named
 from xpucached.host.proofs import needed as needed
 from xpucached.host.runtimes import assay as assay
+from xpucached.host.runtimes import generation as generation
 from xpucached.host.runtimes import mapped as mapped
 from xpucached.host.runtimes import runtimes as runtimes
 from xpucached.host.simulated import pretend as pretend

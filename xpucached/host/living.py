@@ -7,7 +7,7 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -195,12 +195,73 @@ def _libraries(maps: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def writer_since(processes: Iterable[Process]) -> datetime | None:
-    """Tell when the oldest process that could be writing a SYCL cache started; None if there is none."""
+def writer_since(processes: Iterable[Process], places: Places = HERE) -> datetime | None:
+    """Tell when the oldest process started that could be in the midst of writing a SYCL cache; None if there is none.
+
+    Writing takes milliseconds, with the file open.  So a program that runs, and has no such file open, does not hold a
+    lock that was made seconds ago.  One that is stopped or waits for the disk may, and so may one that cannot be looked
+    into.  Where other processes may live that are not seen here, anybody may.
+    """
+    if not _sees_all(places):
+        return datetime.min.replace(tzinfo=UTC)
     return min(
-        (one.started for one in processes if any(path.name.startswith("libsycl") for path in one.libraries)),
+        (
+            one.started
+            for one in processes
+            if any(path.name.startswith("libsycl") for path in one.libraries) and _may_be_writing(one.pid, places)
+        ),
         default=None,
     )
+
+
+_INITIAL: Final = "pid:[4026531836]"
+"""The first namespace of processes, which sees all others (the kernel's ``PROC_PID_INIT_INO``)."""
+
+_WRITTEN: Final = re.compile(r"/(?:\d+|ir)(?:\.bin|\.src|\.lock|_access_time\.txt)(?: \(deleted\))?\Z|cache_size\.txt")
+
+
+def _sees_all(places: Places) -> bool:
+    if places is not HERE:
+        return True
+    try:
+        return os.fspath(Path("/proc/self/ns/pid").readlink()) == _INITIAL
+    except OSError:
+        return False
+
+
+def _may_be_writing(pid: int, places: Places) -> bool:
+    """Tell whether a process could be between the lock of a slot and its end."""
+    here = places.proc / str(pid)
+    try:
+        for thread in (here / "task").iterdir():
+            # After the name, which may hold anything: a state of running or of sleep that a signal may end.
+            if (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] not in {b"R", b"S", b"Z", b"X", b"I"}:
+                return True
+        if _frozen(here, places):
+            return True
+        for number in os.listdir(here / "fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if _WRITTEN.search(os.fspath((here / "fd" / number).readlink())):
+                    return True
+    except FileNotFoundError:
+        # It has ended, or this thread of it has.
+        return here.exists()
+    except (OSError, IndexError):
+        return True
+    return False
+
+
+def _frozen(process: Path, places: Places) -> bool:
+    """Tell whether the group of a process is frozen, or may be: its tasks look like sleepers then."""
+    for line in (process / "cgroup").read_text("utf-8", "replace").splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            try:
+                events = (places.sysfs / "fs/cgroup" / path.lstrip("/") / "cgroup.events").read_text("ascii", "replace")
+            except OSError:
+                continue
+            return "frozen 1" in events
+    return False
 
 
 def family(pid: int) -> frozenset[int]:

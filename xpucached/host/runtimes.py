@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Assay, Libraries, Safety, SyclRuntime
+from xpucached.domain import Assay, Generation, Libraries, Safety, SyclRuntime
 from xpucached.host import elf
 from xpucached.processes import child
 
@@ -124,6 +124,34 @@ def _build(library: Path) -> str | None:
     finally:
         os.close(descriptor)
 
+
+def generation(library: Path) -> Generation | None:
+    """Tell how a SYCL runtime meets damage, by the words that it would trace; None if it cannot be told."""
+    try:
+        descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(descriptor)
+        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return None
+        if stamp not in _GENERATIONS:
+            if len(_GENERATIONS) >= _MOST_KNOWN:
+                _GENERATIONS.clear()
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                content = stream.read(_LARGEST)
+            older, newer = b"Code caching: " in content, b"[Persistent Cache]: " in content
+            known = Generation.UP_TO_2025_0 if older else Generation.FROM_2025_1
+            _GENERATIONS[stamp] = known if older != newer else None
+        return _GENERATIONS[stamp]
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+_GENERATIONS: Final[dict[tuple[int, int, int, int], Generation | None]] = {}
 
 _KNOWN: Final[dict[tuple[int, int, int, int], str]] = {}
 """Reading a whole library for every question takes longer than the rest of the answer."""

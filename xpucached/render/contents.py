@@ -128,7 +128,7 @@ def entry(one: IndexedEntry, look: Look) -> str:
         ("key", held.id.key),
         ("state", held.state),
         ("flaw", f"{held.flaw}: {held.flaw.words}" if held.flaw else ""),
-        ("effect", held.flaw.effect if held.flaw else ""),
+        ("effect", held.effect or ""),
         ("evidence", held.detail),
         ("platform", known.platform if known else "unknown"),
         ("device", known.device if known else ""),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.catalog import Catalog
-    from xpucached.domain import EntryKey, Model, Touch
+    from xpucached.domain import EntryKey, Generation, Model, Touch
     from xpucached.service.events import Clock, Events
     from xpucached.settings import Settings
 
@@ -170,9 +170,10 @@ class Observing:
                 log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
                 return
             real = dataclasses.replace(store, root=root)
-            found.setdefault(real, FoundStore(real, origin, via))
+            found.setdefault(real, FoundStore(real, origin, via, readers))
 
         models = self.catalog.models()
+        readers = self._readers(models, processes)
         for name, kind in KINDS.items():
             add(Store(name, self.settings.managed(name)), StoreOrigin.MANAGED, "managed")
             for path in self.settings.store_paths:
@@ -195,6 +196,17 @@ class Observing:
         )
         ours = tuple(one for store, one in found.items() if owners[store] is None)
         return ours, host.writer_since(processes)
+
+    def _readers(self, models: Iterable[Model], processes: Iterable[Process]) -> frozenset[Generation]:
+        """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
+        libraries = {path for one in processes for path in one.libraries if path.name.startswith("libsycl.so")}
+        for model in models:
+            variables = {**self.settings.variables, **model.workload.variables}
+            program = model.workload.program
+            if program:
+                libraries |= {one.library for one in host.runtimes(Path(program), variables)}
+        known = {host.generation(path) for path in libraries}
+        return frozenset() if None in known else frozenset(one for one in known if one is not None)
 
     def places(self) -> tuple[Path, ...]:
         """Give the roots of all stores that can be found."""

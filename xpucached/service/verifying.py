@@ -38,7 +38,7 @@ _ROUNDS: Final = 8
 PARTS: Final = 168
 """A scrub reads so many parts of the stores one after the other: with the usual week, one an hour."""
 
-_IN_PLACE: Final = frozenset({MendAction.UNLOCK, MendAction.CLOSE_GAP})
+_IN_PLACE: Final = frozenset({MendAction.UNLOCK, MendAction.CLOSE_GAP, MendAction.READABLE})
 
 _HAZARD_EFFECTS: Final = {
     Hazard.EVICTION_ON: Effect.HARMLESS,
@@ -192,4 +192,4 @@ def _finding(one: Remedy, *, done: bool) -> Defect:
     if entry.flaw is None:
         message = f"an entry without a flaw needs no remedy: {entry.id.key}"
         raise ValueError(message)
-    return Defect.of(entry.id, entry.flaw, entry.detail, one.action, done=done)
+    return Defect.of(entry.id, entry.flaw, entry.effect or entry.flaw.effect, entry.detail, one.action, done=done)

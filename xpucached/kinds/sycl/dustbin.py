@@ -239,19 +239,33 @@ def _write(item: int, content: bytes) -> None:
 def resume(root: int, device: int, leaf: int, path: str, slot: str) -> None:
     """Bring what a dead daemon was moving, into the trash or out of it, to the rest of it in the trash.
 
-    The slot's lock must be ours.
+    The slot's lock must be ours.  All of it goes to one item.  An empty one of the same place may be what is left of an
+    entry that came back, so the one that can be completed comes first, then what lacks least, then the youngest.
     """
-    for _, label, place in _items(root, device):
-        if label is None or place is None or label.leaf != path:
+    torn: list[tuple[int, int, datetime, str]] = []
+    for name, label, place in _items(root, device):
+        if label is not None and place is not None and label.leaf == path:
+            lacking = [suffix for suffix in label.files if label.slot + suffix not in os.listdir(place)]
+            here = [suffix for suffix in lacking if _is_file(leaf, slot + suffix, label.files[suffix])]
+            if here:
+                torn.append((len(here) - len(lacking), -len(lacking), label.at, name))
+    chosen = max(torn)[3] if torn else None
+    for name, label, place in _items(root, device):
+        if name != chosen or label is None or place is None:
             continue
         there = os.listdir(place)
-        for suffix, facts in label.files.items():
-            if label.slot + suffix in there:
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(slot + suffix, dir_fd=leaf, follow_symlinks=False)
-                if (status.st_size, status.st_mtime_ns) == facts:
-                    os.rename(slot + suffix, label.slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+        for suffix in label.files:
+            if label.slot + suffix not in there and _is_file(leaf, slot + suffix, label.files[suffix]):
+                os.rename(slot + suffix, label.slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+
+
+def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
+    """Tell whether a file is the one of these facts."""
+    try:
+        status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == facts
 
 
 # -- what is in it ----------------------------------------------------------------------------------------------------

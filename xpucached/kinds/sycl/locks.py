@@ -37,7 +37,8 @@ def age(status: os.stat_result, now: datetime, writer_since: datetime | None) ->
     if passed <= -AGE:
         # The clock was set back since: how old it is cannot be known, but it was not made just now.
         return timedelta(0)
-    nobody = writer_since is None or made < writer_since
+    # Whether another user's programs live was not asked: who made a lock is its owner.
+    nobody = status.st_uid == os.geteuid() and (writer_since is None or made < writer_since)
     return passed if nobody and passed >= YOUNG else None
 
 

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain import Effect, Entry, EntryId, EntryKey, EntryState, Environment, Flaw, Seen
+from xpucached.domain import Effect, Entry, EntryId, EntryKey, EntryState, Environment, Flaw, Generation, Seen
 from xpucached.kinds.sycl import files, images, layout, locks
 from xpucached.kinds.sycl.look import Look
 from xpucached.kinds.sycl.slots import Slot, accessed, digest, key_of, slot_stamp
@@ -142,8 +142,8 @@ def unfinished(look: Look, path: tuple[str, ...], slot: Slot, detail: str) -> En
     return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
 
 
-def _flawed(entry: Entry, flaw: Flaw, detail: str = "") -> Entry:
-    state = EntryState.OK if flaw.effect is Effect.HARMLESS else EntryState.FLAWED
+def _flawed(entry: Entry, flaw: Flaw, detail: str = "", readers: frozenset[Generation] = frozenset()) -> Entry:
+    state = EntryState.OK if flaw.effect_for(readers) is Effect.HARMLESS else EntryState.FLAWED
     return dataclasses.replace(entry, flaw=flaw, detail=detail, state=state)
 
 
@@ -235,7 +235,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
     if link is not None:
         return _Reading(_flawed(entry, link), live=link is Flaw.LINK)
     if ".src" not in slot.files:
-        entry = _with_binary(leaf, slot, entry, intel=True)
+        entry = _with_binary(look, leaf, slot, entry, intel=True)
         return _Reading(_flawed(entry, Flaw.SRC_MISSING), live=False)
     if stat.S_ISFIFO(slot.files[".src"].st_mode):
         return _Reading(_flawed(entry, Flaw.SRC_FIFO), live=False)
@@ -250,6 +250,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
     if _forbidden(status):
         return _Reading(_flawed(entry, Flaw.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = layout.source(data, size)
+    entry = dataclasses.replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
     entry = _with_source(entry, source, recorded, path[0])
     if not source.complete and source.flaw is not Flaw.SRC_TOO_LARGE:
         return _Reading(_flawed(entry, source.flaw or Flaw.SRC_TRUNCATED, source.detail), live=False)
@@ -259,7 +260,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.platform if entry.environment else ""
-    entry = _with_binary(leaf, slot, entry, intel="intel" in platform.lower())
+    entry = _with_binary(look, leaf, slot, entry, intel="intel" in platform.lower())
     if not (entry.flaw and entry.state is EntryState.FLAWED):
         if source.flaw is not None:
             entry = _flawed(entry, source.flaw, source.detail)
@@ -318,13 +319,16 @@ def _misplaced(path: tuple[str, ...], source: layout.Source) -> str:
     return ""
 
 
-def _with_binary(leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
+def _with_binary(look: Look, leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     if ".bin" not in slot.files:
         return _flawed(entry, Flaw.BIN_MISSING)
     try:
         with files.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
             if _forbidden(status):
                 return _flawed(entry, Flaw.BIN_UNREADABLE, "its owner may not read it")
+            if entry.source is None and entry.id.key.startswith(layout.RTC):
+                # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
+                entry = dataclasses.replace(entry, source=f"{status.st_ino}.{files.birth(descriptor)}")
             frame = _frame(descriptor, status.st_size)
             if not frame.length and frame.flaw is not None:
                 return _flawed(entry, frame.flaw, frame.detail)
@@ -342,7 +346,7 @@ def _with_binary(leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     wrong = images.damage(payload, intel=intel) if whole else None
     if wrong:
         return _flawed(entry, Flaw.BIN_PAYLOAD_DAMAGED, wrong)
-    return _flawed(entry, frame.flaw, frame.detail) if frame.flaw else entry
+    return _flawed(entry, frame.flaw, frame.detail, look.found.readers) if frame.flaw else entry
 
 
 def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
@@ -354,7 +358,7 @@ def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot,
     recorded = _recorded_time(leaf, slot)
     if recorded is not None:
         entry = dataclasses.replace(entry, created=min(recorded, entry.created))
-    return _Reading(_with_binary(leaf, slot, entry, intel=False))
+    return _Reading(_with_binary(look, leaf, slot, entry, intel=False))
 
 
 def _compared(readings: list[_Reading]) -> list[Entry]:

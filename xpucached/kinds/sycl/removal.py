@@ -13,9 +13,11 @@ import errno
 import itertools
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from xpucached.domain import Entry, EntryId, EntryState, Flaw, MendAction, Note, Remedy, Store
@@ -129,6 +131,8 @@ def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
                 for entry in entries:
                     if actions[entry.id] is MendAction.UNLOCK:
                         results[entry.id] = _unlock(leaf, entry)
+                    elif actions[entry.id] is MendAction.READABLE:
+                        results[entry.id] = _make_readable(leaf, entry)
                 gapped = [entry for entry in entries if actions[entry.id] is MendAction.CLOSE_GAP]
                 if gapped:
                     _close_gaps(leaf)
@@ -149,6 +153,24 @@ def _unlock(leaf: int, entry: Entry) -> bool:
         # Not what was judged: somebody wrote it anew, or is about to.
         return False
     _unlink(leaf, slot + ".lock")
+    return True
+
+
+def _make_readable(leaf: int, entry: Entry) -> bool:
+    """Let the files of a slot be read again, by those who may list its directory; only files that are ours."""
+    slot = slot_in(leaf, entry.id.key.rpartition("/")[2])
+    listed = stat.S_IMODE(os.fstat(leaf).st_mode) & 0o444
+    for suffix, status in slot.files.items():
+        if suffix not in (".bin", ".src") or status.st_mode & stat.S_IRUSR:
+            continue
+        descriptor = os.open(slot.name + suffix, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=leaf)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+                return False
+            Path(f"/proc/self/fd/{descriptor}").chmod(stat.S_IMODE(found.st_mode) | stat.S_IRUSR | listed)
+        finally:
+            os.close(descriptor)
     return True
 
 
@@ -184,8 +206,12 @@ def sweep(entry: EntryId) -> bool:
             # While our lock stands no program wrote here: what is left is what we had begun to take away, and what was
             # to be kept goes where the rest of it is.
             dustbin.resume(descriptors[0], os.fstat(descriptors[0]).st_dev, leaf, "/".join(path), slot)
-            _unlink_slot(leaf, slot)
-            _close_gap(leaf, slot, _Neighbours.of(leaf))
+            _rejoin(leaf, slot)
+            present = slot_in(leaf, slot).files
+            if ".bin" not in present or (".src" not in present and path[0] != layout.RTC):
+                # Else nothing was begun with, or a higher slot has moved here already: then it stays.
+                _unlink_slot(leaf, slot)
+                _close_gap(leaf, slot, _Neighbours.of(leaf))
             _unlink(leaf, slot + ".lock")
             _remove_empty(descriptors, path)
     except FileNotFoundError:
@@ -195,6 +221,25 @@ def sweep(entry: EntryId) -> bool:
         log.warning("a removal could not be finished: %s: %s", entry.key, error)
         return False
     return True
+
+
+def _rejoin(leaf: int, slot: str) -> None:
+    """Bring the two halves of a slot together again whose move, file by file, a dead daemon had begun.
+
+    A removal leaves no source without its program, so the half with the source is what has not moved yet.
+    """
+    for number in _Neighbours.of(leaf).numbers:
+        upper = str(number)
+        moved = slot_in(leaf, slot).files
+        rest = slot_in(leaf, upper).files
+        if upper == slot or ".bin" not in moved or ".src" in moved or ".src" not in rest or ".bin" in rest:
+            continue
+        if locks.of_ours(leaf, upper + ".lock") is not None:
+            for suffix in ("_access_time.txt", ".src"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(upper + suffix, slot + suffix, src_dir_fd=leaf, dst_dir_fd=leaf)
+            _unlink(leaf, upper + ".lock")
+            return
 
 
 def _number(slot: str) -> int:

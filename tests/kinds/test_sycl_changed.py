@@ -1,0 +1,99 @@
+"""Programs that change in their places: every flipped bit, other files, whatever their sizes and times."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kinds.test_sycl_damage import look
+from xpucached.catalog import Catalog
+from xpucached.domain import Architecture, EntryState, Flaw, MendAction, Remedy
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.builders import SyclStore
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Catalog]:
+    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+        yield catalog
+
+
+def seen(index: Catalog, store: SyclStore) -> dict[str, Flaw | None]:
+    """Look at every file as `verify` does; give what is wrong with each entry, by its kernel."""
+    index.record_scan(look(store.root), lambda _: Architecture("x86_64"))
+    return {one.entry.kernels[0].name if one.entry.kernels else "": one.entry.flaw for one in index.all_entries()}
+
+
+@pytest.mark.parametrize("times", ["kept", "moved"])
+def test_every_flipped_bit_is_found_after_a_first_look(index: Catalog, sycl_store: SyclStore, times: str) -> None:
+    made = sycl_store.add("_ZTS1k", size=2000)
+    assert seen(index, sycl_store) == {"_ZTS1k": None}
+    for path in (made.bin, made.src):
+        whole, before = path.read_bytes(), path.stat()
+        for number in range(32):
+            at = number * (len(whole) - 1) // 31
+            content = bytearray(whole)
+            content[at] ^= 1 << number % 8
+            with path.open("r+b") as file:
+                file.write(content)
+            if times == "kept":
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            else:
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns - 10**12 * (number + 1)))
+            assert set(seen(index, sycl_store).values()) - {None}, (path.suffix, at)
+        with path.open("r+b") as file:
+            file.write(whole)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert seen(index, sycl_store) == {"_ZTS1k": None}
+
+
+def test_a_program_of_another_size_or_of_a_neighbour_is_found(index: Catalog, sycl_store: SyclStore) -> None:
+    first, second = sycl_store.add("_ZTS1a", size=300), sycl_store.add("_ZTS1b", size=900)
+    assert set(seen(index, sycl_store).values()) == {None}
+    aside = sycl_store.root.parent / "aside"
+    first.bin.rename(aside)
+    second.bin.rename(first.bin)
+    aside.rename(second.bin)
+    assert set(seen(index, sycl_store).values()) == {Flaw.BIN_CHANGED}
+
+
+def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: SyclStore) -> None:
+    made = sycl_store.add("_ZTS1k", size=300)
+    seen(index, sycl_store)
+    source, other = made.src.read_bytes(), sycl_store.add("_ZTS1o", size=900).bin.read_bytes()
+    # As every runtime does where it finds no program: first it, then the source into the file that is there.
+    made.bin.unlink()
+    assert seen(index, sycl_store)["_ZTS1k"] is Flaw.BIN_MISSING
+    made.bin.write_bytes(other)
+    made.src.write_bytes(source)
+    assert seen(index, sycl_store)["_ZTS1k"] is None
+
+
+def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> None:
+    made = sycl_store.add("_ZTS1k")
+    made.bin.chmod(0)
+    (entry,) = look(sycl_store.root).entries
+    assert entry.state is (EntryState.OK if os.geteuid() == 0 else EntryState.FLAWED)
+    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: True}
+    assert made.bin.stat().st_mode & 0o400
+    assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
+
+
+def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
+    made = sycl_store.add("_ZTS1k")
+    elsewhere = sycl_store.root.parent / "secret"
+    elsewhere.write_bytes(made.bin.read_bytes())
+    elsewhere.chmod(0)
+    made.bin.unlink()
+    os.link(elsewhere, made.bin)
+    (entry,) = look(sycl_store.root).entries
+    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: False}
+    assert elsewhere.stat().st_mode & 0o777 == 0
