@@ -88,7 +88,8 @@ class Secretive(Standin):
         """How this host stands."""
         problem = Problem("automatic-job-failed", f"failed: {SECRET}", SECRET)
         status = doors.make_status(jobs=(job(),))
-        return replace(status, models=(model(),), problems=(*status.problems, problem))
+        sentence = f"No device: programs find none on this host: {problem.message}"
+        return replace(status, models=(model(),), problems=(*status.problems, problem), sentence=sentence)
 
     async def models(self) -> tuple[ModelStatus, ...]:
         """Give all models."""
@@ -100,7 +101,9 @@ class Secretive(Standin):
 
     async def why(self, name: ModelName) -> Diagnosis:
         """Say why a model failed."""
-        return Diagnosis(name, Warmth.FAILED, tuple(Finding(one, SECRET) for one in (Cause.FAILED, Cause.CRASH)))
+        return Diagnosis(
+            name, Warmth.FAILED, tuple(Finding(one, SECRET) for one in (Cause.FAILED, Cause.CRASH, Cause.UNCACHED))
+        )
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
         """Give the newest runs."""

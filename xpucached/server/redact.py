@@ -20,6 +20,7 @@ from xpucached.domain import (
     Refusal,
     ReplayReport,
     Run,
+    Status,
     Trial,
     WarmReason,
     Warmth,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 HIDDEN: Final = "(hidden)"
 """What stands in the place of what is left out."""
 
-_QUOTING_CAUSES: Final = frozenset({Cause.FAILED, Cause.CRASH})
+_QUOTING_CAUSES: Final = frozenset({Cause.FAILED, Cause.CRASH, Cause.UNCACHED})
 _QUOTING_PROBLEMS: Final = frozenset({"automatic-job-failed", "driver-missing"})
 _QUOTING_FIELDS: Final = frozenset({"detail", "hint"})
 _SETTINGS: Final = frozenset({"driver.variables"})
@@ -103,7 +104,7 @@ def _finding(one: Finding) -> Finding:
         return replace(one, message=f"what it needs has changed: {HIDDEN}")
     if one.cause is Cause.WARMING:
         return replace(one, message="it is being warmed just now")
-    return replace(one, message=f"its last run failed: {HIDDEN}") if one.cause in _QUOTING_CAUSES else one
+    return replace(one, message=HIDDEN) if one.cause in _QUOTING_CAUSES else one
 
 
 def _problem(one: Problem) -> Problem:
@@ -118,6 +119,15 @@ def _event(one: Event) -> Event:
 
 def _driver(one: DriverInUse) -> DriverInUse:
     return replace(one, variables=dict.fromkeys(one.variables, HIDDEN))
+
+
+def _status(one: Status) -> Status:
+    sentence = one.sentence
+    for problem in one.problems:
+        if problem.code in _QUOTING_PROBLEMS and problem.message:
+            # The sentence may quote the first of the problems.
+            sentence = sentence.replace(problem.message, HIDDEN)
+    return replace(one, sentence=sentence)
 
 
 def _deferred(one: Deferred) -> Deferred:
@@ -137,6 +147,7 @@ _RULES: Final = cast(
         Problem: _problem,
         Event: _event,
         Deferred: _deferred,
+        Status: _status,
         DriverInUse: _driver,
     },
 )
