@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -157,11 +159,59 @@ def test_a_daemon_is_ended_when_time_is_up(tmp_path: Path, monkeypatch: pytest.M
     assert not alive(int(pid.read_text()))
 
 
-def test_a_model_that_ends_its_warden_has_failed(tmp_path: Path) -> None:
+def test_a_model_that_ends_its_warden_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.dispatch._MOMENT", 0.01)
     done = shell("echo $$ > pid; kill -KILL $PPID; sleep 60", tmp_path)
     assert done.outcome is Outcome.FAILED
     assert "warden was ended" in done.detail
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap '' TERM; "])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("whom", ["everybody", "warden"])
+def test_what_the_end_of_the_host_ends_counts_as_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str, number: signal.Signals, whom: str
+) -> None:
+    """Systemd ends the group of a run before the daemon has heard that it is to end."""
+    monkeypatch.setattr("xpucached.dispatch._MOMENT", 600.0)
+
+    async def end() -> None:
+        dispatch = Dispatch(os.environ, "test")
+        script = f"{trap}echo $PPID $$ > pids.new; mv pids.new pids; while :; do sleep 0.1; done"
+        workload = Workload(("/bin/sh", "-c", script), tmp_path)
+        task = asyncio.create_task(dispatch.execute(workload, {}, trace, polite=True))
+        while not (tmp_path / "pids").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        warden, model = map(int, (tmp_path / "pids").read_text().split())
+        for pid in (warden, model) if whom == "everybody" else (warden,):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        # What is not held back is over by then.
+        assert await asyncio.wait([task], timeout=1.0) == (set(), {task})
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not alive(model)
+
+    asyncio.run(end())
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [
+        ("kill -TERM $$", "ended by SIGTERM"),
+        ("trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.1; done", "somebody else told it to end (SIGTERM)"),
+        ("trap 'kill -TERM $PPID; exit 0' TERM; kill -TERM $$", "somebody else told it to end (SIGTERM)"),
+        ("exit 143", "exit status 143"),
+    ],
+)
+def test_who_is_ended_while_the_daemon_goes_on_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, detail: str
+) -> None:
+    monkeypatch.setattr("xpucached.dispatch._MOMENT", 0.01)
+    done = shell(script, tmp_path)
+    assert (done.outcome, done.detail) == (Outcome.FAILED, detail)
 
 
 def test_who_takes_all_memory_is_ended(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ the kernel makes it a child of its nearest ancestor that asked to be told, and t
 more than the standard library.  It takes one byte at a time on the descriptor ``--orders``: ``t`` asks everybody to
 end, ``p`` stops everybody where he is, ``c`` lets all go on, ``l`` looks at once at what they have mapped, ``k`` ends
 them; the end of that pipe means that the daemon has gone, and ends them too.  When nobody is left it writes what it
-saw, as one line of JSON, on the descriptor ``--report``.
+saw, as one line of JSON, on the descriptor ``--report``.  SIGTERM, which systemd sends to all of a group that it stops,
+is passed on and reported, so that a run which the end of the host cut short is not taken for one that failed.
 """
 
 from __future__ import annotations
@@ -260,6 +261,20 @@ def _end(main: int) -> tuple[int | None, list[int]]:
         time.sleep(0.005)
 
 
+class Terminations:
+    """Hears SIGTERM, and passes it on: systemd sends it to everybody, somebody else to this process alone."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        # Once: a child that sends it back to its parent must not keep both busy.
+        if not self.heard:
+            self.heard = True
+            _tell(family(), signal.SIGTERM)
+
+
 def _attend(child: int, orders: int, watch: Watch, maps: Maps) -> tuple[int | None, tuple[str, str] | None]:
     """Watch until the main child ends or everybody must; give its status, and why it had to end."""
     wake, woken = os.pipe()
@@ -310,6 +325,7 @@ def main() -> int:
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    terminations = Terminations()
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -355,6 +371,7 @@ def main() -> int:
             "cpu": usage.ru_utime + usage.ru_stime,
             "peak": max(watch.peak, usage.ru_maxrss * 1024),
             "left": left,
+            "terminated": terminations.heard,
             "engines": [[device, spent] for (device, _), spent in watch.engines.items()],
             "resident": watch.resident,
             **maps.report(),

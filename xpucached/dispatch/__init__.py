@@ -40,6 +40,8 @@ _GRACE: Final = 5.0
 """So long a child may take to end itself after SIGTERM."""
 _LAST: Final = 30.0
 """So long the warden may take to end everybody."""
+_MOMENT: Final = 10.0
+"""So long after a child was ended by somebody else it may take until we hear that we are to end, too."""
 _DISK: Final = 10 << 30
 """Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
 _SHELL: Final = 128
@@ -279,6 +281,9 @@ def _execute(
         if known is not None and pacer.paused:
             known = dataclasses.replace(known, seconds=max(0.0, known.seconds - pacer.paused))
         said = read_told(bytes(ear.heard[answers]), token)
+        if stopped is None and _ended_by_another(known) and cancel.wait(_MOMENT):
+            # At the end of the host systemd ends the groups of runs beside us, and not after us.
+            stopped = Outcome.CANCELLED
         return _execution(job, ear.output, known, said, stopped, time.monotonic() - began)
 
 
@@ -319,11 +324,21 @@ def _execution(
     )
 
 
+def _ended_by_another(seen: Seen | None) -> bool:
+    """Tell whether a child may have ended because somebody else, and not the daemon, told it or its warden to."""
+    if seen is None:
+        return True
+    return seen.terminated or seen.status in {-signal.SIGTERM, _SHELL + signal.SIGTERM}
+
+
 def _judged(job: _Job, seen: Seen, told: Told | None, output: Output) -> tuple[Outcome | None, str]:
     """Say how a child ended that nobody stopped, save its warden."""
     status = seen.status
     if seen.outcome is not None:
         return seen.outcome, seen.detail
+    if seen.terminated:
+        # Whatever its status says: it may have ended in good order, with half of its work done.
+        return Outcome.FAILED, "somebody else told it to end (SIGTERM)"
     if status is None:
         return Outcome.FAILED, "its end was not seen"
     # By the signal itself, as a shell tells of it, or as those say who ignore it, Python among them.

@@ -48,7 +48,7 @@ class NoCompiler(BuildFailed):
 
 
 class CompilerKilled(NoCompiler):
-    """Somebody killed the compiler: that is what a host does that runs out of memory."""
+    """Somebody ended the compiler: that is what a host does that runs out of memory, or ends."""
 
 
 class Builder:
@@ -189,7 +189,7 @@ class Builder:
         status = child.wait(self._child, _END) if self._child is not None else 0
         if status is None:
             return BuildFailed("the compiler went silent")
-        if status == -signal.SIGKILL:
-            return CompilerKilled("the compiler was killed; the host may have run out of memory")
+        if status in {-signal.SIGKILL, -signal.SIGTERM}:
+            return CompilerKilled("the compiler was killed; the host may have run out of memory, or be shutting down")
         how = f"by {child.signal_name(-status)}" if status < 0 else f"with status {status}"
         return BuildFailed(f"the compiler ended {how}")

@@ -36,6 +36,7 @@ class Seen:
     engines: Mapping[str, int] = field(default_factory=dict)
     mapped: tuple[str, ...] = ()
     mapped_data: tuple[str, ...] = ()
+    terminated: bool = False  #: somebody else sent the warden SIGTERM, as systemd does at the end of the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def read_seen(content: bytes) -> Seen | None:
         engines,
         _paths(said.get("mapped")),
         _paths(said.get("mapped_data")),
+        said.get("terminated") is True,
     )
 
 

@@ -1,0 +1,110 @@
+"""While no daemon runs, and when it ends: a driver changes, and runs are cut short."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from tests.daemons import Daemon, daemon
+from tests.test_daemon import switch, warm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.runtimes import Runtime
+
+MODELS: Final = ("net", "loaded", "trial")
+
+
+@pytest.fixture
+def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet."""
+    with daemon(home, short_dir) as one:
+        yield one
+
+
+def led(host: Daemon, runtime: Runtime, driver: Path, extra: str = "") -> None:
+    host.configure(
+        f"""
+        [driver]
+        variables = {{ LD_LIBRARY_PATH = '{runtime.lib}', OCL_ICD_FILENAMES = '{driver}/libintelocl.so' }}
+        [schedule]
+        settle = '0.2s'
+        {extra}
+        """
+    )
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["files", "configuration"])
+@pytest.mark.parametrize("replay", ["true", "false"])
+def test_a_model_runs_once_when_the_driver_changed_meanwhile(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, way: str, replay: str
+) -> None:
+    program, first, second = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
+    link, own = tmp_path / "driver", tmp_path / "own"
+    switch(link, first)
+    switch(own, first)
+    led(host, program, link, f"replay = {replay}")
+    host.start()
+    host.add_models(program.python, workload)
+    icd = f"OCL_ICD_FILENAMES={own}/libintelocl.so"
+    host.ctl("model", "add", "trial", "--env", icd, "--", str(program.python), "-W", "ignore", str(workload), "small")
+    host.ctl("prewarm", *MODELS)
+    for name in MODELS:
+        assert warm(host, name)
+    before = {name: len(host.rows("runs", name)) for name in MODELS}
+    assert host.end() == 0
+
+    switch(own, second)
+    if way == "files":
+        switch(link, second)
+    else:
+        led(host, program, second.lib, f"replay = {replay}")
+    host.start()
+    for name in MODELS:
+        host.until(lambda name=name: len(host.rows("runs", name)) > before[name])  # type: ignore[misc]
+        warm(host, name)
+    # Looks that follow find nothing to do.
+    host.ctl("scan")
+    host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
+    for name in MODELS:
+        runs = host.rows("runs", name)
+        print(name, [(r["reason"], r["outcome"], r["detail"], r["passes"]) for r in runs])
+        assert len(runs) == before[name] + 1
+        assert runs[0]["reason"] == "driver-changed"
+    print(host.log.read_text())
+
+
+@pytest.mark.runtime
+def test_what_the_end_of_the_host_cuts_short_is_no_failed_attempt(
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    program = runtime("rt2025.2")
+    switch(tmp_path / "driver", program)
+    led(host, program, tmp_path / "driver", "[policy]\nattempts = 1\n")
+    host.start()
+    pids = tmp_path / "pids"
+    script = f"echo $PPID $$ > {pids}.new; mv {pids}.new {pids}; exec sleep 600"
+    host.ctl("model", "add", "slow", "--", "/bin/sh", "-c", script)
+    host.ctl("prewarm", "slow", "--no-wait")
+    host.until(pids.exists)
+    warden, model = map(int, pids.read_text().split())
+    # Systemd ends all groups at once, the one of the run a moment before the daemon's.
+    for pid in (warden, model):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    host.until(lambda: not psutil.pid_exists(model))
+    assert host.end() == 0
+
+    led(host, program, tmp_path / "driver", "prewarm = false\n[policy]\nattempts = 1\n")
+    host.start()
+    assert [row["outcome"] for row in host.rows("runs", "slow")] == ["cancelled"]
+    assert host.ask("model", "show", "slow")["warmth"] == "cold"
