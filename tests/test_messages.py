@@ -89,6 +89,15 @@ def test_the_depth_is_exact() -> None:
             messages.parse(b"[" + fits + b"]", largest=LARGEST, depth=depth)
 
 
+def test_values_are_counted_and_commas_in_text_are_not() -> None:
+    texts = b'["a,,,,,,\\",,,,,,", {"b,,,,": 1, "c": 2}]'
+    assert messages.parse(texts, largest=LARGEST, most=3)
+    with pytest.raises(BadMessage, match="more than 2 values"):
+        messages.parse(texts, largest=LARGEST, most=2)
+    with pytest.raises(BadMessage, match="more than 400000 values"):
+        messages.parse(b"[" + b"1," * 400_000 + b"1]", largest=LARGEST, most=400_000)
+
+
 def test_bytes_of_file_names_are_let_through_where_they_are_expected() -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     data = json.dumps([name]).encode()

@@ -174,6 +174,7 @@ def test_a_refusal_names_what_is_wrong(served: Running, target: str, status: int
         ("/v1/evict", b"[]", "object"),
         ("/v1/evict", b"{", "brackets do not match"),
         ("/v1/evict", b"[" * 100_000, "nested deeper"),
+        ("/v1/prewarm", b'{"models": [' + b"1," * 400_000 + b"1]}", "more than 10000 values"),
         ("/v1/evict?dry_run=true", b"{}", "no query string"),
         ("/v1/models", b"{}", "name: is required"),
         ("/v1/models", b'{"name": "../x", "command": ["/bin/true"], "directory": "/"}', "name: expected"),

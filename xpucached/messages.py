@@ -30,19 +30,22 @@ _LONE: Final = re.compile("[\ud800-\udfff]")
 _NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_NO_COMMAS: Final = bytes(set(range(256)) - set(b'",'))
 
 
 class BadMessage(ValueError):
     """A message that cannot be what it should be; its text is a plain sentence that says why."""
 
 
-def parse(data: bytes, *, largest: int, depth: int = DEPTH, escaped_bytes: bool = False) -> Json:
+def parse(
+    data: bytes, *, largest: int, depth: int = DEPTH, most: int | None = None, escaped_bytes: bool = False
+) -> Json:
     """Read one value of JSON.
 
-    Refused are: more than ``largest`` bytes, more than ``depth`` levels, what is no UTF-8, NaN and numbers that become
-    infinite, whole numbers of more than 20 digits, a key that stands twice in one object, and text that is none (lone
-    surrogates).  With ``escaped_bytes``, surrogates that stand for bytes of a file name that is no UTF-8 are let
-    through.  Raise `BadMessage`, and nothing else.
+    Refused are: more than ``largest`` bytes, more than ``depth`` levels, more than ``most`` values in its lists and
+    objects, what is no UTF-8, NaN and numbers that become infinite, whole numbers of more than 20 digits, a key that
+    stands twice in one object, and text that is none (lone surrogates).  With ``escaped_bytes``, surrogates that stand
+    for bytes of a file name that is no UTF-8 are let through.  Raise `BadMessage`, and nothing else.
     """
     if len(data) > largest:
         raise BadMessage(f"it has more than {largest} bytes")
@@ -51,6 +54,8 @@ def parse(data: bytes, *, largest: int, depth: int = DEPTH, escaped_bytes: bool 
     except UnicodeDecodeError:
         raise BadMessage("it is not UTF-8") from None
     _check_depth(data, depth)
+    if most is not None and data.count(b",") >= most and _unquoted(data, _NO_COMMAS).count(b",") >= most:
+        raise BadMessage(f"it has more than {most} values")
     try:
         value: Json = json.loads(
             text,
@@ -73,15 +78,20 @@ def parse(data: bytes, *, largest: int, depth: int = DEPTH, escaped_bytes: bool 
 
 def _check_depth(data: bytes, depth: int) -> None:
     """Refuse what is nested too deeply before anything follows it there."""
-    plain = _ESCAPE.sub(b"", data) if b"\\" in data else data
-    # Without what stands between quotes, only the brackets are left; each round takes away the innermost pairs.
-    left = _STRING.sub(b"", plain.translate(None, _NO_BRACKETS)).translate(_BRACKETS)
+    # Only the brackets are left; each round takes away the innermost pairs.
+    left = _unquoted(data, _NO_BRACKETS).translate(_BRACKETS)
     for _ in range(depth):
         if not left:
             return
         left = left.replace(b"[]", b"")
     if left:
         raise BadMessage(f"it is nested deeper than {depth} levels, or its brackets do not match")
+
+
+def _unquoted(data: bytes, without: bytes) -> bytes:
+    """Return what stands outside quotes, ``without`` these bytes."""
+    plain = _ESCAPE.sub(b"", data) if b"\\" in data else data
+    return _STRING.sub(b"", plain.translate(None, without))
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

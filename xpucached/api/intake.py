@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 3
 _FIELDS: Final = 64
 _LARGEST: Final = 1 << 20
+_MOST: Final = 10_000  # to find a fault in each value takes seconds for a body full of them
 _UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
@@ -42,7 +43,7 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
                 raise RequestError(message, hint="send a JSON object in the body")
             given = body or b"{}"
             # What JSON leaves open is refused here; pydantic reads the bytes once more, for what is text in them.
-            messages.parse(given, largest=_LARGEST)
+            messages.parse(given, largest=_LARGEST, most=_MOST)
             return check.validate_json(given)
         texts = _texts(query)
         clash = sorted(set(texts) & set(placeholders))
