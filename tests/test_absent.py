@@ -77,10 +77,8 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
     host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
     for name in MODELS:
         runs = host.rows("runs", name)
-        print(name, [(r["reason"], r["outcome"], r["detail"], r["passes"]) for r in runs])
         assert len(runs) == before[name] + 1
         assert runs[0]["reason"] == "driver-changed"
-    print(host.log.read_text())
 
 
 @pytest.mark.runtime

@@ -101,8 +101,12 @@ class Upkeep:
             return
         async with self._parts.part(unasked.PREWARM):
             if await self._warming.startable():
-                # After another look a replay may have to come first.
-                await self._do(unasked.PREWARM, self._warming.work(unasked=True, gives_way=lambda: self._replay_due))
+                work = self._warming.work(unasked=True, gives_way=self._replay_comes_first)
+                await self._do(unasked.PREWARM, work)
+
+    def _replay_comes_first(self) -> bool:
+        """Tell whether there was another look meanwhile, after which entries may have to be rebuilt."""
+        return self._replay_due and self._observing.settings.replay_automatically
 
     async def _evict(self) -> None:
         steady = self._steady()
