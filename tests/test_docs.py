@@ -240,6 +240,7 @@ ELSEWHERE: Final = {
     "Effect": "kinds",
     "Figure": "protocol",
     "Flaw": "kinds",
+    "Generation": "kinds",
     "ImageFormat": "protocol",
     "Loader": "models",
     "Occasion": "advice",
