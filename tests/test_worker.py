@@ -176,7 +176,7 @@ def test_a_file_has_a_bound() -> None:
     done = run(plain("one_large_file", disk=20 << 20))
 
     assert done.outcome is Outcome.OVER_DISK
-    assert "File too large" in done.detail
+    assert "20971520 bytes to one file" in done.detail
 
 
 def test_a_temporary_directory_has_a_bound_and_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
