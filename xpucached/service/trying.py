@@ -129,6 +129,8 @@ class Trying:
             if done.outcome is not None or not (done.created or added[-1]):
                 break
         outcome, detail = _judged(executions, added, len(files), caches=entries > 0)
+        if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, found.store.root):
+            outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
             control = await self._execute(model, found, variant, reason, cache=False, tell=tell)
@@ -302,6 +304,12 @@ def _crashed(execution: Execution) -> bool:
     if execution.outcome is not Outcome.FAILED or status is None:
         return False
     return (-status if status < 0 else status - _SHELL) in _CRASHES
+
+
+def _writable(root: Path) -> bool:
+    """Tell whether programs of this user can make entries below a store's root, or make the root."""
+    place = next((one for one in (root, *root.parents) if os.path.lexists(one)), root)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def _judged(executions: Sequence[Execution], added: Sequence[int], files: int, *, caches: bool) -> tuple[Outcome, str]:

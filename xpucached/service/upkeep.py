@@ -82,7 +82,9 @@ class Upkeep:
             await self._replay()
             await self._prewarm()
             self._warming.restraint.booting = False
-            await self._evict()
+            if not self._replay_comes_first():
+                # Else the models are not warmed yet, and what they need of an older driver would stay.
+                await self._evict()
         self._wait()
 
     async def _replay(self) -> None:
