@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -551,7 +551,9 @@ def running(
         await made.start([server.bind(path, 0o600)])
 
         def stop() -> None:
-            loop.call_soon_threadsafe(end.set)
+            # A test may have stopped it before, and then its loop may be gone.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(end.set)
 
         held.append(Running(path, standin, made, loop, stop))
         ready.set()
