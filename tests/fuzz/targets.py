@@ -169,7 +169,7 @@ class _Ends(asyncio.Transport):
 
 
 _ANSWER: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_KNOWN: Final = {b"200", b"201", b"202", b"400", b"403", b"404", b"405", b"408", b"409", b"413", b"503"}
+_KNOWN: Final = {b"200", b"201", b"202", b"400", b"403", b"404", b"405", b"408", b"409", b"411", b"413", b"503"}
 _MOST_TURNS: Final = 400
 
 
