@@ -16,7 +16,8 @@ help:
 	@echo 'make deb     build a package for Debian 12 and 13 into dist'
 	@echo 'make rpm     build a package with the same content for distributions with rpm into dist'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
-	@echo 'make stress  real programs on one store for two minutes while all goes wrong, and a death at every change'
+	@echo 'make stress  real programs on one store for two minutes while all goes wrong, a death at every change,'
+	@echo '             and the daemon killed at STRESS_KILLS (500) random moments of all that it does'
 	@echo 'make bench   measure us and others at 10,000 to a million entries, and write docs/performance.md (BENCH_SIZES)'
 	@echo 'make record  run the demo and make docs/demo.svg of it'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
@@ -80,10 +81,14 @@ fuzz: .venv/tested
 	    $(BIN)/python -m tests.fuzz $$one --seconds $(FUZZ_SECONDS) --corpus .fuzz || exit; \
 	done
 
+# The same seed gives the same moments, as far as the machine's speed is the same.
+STRESS_KILLS ?= 500
+STRESS_SEED ?= 1
 stress: .venv/tested
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
 	    $(BIN)/python -m pytest tests/test_stress.py tests/test_faults.py --timeout=3600
+	$(BIN)/python -m tests.kills --runtimes $(RUNTIMES) --kills $(STRESS_KILLS) --seed $(STRESS_SEED)
 
 # Stores are made once and kept in .bench: 0.4 GB for 10,000 entries, 4 GB for 100,000, 25 GB for a million.
 BENCH_SIZES ?= 10000,100000,1000000

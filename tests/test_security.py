@@ -29,6 +29,17 @@ SECTIONS: Final = (
 )
 
 
+ATTACKERS: Final = (
+    "Another user of the host",
+    "A program of the same user",
+    "A member of the administrators' group",
+    "A hostile store",
+    "A hostile runtime, driver or compiler",
+    "Hostile output of a program",
+    "Nobody at all",
+)
+
+
 def there() -> set[str]:
     """Give the names of all tests."""
     found: set[str] = set()
@@ -51,10 +62,28 @@ def test_every_line_of_the_threat_model_is_held_by_tests_that_exist(title: str) 
         assert set(named) <= known, f"{set(named) - known} do not exist"
 
 
+@pytest.mark.parametrize("title", ATTACKERS)
+def test_what_stops_an_attacker_is_tried_by_tests_that_exist(title: str) -> None:
+    known = there()
+    table = rows(section(page("docs/security.md"), title))
+    assert len(table) > 1
+    for wants, stops, tried in table:
+        named = codes(tried)
+        assert wants
+        assert stops
+        assert named, f"nothing tries: {wants}"
+        assert set(named) <= known, f"{set(named) - known} do not exist"
+
+
+def test_no_attacker_is_forgotten() -> None:
+    titles = re.findall(r"^### (.*)$", section(page("docs/security.md"), "Attackers"), re.MULTILINE)
+    assert titles == list(ATTACKERS)
+
+
 def test_no_section_with_tests_is_forgotten() -> None:
     text = page("docs/security.md")
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert [title for title in titles if "`test_" in section(text, title)] == list(SECTIONS)
+    assert [title for title in titles if "`test_" in section(text, title)] == ["Attackers", *SECTIONS]
 
 
 def test_a_command_is_words_and_never_a_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Real programs on one store, while it is scanned, evicted from, verified and restored, and the daemon is killed.
 
-A short round here; `make stress` lets it go on for two minutes (XPUCACHED_STRESS_SECONDS).
+A short round here; `make stress` lets it go on for two minutes (XPUCACHED_STRESS_SECONDS), and kills the daemon 500
+times (``python -m tests.kills``).
 """
 
 from __future__ import annotations

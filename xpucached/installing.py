@@ -31,6 +31,8 @@ _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
 _PROGRAMS: Final = ("xpucached", "xpucachectl", "xpucached-watch")
 _COMMAND: Final = re.compile(rf"^(Exec\w+=[-@:+!|]*)(?:/usr/bin/)?({'|'.join(_PROGRAMS)})(?=\s|$)", re.MULTILINE)
 _LONGEST: Final = 1 << 20
+_PEOPLE: Final = 1000
+"""The first number of people's groups."""
 _PACKAGED: Final = "/usr/lib/systemd/system/xpucached.service"
 
 
@@ -87,6 +89,9 @@ class Place:
         home = environ.get("HOME", "")
         if not home.startswith("/"):
             raise Denied("HOME does not say where your home directory is", hint="set HOME to an absolute path")
+        if os.path.lexists(home) and Path(home).stat().st_uid != os.geteuid():
+            # Whoever owns it decides what the record there says, and so what would be removed.
+            raise Denied(f"{home} belongs to somebody else", hint="set up as that user, or as root with --system")
 
         def xdg(name: str, otherwise: str) -> Path:
             # The specification says that a relative value is to be ignored.
@@ -184,6 +189,25 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
             + (f", and {closed} is closed to other users" if closed is not None else ""),
             hint="python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install xpucached",
         )
+    foreign = _foreign(bin_) if place.root == Path("/") else None
+    if foreign is not None:
+        raise Conflict(
+            f"{foreign} can be changed by others than root, and what is there would run as every user of this host",
+            hint="as root: python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install xpucached",
+        )
+
+
+def _foreign(bin_: Path) -> Path | None:
+    """Give what of a program somebody else could change: its commands, its interpreter, its modules, or their way."""
+    programs_ = (bin_, *(bin_ / name for name in _PROGRAMS), Path(sys.executable), _PACKAGE, Path(os.__file__))
+    for part in dict.fromkeys(way for one in programs_ for way in (one, Path(os.path.realpath(one)))):
+        for step in (part, *part.parents):
+            found = step.lstat()
+            shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
+            # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
+            if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= _PEOPLE):
+                return step
+    return None
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -97,10 +97,16 @@ class Kind(Protocol):
     def key(self, path: str) -> EntryKey | None:
         """Tell to which entry a file belongs, by its path below the root; None if to none."""
 
-    def remove(self, entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+    def remove(
+        self,
+        entries: Sequence[Entry],
+        notes: Mapping[EntryId, Note] | None = None,
+        failed: Callable[[Path, OSError], None] | None = None,
+    ) -> Mapping[EntryId, bool]:
         """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
 
         Those with a note go into the trash of their store, under that label, if there is room; the others for good.
+        ``failed`` is told what the disk of a store, by its root, refused.
         """
 
     def mend(self, remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
@@ -140,11 +146,16 @@ KINDS: Final[Mapping[KindName, Kind]] = {kind.NAME: kind for kind in (sycl,)}
 """Every kind there is."""
 
 
-def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+def remove(
+    entries: Sequence[Entry],
+    notes: Mapping[EntryId, Note] | None = None,
+    failed: Callable[[Path, OSError], None] | None = None,
+) -> Mapping[EntryId, bool]:
     """Take entries of any kinds out; see `Kind.remove`."""
     results: dict[EntryId, bool] = {}
     for name in {entry.id.store.kind for entry in entries}:
-        results.update(KINDS[name].remove([entry for entry in entries if entry.id.store.kind == name], notes))
+        some = [entry for entry in entries if entry.id.store.kind == name]
+        results.update(KINDS[name].remove(some, notes, failed))
     return results
 
 

@@ -23,15 +23,19 @@ SCARCE: Final = 16 << 20
 
 
 def plan_trash(
-    items: Sequence[Trashed], rooms: Iterable[Room], allocated: int, policy: Policy, now: datetime
+    items: Sequence[Trashed], rooms: Iterable[Room], allocated: int, policy: Policy, now: datetime | None
 ) -> tuple[Drop, ...]:
-    """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it."""
+    """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it.
+
+    ``now`` is None while the clock is not to be trusted: then nothing goes for its age.  Nor does what came here at a
+    time that is still to come, for then the clock was wrong.
+    """
     drops: dict[str, Drop] = {}
     kept: list[Trashed] = []
     for one in sorted(items, key=lambda one: (one.at, one.ref)):
         if not one.whole and one.allocated == 0:
             drops[one.ref] = Drop(one, DropReason.DEBRIS)
-        elif abs((now - one.at).total_seconds()) >= policy.trash_keep:
+        elif policy.trash_keep <= 0 or (now is not None and (now - one.at).total_seconds() >= policy.trash_keep):
             drops[one.ref] = Drop(one, DropReason.EXPIRED)
         else:
             kept.append(one)

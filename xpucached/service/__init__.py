@@ -120,7 +120,7 @@ class Service:
         self._warming = Warming(self._observing, dispatch, changing)
         self._replaying = Replaying(self._observing, dispatch, changing)
         self._advising = Advising(self._observing, self._warming)
-        self._keeping = Keeping(self._observing, changing)
+        self._keeping = Keeping(self._observing, changing, self._steady)
         self._evicting = Evicting(self._observing, self._warming, self._keeping, changing)
         self._verifying = Verifying(self._observing, changing)
         self._witnessing = Witnessing(self._observing)

@@ -226,7 +226,10 @@ class Evicting:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
-        results.update(kinds.remove([one.entry for one in batch], notes))
+        troubles = self._observing.troubles
+        results.update(kinds.remove([one.entry for one in batch], notes, troubles.failed))
+        for root in {one.store.root for one, gone in results.items() if gone}:
+            troubles.worked(root)
         try:
             catalog.forget(tuple(one for one, gone in results.items() if gone))
             catalog.fulfil(ids)

@@ -35,10 +35,11 @@ log = logging.getLogger(__name__)
 class Keeping:
     """Looks after what was taken out and may come back."""
 
-    def __init__(self, observing: Observing, changing: asyncio.Lock) -> None:
+    def __init__(self, observing: Observing, changing: asyncio.Lock, trusts_the_clock: Callable[[], bool]) -> None:
         """``changing`` is held while something comes back or goes for good."""
         self._observing = observing
         self._changing = changing
+        self._trusts_the_clock = trusts_the_clock
 
     async def all(self) -> tuple[Trashed, ...]:
         """Give what is in the trash of all stores, the newest first."""
@@ -129,13 +130,14 @@ class Keeping:
     async def tidy(self) -> TrashReport:
         """Let go what the policy lets go.  ``changing`` must be held, or nothing else be at work."""
         observing = self._observing
+        now = observing.clock() if self._trusts_the_clock() else None
 
         def decide() -> Sequence[Drop]:
             items = self._all()
             if not items:
                 return ()
             allocated = sum(one.allocated for one in observing.catalog.stores())
-            return planning.plan_trash(items, self.rooms(), allocated, observing.settings.policy, observing.clock())
+            return planning.plan_trash(items, self.rooms(), allocated, observing.settings.policy, now)
 
         return await self._drop(await asyncio.to_thread(decide))
 

@@ -142,7 +142,7 @@ class Verifying:
         ids = tuple(one.id for one in going)
         catalog.intend(ids, now)
         notes = {one.id: Note(now, EvictReason.FLAWED, one.flaw.words if one.flaw else "") for one in going}
-        results.update(kinds.remove(going, notes))
+        results.update(kinds.remove(going, notes, self._observing.troubles.failed))
         catalog.fulfil(ids)
         return results
 

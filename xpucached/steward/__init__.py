@@ -383,9 +383,17 @@ class Steward:
     async def _ask(self, uid: int, request: api.Request[T]) -> Answer[T]:
         # A worker that lets us wait keeps its own user's places, and none of others'.
         places = self._places.setdefault(uid, asyncio.Semaphore(_PER_USER))
-        async with places:
-            call = functools.partial(envoy.ask, uid, request, self._place)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        await places.acquire()
+        loop = asyncio.get_running_loop()
+
+        def over(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
+                loop.call_soon_threadsafe(places.release)
+
+        # Who asked may not wait any longer; the thread does, so the place is taken until that has ended.
+        asking = self._threads.submit(envoy.ask, uid, request, self._place)
+        asking.add_done_callback(over)
+        return await asyncio.wrap_future(asking)
 
     # -- what is asked of us ------------------------------------------------------------------------------------------
 

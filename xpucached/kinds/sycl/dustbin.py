@@ -272,7 +272,10 @@ def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
 
 
 def _items(root: int, device: int) -> Iterator[tuple[str, _Label | None, int | None]]:
-    """Open one item after the other: its name, its label if it has one, its leaf if it has one."""
+    """Open one item after the other: its name, its label if it has one, its leaf if it has one.
+
+    What the disk does not give just now is passed over: it is no debris.
+    """
     try:
         with files.directory_in(root, layout.TRASH, device) as trash:
             for name in sorted(os.listdir(trash)):
@@ -284,16 +287,25 @@ def _items(root: int, device: int) -> Iterator[tuple[str, _Label | None, int | N
                     except OSError:
                         continue
                     label = place = None
-                    with (
-                        contextlib.suppress(OSError, ValueError),
-                        files.regular_file(item, _ABOUT) as (descriptor, _),
-                    ):
-                        label = _loads(files.read(descriptor, _LIMIT))
-                    with contextlib.suppress(OSError):
+                    try:
+                        with contextlib.suppress(ValueError), files.regular_file(item, _ABOUT) as (descriptor, _):
+                            label = _loads(files.read(descriptor, _LIMIT))
+                    except OSError as error:
+                        if _unknown(error):
+                            continue
+                    try:
                         place = stack.enter_context(files.directory_in(item, _LEAF, device))
+                    except OSError as error:
+                        if _unknown(error):
+                            continue
                     yield name, label, place
     except FileNotFoundError:
         return
+
+
+def _unknown(error: OSError) -> bool:
+    """Tell whether what could not be opened may be there all the same."""
+    return files.passing(error) or isinstance(error, PermissionError)
 
 
 def trash(of: Store) -> tuple[Trashed, ...]:
@@ -302,7 +314,11 @@ def trash(of: Store) -> tuple[Trashed, ...]:
     try:
         with files.root_directory(os.fspath(of.root)) as (root, status):
             for name, written, place in _items(root, status.st_dev):
-                there = _statuses(place)
+                try:
+                    there = _statuses(place)
+                except OSError:
+                    # Judged by what could be seen of it, it would go for good.
+                    continue
                 label = written or _BLANK
                 whole = bool(label.files) and not _torn(label, there)
                 found.append(
@@ -339,7 +355,7 @@ def _torn(label: _Label, there: Mapping[str, os.stat_result]) -> str | None:
 def _statuses(place: int | None) -> dict[str, os.stat_result]:
     statuses: dict[str, os.stat_result] = {}
     for name in os.listdir(place) if place is not None else ():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             statuses[name] = os.stat(name, dir_fd=place, follow_symlinks=False)
     return statuses
 

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".src", ".bin", "_access_time.txt")
 
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+"""With these, and those that pass, a file system refuses whatever is asked of it."""
+
 _BUSY: Final = 64
 """So many slots that are being written are passed over in search of one that can be moved."""
 
@@ -55,12 +58,27 @@ def _leaf(entry: EntryId) -> Iterator[tuple[list[int], str, tuple[str, ...]]]:
         yield descriptors, slot, tuple(path)
 
 
-def remove(entries: Sequence[Entry], notes: Mapping[EntryId, Note] | None = None) -> Mapping[EntryId, bool]:
+def remove(
+    entries: Sequence[Entry],
+    notes: Mapping[EntryId, Note] | None = None,
+    failed: Callable[[Path, OSError], None] | None = None,
+) -> Mapping[EntryId, bool]:
     """Take entries out, leaf by leaf; see `Kind.remove`."""
     results: dict[EntryId, bool] = {}
     for leaf in _by_leaf(entries):
-        results.update(_remove_leaf(leaf, notes or {}))
+        results.update(_remove_leaf(leaf, notes or {}, failed or _unheard))
     return results
+
+
+def _unheard(_root: Path, _error: OSError) -> None:
+    return
+
+
+def _refused(entry: Entry, error: OSError, failed: Callable[[Path, OSError], None]) -> None:
+    """Tell what a disk refused; what somebody forged there is no trouble of the disk."""
+    log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
+    if files.passing(error) or error.errno in _DISK:
+        failed(entry.id.store.root, error)
 
 
 def _by_leaf(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
@@ -70,7 +88,9 @@ def _by_leaf(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
     return leaves.values()
 
 
-def _remove_leaf(entries: Sequence[Entry], notes: Mapping[EntryId, Note]) -> Mapping[EntryId, bool]:
+def _remove_leaf(
+    entries: Sequence[Entry], notes: Mapping[EntryId, Note], failed: Callable[[Path, OSError], None]
+) -> Mapping[EntryId, bool]:
     results = {entry.id: False for entry in entries}
     # From the highest slot down, so that a death in between leaves no gap.
     order = sorted(entries, key=lambda entry: _number(entry.id.key.rpartition("/")[2]), reverse=True)
@@ -90,7 +110,7 @@ def _remove_leaf(entries: Sequence[Entry], notes: Mapping[EntryId, Note]) -> Map
                         bin_ = None if note is None else _Bin(descriptors[0], note)
                         results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours, bin_)
                 except OSError as error:
-                    log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
+                    _refused(entry, error, failed)
                     continue
                 freed += size
             _remove_empty(descriptors, path)
@@ -100,7 +120,7 @@ def _remove_leaf(entries: Sequence[Entry], notes: Mapping[EntryId, Note]) -> Map
         # Somebody else removed the whole leaf, which is what was wanted.
         return dict.fromkeys(results, True)
     except OSError as error:
-        log.warning("a leaf could not be opened: %s: %s", order[0].id.key, error)
+        _refused(order[0], error, failed)
     return results
 
 
