@@ -112,15 +112,17 @@ class Trying:
         executions: list[Execution] = []
         looks: list[host.Before | None] = []
         added: list[int] = []
+        unnamed: list[int] = []
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proving.named, self._workload(model)))
             done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
             known, after = after, await self._observing.entries_now(found)
-            if not done.traced:
-                # It keeps its stderr to itself: then what is new is taken for its own.
-                done = dataclasses.replace(done, created=frozenset(one.key for one in after - known))
+            # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
+            silent = frozenset(one.key for one in after - known) - done.created - done.used
+            unnamed.append(len(silent) if done.traced else 0)
+            done = dataclasses.replace(done, created=done.created | silent)
             now = await asyncio.to_thread(_files, watched)
             added.append(len(now - files))
             files = now
@@ -128,7 +130,7 @@ class Trying:
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (done.created or added[-1]):
                 break
-        outcome, detail = _judged(executions, added, len(files), caches=entries > 0)
+        outcome, detail = _judged(executions, unnamed, added, len(files), caches=entries > 0)
         if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, found.store.root):
             outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
         if _crashed(executions[-1]):
@@ -312,17 +314,26 @@ def _writable(root: Path) -> bool:
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
-def _judged(executions: Sequence[Execution], added: Sequence[int], files: int, *, caches: bool) -> tuple[Outcome, str]:
+def _silent(count: int) -> str:
+    """Say what it means that entries appeared which a pass's trace does not name."""
+    cause = "a part of it may keep its stderr to itself, or another program compiled meanwhile"
+    return f"{count} of which its trace does not name: {cause}"
+
+
+def _judged(
+    executions: Sequence[Execution], unnamed: Sequence[int], added: Sequence[int], files: int, *, caches: bool
+) -> tuple[Outcome, str]:
     """Say how a variant ended: only a pass that compiled nothing proves anything.
 
-    ``added`` are the files that each pass added to the watched directories, ``files`` is what they hold now;
-    ``caches`` says that the model was seen to use its store before.
+    ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
+    the watched directories, ``files`` is what they hold now; ``caches`` says that the model was seen to use its store.
     """
     first, last = executions[0], executions[-1]
     if last.outcome is not None:
         return last.outcome, last.detail
     if last.created:
-        return Outcome.UNPROVEN, f"the second pass still compiled {len(last.created)} programs"
+        compiled = f"the second pass still compiled {len(last.created)} programs"
+        return Outcome.UNPROVEN, f"{compiled}{f', {_silent(unnamed[-1])}' if unnamed[-1] else ''}"
     if added[-1]:
         return Outcome.UNPROVEN, f"the second pass still added {added[-1]} files to its caches"
     if not (first.created or last.used or files):
@@ -334,6 +345,8 @@ def _judged(executions: Sequence[Execution], added: Sequence[int], files: int, *
         return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled{more}, {last.seconds:.1f} s"
     if added[0]:
         more = f", {added[0]} files added to its own caches"
+    if unnamed[0]:
+        more = f" ({_silent(unnamed[0])}){more}"
     compiled = f"{len(first.created)} entries compiled{more} in {first.seconds:.1f} s"
     if first.created and not last.traced:
         return Outcome.WARMED, f"{compiled}; then none in {last.seconds:.1f} s (it lets no trace through)"
