@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.builders import SyclStore
 from tests.test_upkeep import alone
 from xpucached.catalog import Catalog
-from xpucached.domain import EntryKey, Model, ModelName, Outcome, Variant, WarmReason, Workload
+from xpucached.domain import EntryKey, Model, ModelName, Outcome, Variant, Warm, WarmReason, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,3 +63,38 @@ def test_entries_that_no_trace_names_are_not_passed_over(
     assert all(one.used == {EntryKey(str(shown))} for one in attempt.executions)
     assert attempt.trial.outcome is (Outcome.UNPROVEN if comes_again else Outcome.WARMED)
     assert "trace does not name" in attempt.trial.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "words"),
+    [
+        (RecursionError("too deep"), Outcome.FAILED, "something unexpected happened (reference "),
+        (OSError(28, "No space left on device"), Outcome.FAILED, "its store cannot be made or used: [Errno 28]"),
+        (asyncio.CancelledError(), Outcome.CANCELLED, "cancelled"),
+    ],
+)
+def test_only_what_was_cancelled_is_recorded_so(
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    outcome: Outcome,
+    words: str,
+) -> None:
+    async def broken(*_: object) -> Attempt:
+        raise error
+
+    model = Model(ModelName("net"), Workload(("/bin/true",), tmp_path, {}, 60.0), tmp_path / "store")
+    catalog.add_model(model)
+
+    async def warm() -> None:
+        service = alone(catalog)
+        monkeypatch.setattr(service._warming._trying, "attempt", broken)
+        await service._warming._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(warm())
+    (run,) = catalog.runs(model.name, 1)
+    assert run.outcome is outcome
+    assert run.detail.startswith(words)
+    assert [one.failures for one in catalog.coverage()] == [int(outcome is Outcome.FAILED)]

@@ -13,9 +13,7 @@ import errno
 import json
 import os
 import selectors
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +32,7 @@ from xpucached.dispatch.pacing import Manner as Manner
 from xpucached.dispatch.pacing import Pacer
 from xpucached.dispatch.telling import Seen, Told, read_seen, read_told
 from xpucached.domain import EntryKey, Environment, Loader, Outcome, Pass, Variant, Workload
-from xpucached.processes import child
+from xpucached.processes import child, scratch
 
 _GRACE: Final = 5.0
 """So long a child may take to end itself after SIGTERM."""
@@ -194,15 +192,6 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[str]:
-    place = tempfile.mkdtemp(prefix="xpucached-")
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextlib.contextmanager
 def _descriptors() -> Iterator[set[int]]:
     """Give a set; what is in it at the end is closed."""
     ours: set[int] = set()
@@ -231,11 +220,31 @@ def _execute(
     polite: bool,
     fence: Fence | None,
 ) -> Execution:
+    try:
+        return _run_once(job, environment, trace, cancel, polite=polite, fence=fence)
+    except OSError as error:
+        # The host has no room for it: no memory, processes, descriptors or disk.
+        return _unstarted(error)
+
+
+def _unstarted(error: Exception) -> Execution:
+    return Execution(Outcome.FAILED, 0.0, 0.0, 0, None, f"it could not be started: {error}", "")
+
+
+def _run_once(
+    job: _Job,
+    environment: Mapping[str, str],
+    trace: Trace,
+    cancel: threading.Event,
+    *,
+    polite: bool,
+    fence: Fence | None,
+) -> Execution:
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(_scratch())
+        place = stack.enter_context(scratch.directory())
         ours = stack.enter_context(_descriptors())
         token = uuid4().hex
-        variables = {**environment, "TMPDIR": scratch, "TMP": scratch, "TEMP": scratch}
+        variables = {**environment, "TMPDIR": place, "TMP": place, "TEMP": place}
         ours |= {stdin := _in_memory("order", job.order(token))}
         ours |= {given := _in_memory("environment", json.dumps(variables).encode())}
         (hears, orders), (reports, seen), (answers, told) = pipes = os.pipe(), os.pipe(), os.pipe()
@@ -244,20 +253,18 @@ def _execute(
         memory = exercise.memory or max(int(psutil.virtual_memory().available * _SHARE), _LEAST)
         began = time.monotonic()
         talk = fence.variables if fence is not None else {}
-        warden = child.start(
-            [
-                *_fenced(job, fence, memory),
-                *child.python(_PACKAGE / "warden.py"),
-                *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
-                *("--memory", str(memory), "--disk", str(exercise.disk or _DISK), "--scratch", scratch),
-                *("--directory", str(job.workload.directory), "--", *job.command(told)),
-            ],
-            variables=talk,
-            stdin=stdin,
-            stdout=child.PIPE,
-            stderr=child.PIPE,
-            passed=(hears, seen, told, given),
-        )
+        words = [
+            *_fenced(job, fence, memory),
+            *child.python(_PACKAGE / "warden.py"),
+            *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
+            *("--memory", str(memory), "--disk", str(exercise.disk or _DISK), "--scratch", place),
+            *("--directory", str(job.workload.directory), "--", *job.command(told)),
+        ]
+        heard = (hears, seen, told, given)
+        try:
+            warden = child.start(words, variables=talk, stdin=stdin, stdout=child.PIPE, stderr=child.PIPE, passed=heard)
+        except ValueError as error:
+            return _unstarted(error)
         for descriptor in (hears, seen, told):
             ours.remove(descriptor)
             os.close(descriptor)
@@ -277,7 +284,7 @@ def _execute(
         if known is None and fence is not None and stopped is None and (warden.returncode or 0) > 0:
             # It may be the group that could not be had; without one it is tried again.
             fence.give_up()
-            return _execute(job, environment, trace, cancel, polite=polite, fence=None)
+            return _run_once(job, environment, trace, cancel, polite=polite, fence=None)
         if known is not None and pacer.paused:
             known = dataclasses.replace(known, seconds=max(0.0, known.seconds - pacer.paused))
         said = read_told(bytes(ear.heard[answers]), token)

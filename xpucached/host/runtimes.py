@@ -6,20 +6,20 @@ this kind of program be built at all?), then on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import re
 import signal
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Assay, Generation, Libraries, Safety, SyclRuntime
 from xpucached.host import elf
-from xpucached.processes import child
+from xpucached.processes import child, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ _LIBRARY: Final = re.compile(r"libsycl\.so\.(\d{1,3})")
 _DRIVERS: Final = ("libintelocl.so", "libigdrcl.so", "libze_intel_gpu.so")
 _MOST_NAMES: Final = 20_000
 _MOST_RUNTIMES: Final = 8
+_DEEPEST: Final = 8
 _MOST_KNOWN: Final = 64
 _LARGEST: Final = 256 << 20
 _FIRST_OF_LAYOUT_3: Final = 9
@@ -231,19 +232,35 @@ def _build_once(
     folder = str(runtime.library.parent)
     further = variables.get("LD_LIBRARY_PATH", "")
     environment = {name: value for name, value in child.environment(variables).items() if not _OURS.fullmatch(name)}
-    with tempfile.TemporaryDirectory(prefix="xpucached-assay-") as place:
-        environment |= {
-            "LD_LIBRARY_PATH": f"{folder}:{further}" if further else folder,
-            "SYCL_CACHE_PERSISTENT": "1" if cache else "0",
-            "SYCL_CACHE_DIR": f"{place}/cache",
-        }
-        words = ["--library", os.fspath(runtime.library), "--layout", str(runtime.layout), "--shape", shape]
-        try:
+    words = ["--library", os.fspath(runtime.library), "--layout", str(runtime.layout), "--shape", shape]
+    try:
+        with scratch.directory("xpucached-assay-") as place:
+            environment |= {
+                "LD_LIBRARY_PATH": f"{folder}:{further}" if further else folder,
+                "SYCL_CACHE_PERSISTENT": "1" if cache else "0",
+                "SYCL_CACHE_DIR": f"{place}/cache",
+            }
             done = child.run([*child.python(ASSAY), *words], variables=environment, seconds=timeout, directory=place)
-        except (OSError, ValueError) as error:
-            return _End(127, f"cannot be started: {error}"), False
-        complaint = _COMPLAINT.search(done.complaint)
-        kept = next(Path(place, "cache").rglob("*.bin"), None) is not None
+            kept = _keeps(f"{place}/cache")
+    except (OSError, ValueError) as error:
+        return _End(127, f"cannot be started: {error}"), False
+    complaint = _COMPLAINT.search(done.complaint)
     said = complaint[1].decode("utf-8", "backslashreplace").strip() if complaint else ""
     log.debug("assay of %s, %s, cache %s: %s", runtime.library, shape, cache, done.status)
     return _End(done.status, said), kept
+
+
+def _keeps(cache: str) -> bool:
+    """Tell whether there is a program in a cache; what lies deeper than programs do is not looked for."""
+    ahead = [(cache, 0)]
+    looked = 0
+    while ahead and looked < _MOST_NAMES:
+        place, depth = ahead.pop()
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                looked += 1
+                if entry.name.endswith(".bin"):
+                    return True
+                if depth < _DEEPEST and looked < _MOST_NAMES and entry.is_dir(follow_symlinks=False):
+                    ahead.append((entry.path, depth + 1))
+    return False

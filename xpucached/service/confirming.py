@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from xpucached import host, planning
 from xpucached.domain import FoundStore, Store, StoreOrigin
 from xpucached.errors import Unconfirmed
 from xpucached.kinds import sycl
+from xpucached.processes import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,7 +73,7 @@ def _written(
     timeout = observing.settings.probe_timeout
     found: list[Environment] = []
     for selector in sorted({_selector(one) for one in targets}):
-        with tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True) as place:
+        with scratch.directory() as place:
             root = Path(place, "cache")
             if not host.build_tiny_program(folder, root, driver.variables, selector, timeout, command=driver.command):
                 continue

@@ -8,7 +8,6 @@ import errno
 import hashlib
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, 
 from xpucached.domain import Built, EntryId, NoRecipe, Origin, OtherDriver, ReplayPlan, ReplayReport, Store
 from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.kinds import KINDS
+from xpucached.processes import scratch
 from xpucached.service.confirming import confirm
 
 if TYPE_CHECKING:
@@ -229,12 +229,11 @@ class Replaying:
         if not wish.is_elsewhere:
             return self._in_use()
         # What makes a driver load from a folder must last until its last compiler has ended.
-        kept = tempfile.TemporaryDirectory(prefix="xpucached-", ignore_cleanup_errors=True)
-        scratch = Path(stack.enter_context(kept))
+        place = Path(stack.enter_context(scratch.directory()))
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._observing.settings
         other = await asyncio.to_thread(
-            host.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, scratch
+            host.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
         )
         return (other,)
 

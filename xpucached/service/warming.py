@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +22,8 @@ from xpucached.domain import (
     WarmReason,
     Warmth,
 )
-from xpucached.errors import Conflict, NotFound
+from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.incidents import unexpected
 from xpucached.service.proving import Proving
 from xpucached.service.restraint import Restraint
 from xpucached.service.trying import Trying, concluded, needed, summed
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from xpucached.dispatch import Dispatch, Execution
     from xpucached.domain import (
         Coverage,
-        Dependency,
         FoundStore,
         Libraries,
         Model,
@@ -46,8 +48,25 @@ if TYPE_CHECKING:
     from xpucached.service.trying import Attempt
 
 
+log = logging.getLogger(__name__)
+
 _SETTLED: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
 """A model that stands so is run again only with force."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is known of a run while it goes on: how it ended is known last."""
+
+    outcome: Outcome = Outcome.FAILED
+    detail: str = "how it ended is not known"
+    executions: list[Execution] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    attribution: Attribution = field(default_factory=Attribution)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(attempt.trial for attempt in self.attempts)
 
 
 class Warming:
@@ -154,54 +173,64 @@ class Warming:
             model.name,
             {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
         )
-        executions: list[Execution] = []
-        trials: list[Trial] = []
-        attempts: list[Attempt] = []
-        outcome, detail = Outcome.CANCELLED, "cancelled"
-        attribution = Attribution()
+        course = _Course()
         try:
-            await asyncio.to_thread(observing.refuse_foreign, model)
-            if found.origin is StoreOrigin.MANAGED:
-                await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
-            variants = await self._trying.variants(model)
-            before = after = await observing.entries_now(found)
-            for variant in variants if isinstance(variants, tuple) else ():
-                name = model.name if variant == Variant() else f"{model.name} {variant.label}"
-
-                def note(what: str, name: str = name) -> None:
-                    tell(f"{name}: {what}")
-
-                attempt = await self._trying.attempt(model, found, variant, warm.reason, after, note)
-                after = attempt.after
-                trials.append(attempt.trial)
-                attempts.append(attempt)
-                executions += attempt.executions
-                attribution = _attributed(found, before, after, executions)
-            if isinstance(variants, tuple):
-                outcome, detail = concluded(trials)
-            else:
-                executions.append(variants)
-                outcome, detail = variants.outcome or Outcome.FAILED, variants.detail or "no device was found"
-            if warm.reason is WarmReason.DRIVER and outcome is Outcome.WARMED:
-                detail += await asyncio.to_thread(self._covered, found, executions)
+            await self._carry_out(warm, found, course, tell)
         except Conflict as error:
-            outcome, detail = Outcome.FAILED, error.message
+            course.outcome, course.detail = Outcome.FAILED, error.message
         except OSError as error:
-            outcome, detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
+            course.outcome, course.detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
+        except CatalogError as error:
+            # The next model meets it as well, and this one has not shown anything.
+            course.outcome, course.detail = Outcome.CANCELLED, f"the catalog cannot be used: {error.message}"
+            raise
+        except Exception as error:  # noqa: BLE001 - how a run ends is recorded, and the next model's turn comes
+            wrong = unexpected(log, f"while {model.name} was warmed", error)
+            course.outcome, course.detail = Outcome.FAILED, f"{wrong.message}; {wrong.hint}"
+        except BaseException:
+            course.outcome, course.detail = Outcome.CANCELLED, "cancelled"
+            raise
         finally:
             self._running.discard(model.name)
-            finish = asyncio.to_thread(
-                self._finish, run, outcome, executions, trials, attribution, detail, needed(attempts), (model, reached)
+            run = await asyncio.shield(
+                asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
             )
-            run = await asyncio.shield(asyncio.ensure_future(finish))
-            if outcome is not Outcome.CANCELLED and self._met_another_driver(run):
+            if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
                 await observing.survey()
             observing.events.post(
                 "run-finished",
-                f"{model.name}: {outcome}",
-                {"model": model.name, "outcome": outcome, "run": str(run.id), "detail": detail},
+                f"{model.name}: {course.outcome}",
+                {"model": model.name, "outcome": course.outcome, "run": str(run.id), "detail": course.detail},
             )
         return run
+
+    async def _carry_out(self, warm: Warm, found: FoundStore, course: _Course, tell: Callable[[str], None]) -> None:
+        """Run the variants of a model, and note in ``course`` what comes of each as it comes."""
+        model, observing = warm.model, self._observing
+        await asyncio.to_thread(observing.refuse_foreign, model)
+        if found.origin is StoreOrigin.MANAGED:
+            await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+        variants = await self._trying.variants(model)
+        if not isinstance(variants, tuple):
+            course.executions.append(variants)
+            course.outcome = variants.outcome or Outcome.FAILED
+            course.detail = variants.detail or "no device was found"
+            return
+        before = after = await observing.entries_now(found)
+        for variant in variants:
+            name = model.name if variant == Variant() else f"{model.name} {variant.label}"
+
+            def note(what: str, name: str = name) -> None:
+                tell(f"{name}: {what}")
+
+            attempt = await self._trying.attempt(model, found, variant, warm.reason, after, note)
+            after = attempt.after
+            course.attempts.append(attempt)
+            course.executions += attempt.executions
+            course.attribution = _attributed(found, before, after, course.executions)
+        course.outcome, course.detail = concluded(course.trials)
+        if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
+            course.detail += await asyncio.to_thread(self._covered, found, course.executions)
 
     def _met_another_driver(self, run: Run) -> bool:
         """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
@@ -215,24 +244,15 @@ class Warming:
         made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in used - created))
         return f"; replay had made {made} of the {len(used | created)}" if made else ""
 
-    def _finish(
-        self,
-        run: Run,
-        outcome: Outcome,
-        executions: Sequence[Execution],
-        trials: Sequence[Trial],
-        attribution: Attribution,
-        detail: str,
-        needs: Sequence[Dependency] | None,
-        led: tuple[Model, frozenset[Path]],
-    ) -> Run:
+    def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
+        outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
+        executions, needs = course.executions, needed(course.attempts)
         entries = self._catalog.entries_by_id(attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)
         output = executions[-1].output if executions else ""
         if outcome is not Outcome.WARMED:
             output = next((one.output for one in trials if one.outcome is outcome), output)
-        model, reached = led
         # What a link led to may be another file by now.
         libraries = _mapped(run, executions, reached | self._observing.reached(model))
         now = self._observing.clock()
