@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,6 +55,7 @@ from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, rep
 from xpucached.service import replaying
 from xpucached.service.events import Events
 from xpucached.service.observing import Observing
+from xpucached.service.rebuild import RebuildJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -603,7 +602,6 @@ def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
         sycl_store.add(f"_ZTS{number}k", options="-light")
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
     catalog = Catalog.open(short_dir / "catalog.sqlite")
-    publisher = ThreadPoolExecutor(1)
 
     def clock() -> datetime:
         return datetime.now(UTC)
@@ -617,16 +615,14 @@ def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
         to = replace(old, driver="new")
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(tool),))
-        tally = replaying._Tally()
-        room = threading.BoundedSemaphore(16)
-        wish, cancel = replaying.Wish(), threading.Event()
-        bench = replaying._Bench(wish, (driver,), {}, iter(todo), tally, cancel, publisher, room)
-        replaying.Replaying(observing, Dispatch(os.environ, "test"), asyncio.Lock())._work_off(bench)
-        publisher.shutdown()
+        results = replaying._Publishing(observing, replaying.Wish(), (driver,))
+        RebuildJob(Dispatch(os.environ, "test"), todo, (driver,), {}, 60.0, results).work_off()
+        results.close()
+        results.check()
 
         # Where each compiler is killed there is an end, and nothing is held against any program.
-        assert (tally.rebuilt, len(tally.failures)) == ((3, 4) if heavy == 4 else (0, 15))
-        assert sum("after the other" in one for one in tally.failures) == (0 if heavy == 4 else 5)
+        assert (results.rebuilt, len(results.failures)) == ((3, 4) if heavy == 4 else (0, 15))
+        assert sum("after the other" in one for one in results.failures) == (0 if heavy == 4 else 5)
         assert not list(catalog.refusals("stamp"))
     finally:
         catalog.close()

@@ -1,0 +1,230 @@
+"""Rebuild: compilers at work on what entries hold themselves, in threads; what comes of it is for the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from xpucached import host
+from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
+from xpucached.domain import NoRecipe, OtherDriver
+from xpucached.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from xpucached.dispatch import Dispatch
+    from xpucached.dispatch.building import Builder
+    from xpucached.domain import Environment, Model, ModelName, Rebuild, Recipe
+    from xpucached.service.observing import Observing
+
+log = logging.getLogger(__name__)
+
+_MOST_WORKERS: Final = 8
+"""Each compiler holds some hundred megabytes; beyond so many the disk and the memory are what is short."""
+
+_ROOM: Final = 1 << 30
+"""Bytes of memory that must be left before another compiler starts to work beside the first."""
+
+_FIRST: Final = 5
+"""What takes longer than this part of the time limit waits until the others are done: one that hangs holds up none."""
+_HASTY: Final = 30
+"""The part of the limit that is left where so many hung already …"""
+_MOST_HUNG: Final = 5
+_MOST_LATE: Final = 3
+"""… and so many take the whole limit in vain before the rest of their store is given up."""
+_MOST_ABSENT: Final = 3
+"""So often a compiler is started in vain before an environment is given up, until the next time."""
+_MOST_KILLED: Final = 10
+"""So many are killed one after the other, before it is given up as well: some large programs do not stop the rest."""
+
+_CACHES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
+"""Where the GPU driver keeps its own compiler cache: a rebuild fills the one that the model's programs use."""
+
+_BEAT: Final = 0.2
+"""Seconds between two reports of how far it is."""
+
+
+class Results(Protocol):
+    """Hears what became of each rebuild, in the thread that did it."""
+
+    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        """Take what was compiled; the compiler waits meanwhile."""
+
+    def skipped(self, one: Rebuild, why: NoRecipe) -> None:
+        """Hear that reading the entry showed that it cannot be compiled again."""
+
+    def failed(self, one: Rebuild, words: str, *, blamed: bool) -> None:
+        """Hear that it was not compiled; ``blamed`` where the compiler refused it, and would again."""
+
+
+class RebuildJob:
+    """Compiles entries again, with a compiler for each environment and driver's cache in each of some threads."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        todo: Iterable[Rebuild],
+        drivers: Sequence[OtherDriver],
+        models: Mapping[ModelName, Model],
+        limit: float,
+        results: Results,
+        driver_cache: Path | None = None,
+    ) -> None:
+        """``limit`` are the seconds for one entry; ``driver_cache`` stands in place of the models' own."""
+        self._dispatch = dispatch
+        self._todo = iter(todo)
+        self._drivers = drivers
+        self._models = models
+        self._limit = limit
+        self._results = results
+        self._driver_cache = driver_cache
+        self._lock = threading.Lock()
+        self._compiling = 0
+        self._late: list[Rebuild] = []  # what took too long while others waited
+        self._hung: Counter[Path] = Counter()  # by store: how many did
+        self._lost: Counter[Path] = Counter()  # by store: how many took too long even at the end
+        self._absent: Counter[Environment] = Counter()  # how often no compiler for it could be started
+        self._killed: Counter[Environment] = Counter()  # how many of its compilers were, since one was not
+        self.cancel = threading.Event()
+        """Whoever sets it ends the work."""
+
+    async def run(self, most: int, beat: Callable[[], None]) -> None:
+        """Compile, in at most so many threads; ``beat`` is called while that goes on.  Cancelled, it ends cleanly."""
+        threads = [asyncio.create_task(asyncio.to_thread(self.work_off)) for _ in range(min(workers(), most))]
+        try:
+            while threads and not all(thread.done() for thread in threads):
+                beat()
+                await asyncio.wait(threads, timeout=_BEAT, return_when=asyncio.ALL_COMPLETED)
+        finally:
+            self.cancel.set()
+            if threads:
+                await asyncio.shield(asyncio.wait(threads))
+        for thread in threads:
+            thread.result()
+
+    def work_off(self) -> None:
+        """Take one rebuild after the other, in this thread."""
+        builders: dict[tuple[str, Environment, tuple[tuple[str, str], ...]], Builder] = {}
+        try:
+            while self._admitted():
+                try:
+                    with self._lock:
+                        one, last = next(self._todo, None), False
+                        if one is None and self._late:
+                            one, last = self._late.pop(0), True
+                    if one is None:
+                        return
+                    caches, driver = self._caches(one), driver_for(one, self._drivers)
+                    builder = builders.get((driver.stamp, one.to, caches))
+                    if builder is None:
+                        variables = {**driver.variables, **dict(caches)}
+                        builder = self._dispatch.builder(one.to, variables, driver.command)
+                        builders[driver.stamp, one.to, caches] = builder
+                    self._rebuild(one, builder, last=last)
+                finally:
+                    with self._lock:
+                        self._compiling -= 1
+        finally:
+            for builder in builders.values():
+                builder.close()
+
+    def _rebuild(self, one: Rebuild, builder: Builder, *, last: bool) -> None:
+        entry = one.entry.entry
+        root = entry.id.store.root
+        limit = self._limit if last else self._limit / (_FIRST if self._hung[root] < _MOST_HUNG else _HASTY)
+        if last and self._lost[root] >= _MOST_LATE:
+            self._results.failed(one, "other programs of its store took too long to compile", blamed=True)
+            return
+        if self._absent[one.to] >= _MOST_ABSENT or self._killed[one.to] >= _MOST_KILLED:
+            killed = self._absent[one.to] < _MOST_ABSENT
+            words = "one compiler after the other was killed" if killed else "no compiler could be started"
+            self._results.failed(one, words, blamed=False)
+            return
+        recipe = KINDS[entry.id.store.kind].recipe(entry)
+        if isinstance(recipe, NoRecipe):
+            self._results.skipped(one, recipe)
+            return
+        try:
+            binary, seconds = builder.build(recipe, self.cancel, limit)
+        except BuildHung as error:
+            with self._lock:
+                self._hung[root] += 1
+                self._lost[root] += last
+                if not last:
+                    self._late.append(one)
+            if last:
+                self._results.failed(one, str(error), blamed=True)
+            return
+        except NoCompiler as error:
+            # Not the entry's fault: the next time tries again.
+            if not self.cancel.is_set():
+                log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, error)
+                with self._lock:
+                    (self._killed if isinstance(error, CompilerKilled) else self._absent)[one.to] += 1
+                self._results.failed(one, str(error), blamed=False)
+            return
+        except BuildFailed as error:
+            if not self.cancel.is_set():
+                self._results.failed(one, str(error), blamed=True)
+            return
+        with self._lock:
+            self._killed[one.to] = 0
+        self._results.built(one, recipe, binary, seconds)
+
+    def _admitted(self) -> bool:
+        """Wait until another compiler may work: one always may, more if there is memory and nothing waits for it."""
+        while not self.cancel.is_set():
+            with self._lock:
+                if self._compiling == 0 or (host.memory_left() > _ROOM and not host.strained()):
+                    self._compiling += 1
+                    return True
+            self.cancel.wait(0.5)
+        return False
+
+    def _caches(self, one: Rebuild) -> tuple[tuple[str, str], ...]:
+        """Give what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""
+        if self._driver_cache is not None:
+            return (("NEO_CACHE_DIR", str(self._driver_cache)), ("NEO_CACHE_PERSISTENT", "1"))
+        model = next((self._models[name] for name in one.entry.models if name in self._models), None)
+        if model is None:
+            return ()
+        theirs = model.workload.variables
+        return tuple((name, theirs[name]) for name in _CACHES if name in theirs)
+
+
+def workers() -> int:
+    """Give how many compilers work at once, at most."""
+    return min(_MOST_WORKERS, host.cores())
+
+
+def drivers_in_use(observing: Observing) -> tuple[OtherDriver, ...]:
+    """Give the drivers that programs on this host use, the host's own first."""
+    present, variables = observing.present, observing.settings.variables
+    return (
+        OtherDriver(present.environments, present.stamp, variables),
+        *(
+            OtherDriver(one.environments, one.stamp, {**variables, **one.variables}, models=frozenset(one.models))
+            for one in present.drivers
+        ),
+    )
+
+
+def driver_for(one: Rebuild, drivers: Sequence[OtherDriver]) -> OtherDriver:
+    """Give the driver that an entry is rebuilt with: of those that offer what it is for, its model's own first."""
+    offering = [driver for driver in drivers if one.to in driver.environments]
+    return next((driver for driver in offering if driver.models.intersection(one.entry.models)), offering[0])
+
+
+def pace(done: int, total: int, since: float) -> str:
+    """Say how fast it goes since a moment of the monotonic clock, and how long it will last."""
+    seconds = time.monotonic() - since
+    if not done or seconds <= 0:
+        return "rebuilding"
+    rate = done / seconds
+    return f"rebuilding, {rate:.1f} a second, {(total - done) / rate:.0f} s left"
