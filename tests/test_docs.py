@@ -256,12 +256,13 @@ ELSEWHERE: Final = {
 def words_of_the_domain() -> Iterator[type[StrEnum]]:
     for one in pkgutil.walk_packages(domain.__path__, "xpucached.domain."):
         for found in vars(importlib.import_module(one.name)).values():
-            # `Act` is said between two processes of ours, `Role` written into the catalog, and neither in any answer.
+            # `Act` is said between two processes of ours, `Role` written into the catalog, `Generation` kept in memory:
+            # none is in any answer.
             if (
                 isinstance(found, type)
                 and issubclass(found, StrEnum)
                 and found.__module__ == one.name
-                and found not in {Act, Role}
+                and found not in {Act, Generation, Role}
             ):
                 yield found
 

@@ -281,6 +281,26 @@ def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: Sy
     assert "no file in them makes programs hang" in host.ctl("doctor").stdout
 
 
+def test_the_doctor_moves_aside_what_blocks_programs(host: Daemon, sycl_store: SyclStore) -> None:
+    leaf = sycl_store.add().bin.parent
+    blocking = leaf.with_name("12345678901234567890")
+    blocking.write_text("mine")
+    host.start()
+
+    assert "stands where programs need one" in host.ctl("stores").stdout
+    assert "blocked" in host.ctl("verify", check=1).stdout
+    assert "blocked" in host.ctl("doctor", check=1).stdout
+    assert blocking.exists()
+    host.ctl("doctor", "--fix")
+
+    (aside,) = sycl_store.root.glob(".xpucached.trash/blocking-*")
+    assert aside.read_text() == "mine"
+    assert not blocking.exists()
+    assert leaf.exists()
+    host.ctl("verify")
+    assert "stands where" not in host.ctl("stores").stdout + host.ctl("doctor").stdout
+
+
 def test_the_doctor_says_the_same_in_json(host: Daemon, tmp_path: Path) -> None:
     models = host.config.with_name("models.d")
     models.mkdir()

@@ -78,13 +78,14 @@ class TrashReport:
 
 
 class Hazard(StrEnum):
-    """What is wrong with a store as a whole, by the runtime's own eviction and by who died in it."""
+    """What is wrong with a store as a whole: the runtime's own eviction, who died in it, what stands in the way."""
 
     EVICTION_ON = "runtime-eviction"
     SIZE_LOCK = "size-lock"
     SIZE_GARBAGE = "size-garbage"
     SIZE_MISSING = "size-missing"
     BARRIER = "eviction-barrier"
+    BLOCKED = "blocked"
 
     @property
     def words(self) -> str:
@@ -103,6 +104,7 @@ _HAZARD_WORDS = {
     Hazard.SIZE_GARBAGE: "cache_size.txt holds no number: programs with SYCL_CACHE_MAX_SIZE set get an exception",
     Hazard.SIZE_MISSING: "its root cannot be written: programs with SYCL_CACHE_MAX_SIZE set hang at their first miss",
     Hazard.BARRIER: "the file …_eviction_in_progress beside it exists: every program that wants to write here hangs",
+    Hazard.BLOCKED: "something that is no directory stands where programs need one: they compile at every start",
 }
 
 
@@ -114,7 +116,7 @@ class MendAction(StrEnum):
     CLOSE_GAP = "close-gap"  #: the highest slot moves down to where the runtime finds it
     QUARANTINE = "quarantine"  #: it leaves the store, and is kept as evidence
     TRASH = "trash"  #: whole but never read: it leaves the store, and can come back
-    CLEAR = "clear"  #: a file that makes programs hang goes
+    CLEAR = "clear"  #: a file that makes programs hang goes, what blocks them is moved aside
     LEAVE = "leave"  #: the runtime does not mind, or a program is at work there
 
 

@@ -46,6 +46,7 @@ _HAZARD_EFFECTS: Final = {
     Hazard.SIZE_GARBAGE: Effect.FAILS,
     Hazard.SIZE_MISSING: Effect.HANGS,
     Hazard.BARRIER: Effect.HANGS,
+    Hazard.BLOCKED: Effect.GROWS,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from xpucached.domain import Entry, EntryKey, Environment, FoundStore, Known, Scan, Seen, Store, StoreState
+from xpucached.domain import Entry, EntryKey, Environment, FoundStore, Hazard, Known, Scan, Seen, Store, StoreState
 
 
 class Rows:
@@ -60,6 +60,7 @@ class Look:
     hollow: bool = False  #: whether a directory holds no entry, so that none tells when something is written there
     shut: list[str] = field(default_factory=list)  #: directories, below what is looked at, that may not be read
     shut_in_all: int = 0
+    blocked: bool = False  #: whether something stands where programs need a directory
     environments: dict[str, Environment | None] = field(default_factory=dict)
 
     @property
@@ -77,6 +78,8 @@ class Look:
         notes = self.notes
         if last and self.shut_in_all:
             notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")
+        if last and self.blocked:
+            notes = (*notes, Hazard.BLOCKED.words)
         found = Scan(
             self.found,
             self.now,

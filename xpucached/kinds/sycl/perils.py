@@ -1,6 +1,7 @@
-"""Observe and act: what makes programs hang at a SYCL store as a whole, by the runtime's own eviction.
+"""Observe and act: what is wrong with a SYCL store as a whole.
 
-Its size file, the lock of that, and a file beside the root that stops all writers (``docs/kinds.md``).
+The runtime's own eviction leaves what makes programs hang: its size file, the lock of that, and a file beside the root
+that stops all writers (``docs/kinds.md``).  Of what stands in a directory's place see `blocking`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from xpucached.domain import FoundStore, Hazard, Store
-from xpucached.kinds.sycl import files, layout, locks
+from xpucached.kinds.sycl import blocking, files, layout, locks
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
@@ -21,14 +22,15 @@ _BARRIER: Final = "_eviction_in_progress"
 def hazards(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
     """Tell what is wrong with a store as a whole; see `Kind.hazards`."""
     try:
-        with files.root_directory(os.fspath(found.store.root)) as (root, _):
-            return _found(found, root, now, writer_since)
+        with files.root_directory(os.fspath(found.store.root)) as (root, status):
+            there = _found(found, root, now, writer_since)
+            return (*there, Hazard.BLOCKED) if blocking.found(root, status) else there
     except OSError:
         return ()
 
 
 def told(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> list[str]:
-    """Say the same in words, for a store that is being looked at."""
+    """Say the same in words, for a store that is being looked at; what blocks programs is met on the way."""
     there = [one for one in _found(found, root, now, writer_since) if one is not Hazard.SIZE_MISSING]
     return [one.words if one is not Hazard.BARRIER else _stopped(found.store) for one in there]
 
@@ -91,6 +93,8 @@ def clear(store: Store, hazard: Hazard, now: datetime, writer_since: datetime | 
                     if locks.age(lock, now, writer_since) is None:
                         return False
                     os.unlink(SIZE_LOCK, dir_fd=root)
+                case Hazard.BLOCKED:
+                    return blocking.clear(root, status)
                 case _:
                     with files.root_to_change(os.fspath(store.root.parent)) as (parent, above):
                         there = os.stat(store.root.name, dir_fd=parent, follow_symlinks=False)

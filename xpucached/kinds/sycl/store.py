@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from xpucached.domain import Entry, EntryKey, FoundStore, Known, Scan, Seen, StoreState
-from xpucached.kinds.sycl import files, layout, perils, recipes
+from xpucached.kinds.sycl import blocking, files, layout, perils, recipes
 from xpucached.kinds.sycl.look import Look, Rows
 from xpucached.kinds.sycl.reading import Changed, read_slots, unfinished
 from xpucached.kinds.sycl.slots import names_in, slots_in
@@ -115,12 +115,21 @@ def _foreign(look: Look, *path: str) -> Iterator[None]:
         look.foreign += 1
 
 
+def _enter(look: Look, parent: int, name: str, owner: int) -> tuple[int, os.stat_result]:
+    """Open a directory of a level, and note whether something else is in its place.  Raises OSError."""
+    try:
+        return files.enter(parent, name, look.device, owner)
+    except OSError:
+        look.blocked = look.blocked or blocking.stands(parent, name)
+        raise
+
+
 def _walk_device(look: Look, name: str) -> Iterator[Scan]:
     here = -1
     images: list[str] = []
     try:
         with _foreign(look, name):
-            here, status = files.enter(look.root, name, look.device, look.status.st_uid)
+            here, status = _enter(look, look.root, name, look.status.st_uid)
             images = sorted(os.listdir(here))
         if look.shut:
             look.rows.take(look.shut.pop())
@@ -186,7 +195,7 @@ def _walk(
     """Go down the numbered levels; a leaf is at the fourth."""
     before = len(look.seen)
     with _foreign(look, *path):
-        here, status = files.enter(parent, name, look.device, owner)
+        here, status = _enter(look, parent, name, owner)
         try:
             through = (*above, status)
             if len(path) == _DEPTH:
