@@ -293,6 +293,7 @@ class Standin:
     asked: list[object] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     verdict: Verdict = Verdict.WARM
+    problems: tuple[Problem, ...] = ()  #: beside those of the host
     outcome: Outcome = Outcome.WARMED
     breaks: Exception | None = None
     hold: bool = False  #: jobs stay running until they are cancelled
@@ -303,7 +304,8 @@ class Standin:
         """How this host stands."""
         if self.breaks is not None:
             raise self.breaks
-        return make_status(self.verdict, tuple(self.begun.values()))
+        status = make_status(self.verdict, tuple(self.begun.values()))
+        return replace(status, problems=(*status.problems, *self.problems))
 
     async def look_again(self) -> None:
         """Remember that somebody said so."""

@@ -20,7 +20,7 @@ from tests.doors import NASTY, Running, make_entry, running
 from xpucached import __version__, api, ctl
 from xpucached.api import Right
 from xpucached.ctl import quick, waiting
-from xpucached.domain import Exercise, Job, JobState, Kernel, Loader, Outcome, Verdict
+from xpucached.domain import Exercise, Job, JobState, Kernel, Loader, Outcome, Problem, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +203,13 @@ def test_check(served: Running, capsys: pytest.CaptureFixture[str], verdict: Ver
     served.service.verdict = verdict
 
     assert run(capsys, "status", "--check") == (status, f"XPUCACHED {level} - This host is {verdict}.\n", "")
+
+
+@pytest.mark.parametrize("code", ["automatic-job-failed", "catalog-failing", "store-fault"])
+def test_check_of_a_warm_host_with_a_problem(served: Running, capsys: pytest.CaptureFixture[str], code: str) -> None:
+    served.service.problems = (Problem(code, "this and that."),)
+
+    assert run(capsys, "status", "--check") == (1, "XPUCACHED WARNING - This host is warm. But this and that.\n", "")
 
 
 def test_check_without_a_daemon(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

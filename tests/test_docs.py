@@ -23,6 +23,7 @@ from xpucached.domain import (
     EvictReason,
     Flaw,
     Generation,
+    Hazard,
     JobState,
     Outcome,
     Role,
@@ -34,7 +35,7 @@ from xpucached.domain import (
     WorkerState,
 )
 from xpucached.domain.plans import NoRecipe
-from xpucached.domain.trash import DropReason, Hazard, MendAction
+from xpucached.domain.trash import DropReason, MendAction
 from xpucached.errors import XpucachedError
 from xpucached.kinds import KINDS
 from xpucached.settings.document import keys

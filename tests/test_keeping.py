@@ -288,6 +288,9 @@ def test_the_doctor_moves_aside_what_blocks_programs(host: Daemon, sycl_store: S
     host.start()
 
     assert "stands where programs need one" in host.ctl("stores").stdout
+    status = host.ctl("status").stdout
+    assert "stands where programs need one" in status
+    assert "doctor --fix" in status
     assert "blocked" in host.ctl("verify", check=1).stdout
     assert "blocked" in host.ctl("doctor", check=1).stdout
     assert blocking.exists()
@@ -298,7 +301,8 @@ def test_the_doctor_moves_aside_what_blocks_programs(host: Daemon, sycl_store: S
     assert not blocking.exists()
     assert leaf.exists()
     host.ctl("verify")
-    assert "stands where" not in host.ctl("stores").stdout + host.ctl("doctor").stdout
+    after = [host.ctl(verb).stdout for verb in ("stores", "doctor", "status")]
+    assert "stands where" not in "".join(after)
 
 
 def test_the_doctor_says_the_same_in_json(host: Daemon, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
     None: 3,  # nobody answers
 }
 """Exit status of ``status --check``, as monitoring systems expect it."""
-_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing"})
+_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault"})
 """Problems with which a host is not well, however warm it is."""
 _LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
@@ -72,9 +72,11 @@ def _status(desk: Desk) -> int:
         return desk.show(api.GetStatus(), render.status, lambda value: value.verdict)
     answer = desk.client.call(api.GetStatus())
     level = CHECKS[answer.value.verdict]
-    if not level and any(problem.code in _WARNINGS for problem in answer.value.problems):
-        level = 1
-    desk.tell(answer, lambda value, _look: f"XPUCACHED {_LEVELS[level]} - {plain(value.sentence)}")
+    sentence = answer.value.sentence
+    warnings = [problem.message for problem in answer.value.problems if problem.code in _WARNINGS]
+    if warnings and not level:
+        level, sentence = 1, f"{sentence} But {warnings[0]}"
+    desk.tell(answer, lambda _value, _look: f"XPUCACHED {_LEVELS[level]} - {plain(sentence)}")
     return level
 
 

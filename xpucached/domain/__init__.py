@@ -29,6 +29,7 @@ from xpucached.domain.flaws import BY_READERS as BY_READERS
 from xpucached.domain.flaws import Effect as Effect
 from xpucached.domain.flaws import Flaw as Flaw
 from xpucached.domain.flaws import Generation as Generation
+from xpucached.domain.flaws import Hazard as Hazard
 from xpucached.domain.hosts import LEADING as LEADING
 from xpucached.domain.hosts import Device as Device
 from xpucached.domain.hosts import DriverChange as DriverChange
@@ -125,7 +126,6 @@ from xpucached.domain.talk import Verdict as Verdict
 from xpucached.domain.trash import Defect as Defect
 from xpucached.domain.trash import Drop as Drop
 from xpucached.domain.trash import DropReason as DropReason
-from xpucached.domain.trash import Hazard as Hazard
 from xpucached.domain.trash import MendAction as MendAction
 from xpucached.domain.trash import Note as Note
 from xpucached.domain.trash import Remedy as Remedy

@@ -150,3 +150,34 @@ _FLAW_WORDS: Mapping[Flaw, str] = {
 
 BY_READERS: Final = tuple(_BY_GENERATION)
 """Flaws that do not cost the programs of every runtime the same."""
+
+
+class Hazard(StrEnum):
+    """What is wrong with a store as a whole: the runtime's own eviction, who died in it, what stands in the way."""
+
+    EVICTION_ON = "runtime-eviction"
+    SIZE_LOCK = "size-lock"
+    SIZE_GARBAGE = "size-garbage"
+    SIZE_MISSING = "size-missing"
+    BARRIER = "eviction-barrier"
+    BLOCKED = "blocked"
+
+    @property
+    def words(self) -> str:
+        """One sentence for people."""
+        return _HAZARD_WORDS[self]
+
+    @property
+    def clearable(self) -> bool:
+        """Whether we can put an end to it."""
+        return self not in {Hazard.EVICTION_ON, Hazard.SIZE_MISSING}
+
+
+_HAZARD_WORDS = {
+    Hazard.EVICTION_ON: "the runtime's own eviction is on (SYCL_CACHE_MAX_SIZE); it should leave eviction to us",
+    Hazard.SIZE_LOCK: "cache_size.txt.lock was left behind: programs with SYCL_CACHE_MAX_SIZE set hang",
+    Hazard.SIZE_GARBAGE: "cache_size.txt holds no number: programs with SYCL_CACHE_MAX_SIZE set get an exception",
+    Hazard.SIZE_MISSING: "its root cannot be written: programs with SYCL_CACHE_MAX_SIZE set hang at their first miss",
+    Hazard.BARRIER: "the file …_eviction_in_progress beside it exists: every program that wants to write here hangs",
+    Hazard.BLOCKED: "something that is no directory stands where programs need one: they compile at every start",
+}

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from xpucached.domain.environments import Environment
-from xpucached.domain.flaws import Effect, Flaw, Generation
+from xpucached.domain.flaws import Effect, Flaw, Generation, Hazard
 from xpucached.domain.names import EntryKey, EntryRef, KindName
 
 
@@ -151,10 +151,11 @@ class Scan:
     entries: tuple[Entry, ...] = ()  #: new and changed ones
     unchanged: tuple[Seen, ...] = ()
     foreign: int | None = 0  #: files and directories that belong to no entry, never touched; None: not counted
-    notes: tuple[str, ...] = ()  #: hazards of the store as a whole (left locks, runtime eviction on)
+    notes: tuple[str, ...] = ()  #: what people should know of the store as a whole, its hazards above all
     ours: tuple[EntryKey, ...] = ()  #: entries under a lock that a dead daemon of ours left
     vanished: tuple[EntryKey, ...] | None = None  #: None: the look was at everything, and what it does not name is gone
     thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
+    hazards: tuple[Hazard, ...] = ()  #: of the store as a whole; complete in the last part only
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,6 +346,8 @@ class Observing:
                 self.troubles.unreadable(found.store.root, "; ".join(part.notes))
             else:
                 self.troubles.look(found.store.root)
+        if part.state is StoreState.OK:
+            self.troubles.faults(found.store.root, part.hazards)
         return total, ours, part.state is StoreState.OK
 
     def take_touch(self, touch: Touch) -> None:

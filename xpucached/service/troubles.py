@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from xpucached.domain import Hazard
     from xpucached.service.events import Clock
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -64,6 +65,14 @@ class Troubles:
                 str(root),
             )
         )
+
+    def faults(self, root: Path, found: Iterable[Hazard]) -> None:
+        """Note what is wrong with a store as a whole and can be put right; called after a look at all of it."""
+        wrong = "; ".join(one.words for one in found if one.clearable)
+        if wrong:
+            self.note(Problem("store-fault", f"{root}: {wrong}", "run: xpucachectl doctor --fix", str(root)))
+        else:
+            self.clear("store-fault", str(root))
 
     def failed(self, root: Path, error: OSError) -> None:
         """Note that something could not be written or removed in a store."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from xpucached.domain import Entry, EntryKey, Environment, FoundStore, Hazard, Known, Scan, Seen, Store, StoreState
+from xpucached.kinds.sycl import perils
 
 
 class Rows:
@@ -50,7 +51,7 @@ class Look:
     quick: bool
     root: int
     status: os.stat_result
-    notes: tuple[str, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
     known: Mapping[EntryKey, Known] = field(default_factory=dict)  #: of what is looked at just now
     seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
     entries: list[Entry] = field(default_factory=list)
@@ -75,11 +76,10 @@ class Look:
 
     def part(self, *, last: bool = False) -> Scan:
         """Give what was found since the part before."""
-        notes = self.notes
+        hazards = (*self.hazards, Hazard.BLOCKED) if last and self.blocked else self.hazards
+        notes = tuple(perils.words(self.store, hazard) for hazard in hazards)
         if last and self.shut_in_all:
             notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")
-        if last and self.blocked:
-            notes = (*notes, Hazard.BLOCKED.words)
         found = Scan(
             self.found,
             self.now,
@@ -92,6 +92,7 @@ class Look:
             tuple(self.ours) if last else (),
             tuple(self.rows.passed),
             thorough=last and not self.quick,
+            hazards=hazards,
         )
         for one in (self.entries, self.unchanged, self.rows.passed):
             one.clear()

@@ -29,14 +29,16 @@ def hazards(found: FoundStore, now: datetime, writer_since: datetime | None) -> 
         return ()
 
 
-def told(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> list[str]:
-    """Say the same in words, for a store that is being looked at; what blocks programs is met on the way."""
-    there = [one for one in _found(found, root, now, writer_since) if one is not Hazard.SIZE_MISSING]
-    return [one.words if one is not Hazard.BARRIER else _stopped(found.store) for one in there]
+def met(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+    """Tell the same of a store that is being looked at; what blocks programs is met on the way."""
+    return tuple(one for one in _found(found, root, now, writer_since) if one is not Hazard.SIZE_MISSING)
 
 
-def _stopped(store: Store) -> str:
-    return f"{_barrier(store)} exists: every program that wants to write here hangs"
+def words(store: Store, hazard: Hazard) -> str:
+    """Say what a hazard of this store is."""
+    if hazard is Hazard.BARRIER:
+        return f"{_barrier(store)} exists: every program that wants to write here hangs"
+    return hazard.words
 
 
 def _found(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:

@@ -54,7 +54,7 @@ def parts(
     try:
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
             look = Look(found, now, Rows(known), writer_since, quick, root, status)
-            look.notes = tuple(perils.told(found, root, now, writer_since))
+            look.hazards = perils.met(found, root, now, writer_since)
             yield from _walk_root(look)
             yield look.part(last=True)
     except FileNotFoundError:
