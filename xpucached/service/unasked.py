@@ -104,8 +104,8 @@ class Unasked:
         # What the catalog cannot record is shown once and not for each part.
         if error.code != CatalogError.code or self._observing.catalog.trouble is None:
             self._observing.troubles.note(Problem("automatic-job-failed", message, hint, part.name))
+        log.log(logging.WARNING if news else logging.DEBUG, "%s", message)
         if news:
-            log.warning("%s", message)
             self._observing.events.post(AUTOMATIC, message, {"part": part.name, "hint": hint})
 
     def worked(self, part: Part) -> None:
