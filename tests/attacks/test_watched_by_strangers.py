@@ -89,7 +89,7 @@ def test_a_file_system_that_only_its_user_mounted_is_refused(
 
     heard = spied(attacker, victim, watch, mine / "11", victim.home / "0.src", mount, apart=True)
 
-    assert heard == ["refused: its file system is mounted in a namespace of its own only"]
+    assert heard == ["refused: its file system is not mounted on this host, but in a namespace of its own"]
 
 
 @pytest.fixture

@@ -109,13 +109,19 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
     if not root.belongs(status):
         raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
     if kind in _ANYBODYS and status.st_dev not in _mounted():
-        raise PermissionError(errno.EPERM, "its file system is mounted in a namespace of its own only")
+        raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
     return root
 
 
 def _mounted() -> frozenset[int]:
-    """Give the numbers of the file systems that are mounted where we are."""
-    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    """Give the numbers of the file systems that are mounted on this host.
+
+    Our own namespace may show less: our unit hides the home directories, which may be a mount.
+    """
+    try:
+        lines = Path("/proc/1/mountinfo").read_bytes().splitlines()
+    except OSError:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     numbers = (line.split(b" ", 3)[2].split(b":") for line in lines)
     return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
