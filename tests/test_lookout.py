@@ -66,11 +66,19 @@ class Client:
 
     def watch(self, place: Path, number: int = 1, *, opens: bool = False, flags: int = os.O_DIRECTORY) -> str:
         """Ask for a directory; give why it is refused or less than was asked for, or nothing."""
+        self.ask(place, number, opens=opens, flags=flags)
+        return self.answer(number)
+
+    def ask(self, place: Path, number: int = 1, *, opens: bool = False, flags: int = os.O_DIRECTORY) -> None:
+        """Ask for a directory."""
         descriptor = os.open(place, os.O_RDONLY | flags)
         try:
             socket.send_fds(self.connection, [json.dumps({"watch": number, "opens": opens}).encode()], [descriptor])
         finally:
             os.close(descriptor)
+
+    def answer(self, number: int) -> str:
+        """Wait for the answer: why it is refused or less than was asked for, or nothing."""
         while True:
             message = self.take()
             if message.get("refused") == number:
@@ -282,6 +290,49 @@ def test_a_fifo_under_the_name_of_an_entry_holds_nobody_up(root: Path, running: 
     entry(root, 1)
 
     client.until(f"{LEAF}/1.src")
+
+
+def tool(name: str) -> str:
+    """Give a program of btrfs's."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/bin")
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: apt-get install btrfs-progs)")
+    return found
+
+
+@pytest.fixture
+def btrfs(tmp_path: Path) -> Iterator[Path]:
+    """Give a btrfs of our own."""
+    image, place = tmp_path / "image", tmp_path / "btrfs"
+    place.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(120 << 20)
+    subprocess.run([tool("mkfs.btrfs"), "-q", image], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(["/bin/mount", "-o", "loop", image, place], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"btrfs cannot be mounted here: {done.stderr}")
+    yield place
+    subprocess.run(["/bin/umount", place], check=True)
+
+
+def test_a_subvolume_that_is_forgotten_leaves_the_others_watched(btrfs: Path, running: Callable[..., Lookout]) -> None:
+    one, other = btrfs / "one", btrfs / "other"
+    for place in (one, other):
+        subprocess.run([tool("btrfs"), "-q", "subvolume", "create", place], check=True)
+        (place / LEAF).mkdir(parents=True)
+    lookout = Lookout(opens=False)
+    client = Client(lookout, 0)
+    running(lookout)
+    # The kernel tells no names there, and that is said.
+    assert ["no names" in client.watch(place, number) for number, place in enumerate((one, other))] == [True, True]
+
+    client.connection.send(b'{"forget": 0}')
+    # An answer that marks nothing: the first was heard.
+    assert "refused" in client.watch(Path("/proc"), 2)
+    entry(other)
+    client.until(f"{LEAF}/0.src")
+
+    assert {number for number, *_ in client.heard} == {1}
 
 
 def test_what_is_forgotten_is_told_no_longer(root: Path, tmp_path: Path, running: Callable[..., Lookout]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import api, daemon, lookout, settings, sockets, stewardship
+from xpucached import api, daemon, settings, sockets, stewardship
 from xpucached.ctl import arguments
 from xpucached.errors import RunningError, SettingsError
 from xpucached.kinds import KINDS, sycl
@@ -269,6 +269,6 @@ def test_who_watches_has_two_rights_a_user_and_the_place_where_daemons_look() ->
 
     assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ["CAP_SYS_ADMIN CAP_DAC_READ_SEARCH"]
     assert [line[:2] for line in words] == [["u", *unit["User"]]]
-    assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == lookout.SOCKET
-    assert settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch_socket == Path(lookout.SOCKET)
+    assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == sockets.WATCH
+    assert settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch_socket == Path(sockets.WATCH)
     assert unit["ExecStart"] == ["xpucached-watch"]

@@ -12,7 +12,7 @@ from watchdog.observers.inotify import InotifyObserver
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
 from xpucached import watch
-from xpucached.domain import DriverTouched, Due, ModelsTouched, StoreTouched, WatchMode
+from xpucached.domain import DriverTouched, EventsLost, ModelsTouched, StoreTouched, WatchMode
 from xpucached.watch import Watcher
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def test_events_that_the_kernel_lost_are_looked_for(watcher: Watcher, wakes: Wak
     event = InotifyEvent(WatchDescriptor(-1), InotifyConstants.IN_Q_OVERFLOW, 0, b"")
     observer._inotify_fd.handle_event(event)
 
-    assert wakes.next() == Due()
+    assert wakes.next() == EventsLost()
     assert watcher.mode == WatchMode.POLLING
     assert "lost" in watcher.reason
     watcher.watch([store], [], [])

@@ -23,7 +23,7 @@ from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
 from tests.test_lookout import OVERFLOWS, rights
 from xpucached import host, planning
-from xpucached.domain import Act, Due, EntryKey, Program, StoreTouched, Touch, Use, WatchMode
+from xpucached.domain import Act, EntryKey, EventsLost, Program, StoreTouched, Touch, Use, WatchMode
 from xpucached.kinds import sycl
 from xpucached.lookout import Lookout
 from xpucached.service.witnessing import Witnessing
@@ -144,7 +144,7 @@ def test_in_a_burst_nothing_is_lost(where: str, mode: WatchMode, request: pytest
 
         assert watcher.mode is mode
         assert StoreTouched(root) in ears.wakes
-        assert Due() not in ears.wakes
+        assert EventsLost() not in ears.wakes
 
 
 def test_a_fifo_on_an_overlay_holds_nobody_up(overlay: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_the_kernel_lost_is_looked_for(store: Path, monkeypatch: pytest.Mon
         for number in range(most + 100):
             os.close(os.open(store / LEAF / f"{number}.src", os.O_WRONLY | os.O_CREAT))
         gate.set()
-        ears.until(lambda: Due() in ears.wakes)
+        ears.until(lambda: EventsLost() in ears.wakes)
 
         assert str(watcher.mode) == WatchMode.POLLING
         assert "lost" in watcher.better
@@ -252,7 +252,7 @@ def test_a_watcher_that_goes_away_is_replaced(store: Path, short_dir: Path) -> N
 
             service.send_signal(signal.SIGKILL)
             service.wait()
-            ears.until(lambda: Due() in ears.wakes)
+            ears.until(lambda: EventsLost() in ears.wakes)
             assert str(watcher.mode) == WatchMode.POLLING
             assert "went away" in watcher.better
 

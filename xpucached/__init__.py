@@ -5,9 +5,9 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · stewardship · ctl · __main__
     5   server
     4   service · steward
-    3   dispatch · builder · warden · worker
-    2   planning · host · watch · kinds · probe · assay · catalog · settings · api · render · installing · incidents
-    1   errors · quantities · sockets · systemd · lookout · logs · processes
+    3   watch · dispatch · builder · warden · worker
+    2   planning · host · lookout · kinds · probe · assay · catalog · settings · api · render · installing · incidents
+    1   errors · quantities · sockets · systemd · logs · processes
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

@@ -10,6 +10,7 @@ import fcntl
 import gc
 import hashlib
 import logging
+import math
 import os
 import pwd
 import signal
@@ -27,7 +28,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from xpucached import __version__, api, host, logs, server, settings, sockets, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
-from xpucached.domain import Booted, DriverTouched, Due, ModelsTouched, Problem, Wake
+from xpucached.domain import Booted, DriverTouched, Due, EventsLost, ModelsTouched, Problem, Wake
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.printing import safe
@@ -54,6 +55,9 @@ _GLANCE: Final = 15.0
 
 _MESSAGES: Final = 200
 """So many messages of one kind may go to the journal at once; after that, one a second."""
+
+_LOSSES: Final = 60.0
+"""Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
 
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
@@ -109,6 +113,7 @@ class Daemon:
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
+        self._loss_look = -math.inf
         self._watcher = Watcher(self.post, _means(config), service.take_touch)
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         self._stirred = self._loop.time()
@@ -122,10 +127,20 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._take, wake)
 
     def _take(self, wake: Wake) -> None:
+        if isinstance(wake, EventsLost):
+            self._find_again()
+            return
         if not isinstance(wake, Due):
             self._stirred = self._loop.time()
         self._wakes.add(wake)
         self._woken.set()
+
+    def _find_again(self) -> None:
+        """Look at everything, for events were lost; not at once if such a look was a moment ago."""
+        now = self._loop.time()
+        if self._loss_look <= now:
+            self._loss_look = max(now, self._loss_look + _LOSSES)
+            self._loop.call_at(self._loss_look, self._take, Due())
 
     async def run(self) -> None:
         """Work until a signal says stop."""

@@ -20,6 +20,9 @@ PUBLIC = "/run/xpucached/xpucached.sock"
 ADMIN = "/run/xpucached/admin.sock"
 """Where it answers administrators: its mode says who they are."""
 
+WATCH = "/run/xpucached-watch/watch.sock"
+"""Where the host's lookout answers daemons."""
+
 ACCOUNT = "xpucached"
 """The account of the host's daemon."""
 

@@ -62,10 +62,17 @@ def running(common: Path) -> Iterator[Path]:
         place.chmod(0o666)
         door.listen(64)
         lookout.listen(door)
-        thread = threading.Thread(target=lookout.run)
-        thread.start()
-        try:
+        with at_work(lookout):
             yield place
-        finally:
-            lookout.stop()
-            thread.join()
+
+
+@contextlib.contextmanager
+def at_work(lookout: Lookout) -> Iterator[None]:
+    """Let it run, in a thread."""
+    thread = threading.Thread(target=lookout.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        lookout.stop()
+        thread.join()

@@ -136,6 +136,7 @@ from xpucached.domain.trash import VerifyReport as VerifyReport
 from xpucached.domain.wakes import Booted as Booted
 from xpucached.domain.wakes import DriverTouched as DriverTouched
 from xpucached.domain.wakes import Due as Due
+from xpucached.domain.wakes import EventsLost as EventsLost
 from xpucached.domain.wakes import ModelsTouched as ModelsTouched
 from xpucached.domain.wakes import StoreTouched as StoreTouched
 from xpucached.domain.wakes import Wake as Wake

@@ -33,4 +33,9 @@ class Due:
     """The periodic look."""
 
 
-Wake = Booted | DriverTouched | StoreTouched | ModelsTouched | Due
+@dataclass(frozen=True, slots=True)
+class EventsLost:
+    """Something may have happened anywhere, and the watcher was not told."""
+
+
+Wake = Booted | DriverTouched | StoreTouched | ModelsTouched | Due | EventsLost

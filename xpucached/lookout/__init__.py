@@ -2,10 +2,11 @@
 
 The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.lookout``),
-and knows nothing else of this program.  It opens no file and follows no path (where the kernel gives no names, it hands
-out the closed file itself, and we ask where that is): a daemon hands in its directory, open, on a socket; who the
-daemon is says the kernel; the directory must be that user's, and so must all below it be of which something is told
-(`places`).  What goes back are names that look like those of a SYCL cache, and the numbers of processes.
+and knows nothing else of this program but how to read a message and to write a log.  It opens no file and follows no
+path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
+its directory, open, on a socket; who the daemon is says the kernel; the directory must be that user's, and so must all
+below it be of which something is told (`places`).  What goes back are names that look like those of a SYCL cache, and
+the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "opens": bool}`` with the directory, and
 ``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "opens": bool}``, ``{"refused": N, "why": text}``,
@@ -29,10 +30,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from xpucached import messages
+from xpucached import logs, messages
 from xpucached.lookout import kernel, places
 from xpucached.lookout.judging import Asked, Judges
 from xpucached.lookout.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
+from xpucached.lookout.people import Holder, People
 from xpucached.lookout.places import Root
 
 if TYPE_CHECKING:
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from xpucached.lookout.places import Identity
 
 log = logging.getLogger(__name__)
-
-SOCKET: Final = "/run/xpucached-watch/watch.sock"
-"""Where daemons find it."""
 
 WRITTEN: Final = "w"  #: a file was closed after writing
 READ: Final = "r"  #: a file was closed after reading
@@ -61,8 +60,8 @@ _ACTS: Final = ((CLOSE_WRITE, WRITTEN), (CLOSE_NOWRITE, READ), (DELETE | MOVED_F
 _FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
 
 _TOGETHER: Final = 200  # events in one packet
-_MOST_CLIENTS: Final = 16  # of one user
-_MOST_ROOTS: Final = 128  # of one user
+_MOST_CLIENTS: Final = 16  # of one holder
+_MOST_ROOTS: Final = 128  # of one holder
 _MOST_OF_ROOT: Final = 1024
 _MOST_PLACES: Final = 1 << 16  # directories that are remembered
 _STALE: Final = 10.0  # seconds for which they are
@@ -71,6 +70,8 @@ _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
 _RESERVE: Final = 320  # descriptors that are kept for the kernel's events, and for ourselves
 _QUIET: Final = 60.0  # seconds without another word in the log about the same user
+_LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # why we lose events, whosesoever they are
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +80,7 @@ class _Client:
 
     connection: socket.socket
     uid: int
+    holder: Holder
     roots: dict[int, Root] = field(default_factory=dict)
     asked: dict[int, Asked[_Client]] = field(default_factory=dict)
     events: list[tuple[int, str, str, int]] = field(default_factory=list)
@@ -88,13 +90,14 @@ class _Client:
 class Lookout:
     """Serves any number of clients, in the thread that calls `run`."""
 
-    def __init__(self, *, opens: bool, turn: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, *, opens: bool, turn: Callable[[], object] = lambda: None, people: People | None = None) -> None:
         """``opens``: whether clients may ask for what is only read, which costs all work on that file system.
 
         ``turn`` is called at least every few seconds.
         """
         self._opens = opens
         self._turn = turn
+        self._people = people or People()
         self._selector = selectors.DefaultSelector()
         self._groups: dict[tuple[bool, bool], Group] = {}
         self._clients: set[_Client] = set()
@@ -103,7 +106,9 @@ class Lookout:
         self._cleared = 0.0
         self._checked: dict[tuple[Root, str], Identity | None] = {}
         self._owners: dict[Root, _Client] = {}
-        self._complaints: dict[int, float] = {}
+        self._complaints = logs.Allowance(1, _QUIET)
+        self._losses = logs.Allowance(1, _LOSSES)
+        self._lost: set[bool] = set()
         self._stopping = False
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)  # noqa: FBT003 - the library's
@@ -135,12 +140,13 @@ class Lookout:
         """Take in a client; who it is says the kernel."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
-        if sum(client.uid == uid for client in self._clients) >= _MOST_CLIENTS or not self._room():
+        holder = self._people.holder(uid)
+        if sum(client.holder == holder for client in self._clients) >= _MOST_CLIENTS or not self._room(holder):
             self._complain(uid, "there are too many connections")
             connection.close()
             return
         connection.setblocking(False)  # noqa: FBT003 - the library's
-        client = _Client(connection, uid)
+        client = _Client(connection, uid, holder)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(client))
 
@@ -158,6 +164,8 @@ class Lookout:
                     # Directories that were given to somebody else, of which no event tells.
                     self._cleared = time.monotonic()
                     self._places.clear()
+                self._give_up()
+                self._tell_losses()
                 self._turn()
         finally:
             self._close()
@@ -169,7 +177,7 @@ class Lookout:
             group.close()
         self._groups.clear()
         self._selector.close()
-        os.close(self._spare)
+        self._free_the_spare()
         self._bell.close()
         self._ring.close()
 
@@ -178,17 +186,28 @@ class Lookout:
         for asked in self._judges.done():
             self._settle(asked)
 
+    def _give_up(self) -> None:
+        """Refuse what lies on file systems that do not answer."""
+        for asked, unused in self._judges.overdue():
+            if unused:
+                os.close(asked.descriptor)
+            if asked.client.asked.get(asked.number) is asked:
+                del asked.client.asked[asked.number]
+                self._say(asked.client, {"refused": asked.number, "why": "its file system does not answer"})
+
     def _complain(self, uid: int, why: str) -> None:
         """Log what a user does, not more often than somebody can read: the journal is everybody's."""
-        now = time.monotonic()
-        if now - self._complaints.get(uid, -_QUIET) >= _QUIET:
-            self._complaints[uid] = now
+        if self._complaints.spend(uid) is not None:
             log.warning("a client is sent away: uid %d: %s", uid, why)
 
-    def _room(self) -> bool:
-        """Tell whether there are descriptors for one more of anything."""
-        held = len(self._clients) + len(self._owners) + self._judges.held
-        return held < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
+    def _room(self, holder: Holder) -> bool:
+        """Tell whether there are descriptors for one more of anything; half of all are kept for who has an account."""
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
+        if len(self._clients) + len(self._owners) + self._judges.held() >= room:
+            return False
+        unknown = [client for client in self._clients if not client.holder.known]
+        held = len(unknown) + sum(len(client.roots) for client in unknown) + self._judges.held(known=False)
+        return holder.known or held < room // 2
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -201,10 +220,16 @@ class Lookout:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 return
             # Whoever waits there would wake us again and again: with the one kept for this, hang up.
-            os.close(self._spare)
+            self._free_the_spare()
             with contextlib.suppress(OSError):
                 door.accept()[0].close()
-            self._spare = os.dup(self._bell.fileno())
+            with contextlib.suppress(OSError):
+                self._spare = os.dup(self._bell.fileno())
+
+    def _free_the_spare(self) -> None:
+        spare, self._spare = self._spare, -1
+        if spare >= 0:
+            os.close(spare)
 
     def _hear(self, client: _Client) -> None:
         descriptors: list[int] = []
@@ -235,7 +260,7 @@ class Lookout:
         opens = messages.flag(message, "opens", default=False)
         if not descriptors:
             raise messages.BadMessage("a directory is missing")
-        self._watch(Asked(client, client.uid, number, descriptors.pop(), opens))
+        self._watch(Asked(client, client.uid, client.holder, number, descriptors.pop(), opens))
 
     def _drop(self, client: _Client) -> None:
         if client not in self._clients:
@@ -285,12 +310,13 @@ class Lookout:
         """Have a directory looked at."""
         client = asked.client
         self._forget(client, asked.number)
+        self._give_up()
         most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
-        held = sum(len(one.roots) for one in self._clients if one.uid == client.uid) + self._judges.of(client.uid)
-        if held >= most or not self._room():
+        held = sum(len(one.roots) for one in self._clients if one.holder == client.holder)
+        if held + self._judges.of(client.holder) >= most or not self._room(client.holder):
             self._refuse(asked, f"a user may have {most} directories watched, and there is room for no more")
-        elif not self._judges.take(asked):
-            self._refuse(asked, "there are file systems that do not answer, and no more is looked at meanwhile")
+        elif why := self._judges.take(asked):
+            self._refuse(asked, why)
         else:
             client.asked[asked.number] = asked
 
@@ -375,9 +401,11 @@ class Lookout:
             try:
                 came = group.read()
             except OSError as error:
-                # The one event whose file could not be opened is lost, and nobody knows which it was.
-                log.debug("an event could not be read: %s", error)
-                self._lose(group)
+                if error.errno in _OURS:
+                    self._lose(group)
+                else:
+                    # One file could not be opened for us.  Anybody can have such files, so it is a loss to nobody else.
+                    log.debug("the file of an event could not be opened: %s", error)
                 continue
             if not came:
                 break
@@ -394,9 +422,18 @@ class Lookout:
 
     def _lose(self, group: Group) -> None:
         log.warning("the kernel's queue was full, and events were lost")
-        for client in tuple(self._clients):
-            if any(root.names == group.names for root in client.roots.values()):
-                self._say(client, {"lost": True})
+        self._lost.add(group.names)
+        self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        """Tell clients that events were lost, at once if that is the first time in a while; nothing is left untold."""
+        for names in tuple(self._lost):
+            if self._losses.spend(names) is None:
+                continue
+            self._lost.discard(names)
+            for client in tuple(self._clients):
+                if any(root.names == names for root in client.roots.values()):
+                    self._say(client, {"lost": True})
 
     def _by_name(self, one: Happening) -> None:
         ondir = one.mask & ONDIR

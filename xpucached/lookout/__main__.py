@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.lookout import SOCKET, Lookout, kernel
+from xpucached import logs, sockets
+from xpucached.lookout import Lookout, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal says stop; return the exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stderr)
+    logs.begin("INFO")
     try:
         _may()
     except OSError as error:
@@ -64,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="xpucached-watch", description="Tells xpucached daemons what happens in the caches of their users."
     )
-    options.add_argument("--socket", type=Path, default=Path(SOCKET), metavar="PATH", help=f"default: {SOCKET}")
+    options.add_argument(
+        "--socket", type=Path, default=Path(sockets.WATCH), metavar="PATH", help=f"default: {sockets.WATCH}"
+    )
     options.add_argument(
         "--opens",
         action="store_true",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
 import struct
 from typing import Final, NamedTuple, Self
 
@@ -36,10 +38,20 @@ _NO_LINKS: Final = 0x02 | 0x04
 _BENEATH: Final = 0x08
 
 # Kinds of file systems, from linux/magic.h.
+BCACHEFS: Final = 0xCA451A4E
+BTRFS: Final = 0x9123683E
+CEPH: Final = 0x00C36400
+EXT: Final = 0xEF53
+F2FS: Final = 0xF2F52010
 FUSE: Final = 0x65735546
+JFS: Final = 0x3153464A
+LUSTRE: Final = 0x0BD00BD0
+NFS: Final = 0x6969
 OVERLAY: Final = 0x794C7630
 RAMFS: Final = 0x858458F6
 TMPFS: Final = 0x01021994
+XFS: Final = 0x58465342
+ZFS: Final = 0x2FC12FC1
 
 _EVENT: Final = struct.Struct("=IBBHQii")  # length, version, reserved, length of this head, mask, descriptor, process
 _INFO: Final = struct.Struct("=BBHQIi")  # type, padding, length, file system, bytes of the handle, its type
@@ -47,6 +59,8 @@ _INFO_HEAD: Final = 4 + 8  # what stands before the handle
 _BUFFER: Final = 1 << 18
 _FILES: Final = 128
 """Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
+
+_SUPERBLOCK: Final = re.compile(rb"^fanotify sdev:([0-9a-f]{1,8}) ", re.MULTILINE)
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -66,7 +80,7 @@ def _call(name: str, *arguments: object) -> int:
     try:
         function = getattr(_LIBC, name)
     except AttributeError:
-        raise OSError(38, f"this C library has no {name}") from None
+        raise OSError(errno.ENOSYS, f"this C library has no {name}") from None
     result: int = function(*arguments)
     if result < 0:
         number = ctypes.get_errno()
@@ -121,7 +135,10 @@ class Group:
         )
 
     def read(self) -> list[Happening]:
-        """Give what came since; nothing if nothing did.  Raises OSError where a file could not be opened for us."""
+        """Give what came since; nothing if nothing did.
+
+        Raises OSError where the file of one event could not be opened for us: that event is gone, and no other.
+        """
         try:
             data = os.read(self._descriptor, self._room)
         except BlockingIOError:
@@ -171,7 +188,22 @@ def file_system(descriptor: int) -> int:
     """Give the kernel's number for the kind of a file system.  Raises OSError; one in user space may never answer."""
     room = ctypes.create_string_buffer(512)
     _call("fstatfs", descriptor, room)
-    return int(struct.unpack_from("@l", room.raw)[0])
+    return int(struct.unpack_from("@l", room.raw)[0]) & 0xFFFFFFFF
+
+
+def superblock(directory: int) -> int:
+    """Give the number of the whole file system of an open directory, which is what a mark is for.  Raises OSError.
+
+    A subvolume (btrfs, bcachefs) has another number for each of its files.  So a mark is made, and the kernel asked
+    where.
+    """
+    with Group(names=False) as group:
+        group.mark(directory, CLOSE_WRITE)
+        with open(f"/proc/self/fdinfo/{group.fileno()}", "rb") as stream:  # noqa: PTH123 - a file of the kernel's
+            found = _SUPERBLOCK.search(stream.read())
+    if found is None:
+        raise OSError(errno.ENODEV, "the kernel does not say which file system is watched")
+    return int(found[1], 16)
 
 
 def handle_of(directory: int) -> bytes:

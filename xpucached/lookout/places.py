@@ -29,6 +29,26 @@ DEEPEST: Final = 4
 DIRECTORY: Final = re.compile(_PART.encode())
 BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,{DEEPEST - 1}}})?")
 
+# What caches lie on.  A closed list: a mark is for a whole file system, and those of the kernel (proc, devpts, cgroup,
+# mqueue, …) hold what is everybody's, tell of what nobody may open, or let things happen when it is opened.
+_WATCHED: Final = frozenset(
+    {
+        kernel.BCACHEFS,
+        kernel.BTRFS,
+        kernel.CEPH,
+        kernel.EXT,
+        kernel.F2FS,
+        kernel.JFS,
+        kernel.LUSTRE,
+        kernel.NFS,
+        kernel.OVERLAY,
+        kernel.RAMFS,
+        kernel.TMPFS,
+        kernel.XFS,
+        kernel.ZFS,
+    }
+)
+
 # Everybody may mount these, in namespaces of their own.
 _ANYBODYS: Final = frozenset({kernel.OVERLAY, kernel.RAMFS, kernel.TMPFS})
 
@@ -43,7 +63,7 @@ class Root:
     number: int
     descriptor: int
     system: int  #: the file system's number, as the kernel's events give it
-    device: int
+    device: int  #: the whole file system's; a subvolume's files have other numbers
     names: bool = True
     opens: bool = False
 
@@ -93,7 +113,7 @@ class Root:
 
 
 def judged(uid: int, number: int, descriptor: int) -> Root:
-    """See that a descriptor is an open directory of this user's, on a file system that is not.
+    """See that a descriptor is an open directory of this user's, on a file system of the host's that may be watched.
 
     Raises OSError.  A file system in user space can let us wait for ever: to be called where nobody else waits.
     """
@@ -102,15 +122,16 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
     kind = kernel.file_system(descriptor)
     if kind == kernel.FUSE:
         raise OSError(errno.EOPNOTSUPP, "a file system in user space is not watched")
+    if kind not in _WATCHED:
+        raise OSError(errno.EOPNOTSUPP, f"a file system of this kind ({kind:#x}) is not watched")
     status = os.fstat(descriptor)
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.ENOTDIR, "not an open directory")
-    root = Root(uid, number, descriptor, os.fstatvfs(descriptor).f_fsid, status.st_dev)
-    if not root.belongs(status):
+    if uid not in (0, status.st_uid):
         raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
     if kind in _ANYBODYS and status.st_dev not in _mounted():
         raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
-    return root
+    return Root(uid, number, descriptor, os.fstatvfs(descriptor).f_fsid, kernel.superblock(descriptor))
 
 
 def _mounted() -> frozenset[int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from xpucached import lookout, quantities
+from xpucached import quantities, sockets
 from xpucached.errors import guess
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class WatchSection(Section):
 
     mode: Annotated[Literal["auto", "inotify", "polling"], BeforeValidator(lower)] = "auto"
     opens: bool = False
-    socket: AbsolutePath = Path(lookout.SOCKET)
+    socket: AbsolutePath = Path(sockets.WATCH)
 
 
 def _names(value: object) -> object:

@@ -30,7 +30,7 @@ from watchdog.events import (
 )
 from watchdog.observers.inotify import InotifyObserver
 
-from xpucached.domain import Act, DriverTouched, Due, ModelsTouched, StoreTouched, WatchMode
+from xpucached.domain import Act, DriverTouched, EventsLost, ModelsTouched, StoreTouched, WatchMode
 from xpucached.watch.fanotify import Covered, Fanotify
 
 if TYPE_CHECKING:
@@ -332,10 +332,10 @@ class Watcher:
         return self._observer
 
     def _lose(self, why: str) -> None:
-        """Events were lost, nobody knows of what: say so until the next look, and ask for one at everything."""
+        """Events were lost, nobody knows of what: say so until the next look at everything."""
         if not self._stopped:
             self._reason = why
-        self._hear(Due())
+        self._hear(EventsLost())
 
     def _hear(self, wake: Wake) -> None:
         if not self._stopped:

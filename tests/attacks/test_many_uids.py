@@ -1,0 +1,180 @@
+"""One person has 65,536 uids (/etc/subuid), or has the machine look where nothing ever answers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.attacks.watching import LEAF, at_work
+from tests.test_lookout import Client, rights
+from xpucached import lookout as looking
+from xpucached.lookout import Lookout, judging, places
+from xpucached.lookout.people import Holder, People
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ACCOUNT: Final = 40_000
+FIRST: Final = 300_000
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> People:
+    """Give a host with one account that has subordinate uids."""
+    (tmp_path / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nada:x:{ACCOUNT}:100::/:/bin/sh\n+::::::\n")
+    (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
+    return People(tmp_path / "passwd", tmp_path / "subuid")
+
+
+@pytest.fixture
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be many users")
+    rights()
+
+
+def test_who_holds_what_a_uid_takes(people: People, tmp_path: Path) -> None:
+    assert people.holder(0) == Holder("0", known=True)
+    assert people.holder(ACCOUNT) == Holder(str(ACCOUNT), known=True)
+    assert people.holder(ACCOUNT + 1) == Holder(str(ACCOUNT + 1), known=False)
+    assert {people.holder(uid) for uid in (FIRST, FIRST + 65535)} == {Holder("subordinate uids of ada", known=False)}
+    assert people.holder(900_009) == Holder(f"subordinate uids of {ACCOUNT + 1}", known=False)
+    assert {people.holder(uid).name for uid in (FIRST - 1, FIRST + 65536)} == {str(FIRST - 1), str(FIRST + 65536)}
+
+    # Files change, or are not there.
+    (tmp_path / "passwd").write_text(f"eve:x:{FIRST}:100::/:/bin/sh\nlonger than before\n")
+    (tmp_path / "subuid").unlink()
+    assert people.holder(FIRST) == Holder(str(FIRST), known=True)
+    assert people.holder(FIRST + 1) == Holder(str(FIRST + 1), known=False)
+
+
+def sent_away(client: Client) -> bool:
+    """Tell whether there was no place for a client."""
+    client.connection.settimeout(0)
+    try:
+        return client.connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.usefixtures("_root")
+def test_the_uids_of_one_person_s_containers_count_as_one(people: People) -> None:
+    lookout = Lookout(opens=False, people=people)
+    many = [Client(lookout, FIRST + number) for number in range(40)]
+    person = Client(lookout, ACCOUNT)
+    with at_work(lookout):
+        assert sum(not sent_away(one) for one in many) == 16
+        assert not sent_away(person)
+
+
+@pytest.mark.usefixtures("_root")
+def test_half_of_all_places_are_kept_for_who_has_an_account(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookout = Lookout(opens=False, people=people)
+    room = (looking._RESERVE + 20, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: room)
+    many = [Client(lookout, 500_000 + number) for number in range(40)]
+    person, root = Client(lookout, ACCOUNT), Client(lookout, 0)
+    with at_work(lookout):
+        assert sum(not sent_away(one) for one in many) == 10
+        assert not sent_away(person)
+        assert not sent_away(root)
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let directories called ``silent`` never be looked at to the end, until this is set."""
+    answer, judged = threading.Event(), places.judged
+
+    def slow(uid: int, number: int, descriptor: int) -> places.Root:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("silent"):  # noqa: PTH115 - no path
+            answer.wait()
+            raise OSError(errno.EIO, "at last")
+        return judged(uid, number, descriptor)
+
+    monkeypatch.setattr(places, "judged", slow)
+    yield answer
+    answer.set()
+
+
+@pytest.mark.usefixtures("_root")
+def test_directories_that_do_not_answer_hold_their_own_user_only(
+    silence: threading.Event, tmp_path: Path, people: People
+) -> None:
+    silent, good = tmp_path / "silent", tmp_path / "good"
+    silent.mkdir()
+    (good / LEAF).mkdir(parents=True)
+    lookout = Lookout(opens=False, people=people)
+    judges = lookout._judges
+    many = [Client(lookout, 600_000 + number) for number in range(judging._MOST)]
+    person = Client(lookout, 0)
+    with at_work(lookout):
+        for one in many:
+            one.ask(silent)
+        while len(judges._waiting) < len(many):
+            os.sched_yield()
+        judges._patience = 0.0
+        lookout._wake()
+        assert ["does not answer" in one.answer(1) for one in many] == [True] * len(many)
+        judges._patience = 1000.0
+        # Their threads are still there, and are not waited for.
+        assert "handed in before" in many[0].watch(silent, 2)
+        assert judges.held() == len(many)
+        assert person.watch(good) == ""
+
+        silence.set()
+        while judges.held():
+            lookout._wake()
+        assert "at last" in many[0].watch(silent, 3)
+
+
+@pytest.mark.usefixtures("_root")
+def test_a_thread_that_cannot_begin_is_no_user_s_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, people: People
+) -> None:
+    (tmp_path / LEAF).mkdir(parents=True)
+    lookout = Lookout(opens=False, people=people)
+    client = Client(lookout, 0)
+    with at_work(lookout):
+        with monkeypatch.context() as without:
+            without.setattr(threading.Thread, "start", refuse)
+            assert "no thread" in client.watch(tmp_path)
+        assert client.watch(tmp_path) == ""
+
+
+def refuse(_: threading.Thread) -> None:
+    """Start no thread."""
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_spare_descriptor_that_cannot_be_made_again_closes_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookout = Lookout(opens=False)
+    spare = lookout._spare
+    door = Full()
+    monkeypatch.setattr(os, "dup", full)
+    lookout._accept(door)  # type: ignore[arg-type] # what is used of a socket
+    assert lookout._spare == -1
+    # Somebody else has that number by now.
+    other = os.open("/", os.O_RDONLY)
+    assert other == spare
+    lookout._accept(door)  # type: ignore[arg-type] # the same
+    os.close(other)
+    lookout._close()
+
+
+class Full:
+    """A listening socket of a process without descriptors."""
+
+    def accept(self) -> None:
+        """Find none free."""
+        full(0)
+
+
+def full(_: int) -> None:
+    """Find no number free."""
+    raise OSError(errno.EMFILE, "Too many open files")

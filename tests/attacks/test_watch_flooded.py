@@ -1,0 +1,184 @@
+"""A user makes what watches lose other people's events, or write without end, by what only this user does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
+
+import pytest
+
+from tests.attacks.watching import LEAF, OWN, SPY, at_work, store
+from tests.test_lookout import Client, rights
+from xpucached import daemon, logs, settings
+from xpucached.domain import Due, EventsLost
+from xpucached.lookout import Lookout, kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.users import User
+    from xpucached.server import Server
+    from xpucached.service import Service
+
+HAND_IN: Final = """
+import json, os, socket, sys
+watch = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+watch.settimeout(60)
+watch.connect(sys.argv[1])
+for number, place in enumerate(sys.argv[2:]):
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    socket.send_fds(watch, [json.dumps({"watch": number}).encode()], [directory])
+    print(watch.recv(1 << 16).decode(), flush=True)
+"""
+
+
+def test_a_file_system_of_the_kernel_is_not_marked(attacker: User, victim: User, watch: Path) -> None:
+    # A process's own directory is its user's, and there are files in it that not even the kernel opens for us.
+    answers = [
+        json.loads(line)
+        for line in attacker.python(HAND_IN, watch, "/proc/self", "/proc/self/fd").stdout.split("\n")[:2]
+    ]
+
+    assert [answer.get("refused") for answer in answers] == [0, 1]
+    assert all("is not watched" in answer["why"] for answer in answers)
+    assert f'"{OWN}"' in victim.python(SPY, watch, store(victim, victim.home / "store"), OWN).stdout
+
+
+def test_not_even_root_has_one_marked(common: Path) -> None:
+    rights()
+    lookout = Lookout(opens=False)
+    client = Client(lookout, 0)
+    with at_work(lookout):
+        for name in ("/proc", "/sys", "/dev/pts", "/dev/mqueue", "/sys/fs/cgroup"):
+            place = common.__class__(name)
+            if kind(place) not in {None, kernel.TMPFS}:
+                assert "is not watched" in client.watch(place)
+
+
+def kind(place: Path) -> int | None:
+    """Give the kind of a file system, if there is such a place."""
+    try:
+        opened = os.open(place, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return kernel.file_system(opened)
+    finally:
+        os.close(opened)
+
+
+class Queue:
+    """A queue of the kernel's, whose next events bring files that cannot be opened."""
+
+    def __init__(self, number: int) -> None:
+        self.names = True
+        self.numbers = [number] * 5
+
+    def read(self) -> list[kernel.Happening]:
+        """Fail once for each event."""
+        if not self.numbers:
+            return []
+        number = self.numbers.pop()
+        raise OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize(("number", "loses"), [(errno.EACCES, False), (errno.EPERM, False), (errno.EMFILE, True)])
+def test_a_file_that_cannot_be_opened_is_no_loss_to_others(common: Path, number: int, *, loses: bool) -> None:
+    client, turn = observer(common)
+    queue = Queue(number)
+    with at_work(client.lookout):
+        assert client.watch(common) == ""
+        turn(lambda: client.lookout._look(cast("kernel.Group", queue)))
+        (common / LEAF / "0.src").write_bytes(b"")
+        client.until(f"{LEAF}/0.src")
+
+    assert queue.numbers == []
+    assert client.lost is loses
+
+
+def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -> None:
+    now = 0.0
+    client, turn = observer(common)
+    client.lookout._losses = logs.Allowance(1, 5.0, lambda: now)
+
+    def lose() -> None:
+        for group in client.lookout._groups.values():
+            client.lookout._lose(group)
+
+    def told() -> int:
+        """Count how often a loss is told before the next event."""
+        (common / LEAF / "0.src").write_bytes(b"")
+        count, client.heard = 0, []
+        while not client.heard:
+            count += "lost" in client.take()
+        return count
+
+    with at_work(client.lookout):
+        assert client.watch(common) == ""
+        found = []
+        for _ in range(10):
+            turn(lose)
+            found.append(told())
+        assert found == [1] + [0] * 9
+        now = 5.0
+        turn(lambda: None)
+        assert told() == 1
+        turn(lambda: None)
+        assert told() == 0
+
+
+def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def looks(times: int) -> int:
+        service = cast("Service", SimpleNamespace(take_touch=None))
+        config = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
+        one = daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
+        found = 0
+        for _ in range(times):
+            one._take(EventsLost())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            found += Due() in one._wakes
+            one._wakes.clear()
+        return found
+
+    assert asyncio.run(looks(50)) == 1
+    monkeypatch.setattr(daemon, "_LOSSES", 0.0)
+    assert asyncio.run(looks(50)) > 1
+
+
+class Watching(Client):
+    """A client, with the lookout that it asks."""
+
+    lookout: Lookout
+
+
+def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], None]]:
+    """Give a client of a lookout, and a way to have something done in the lookout's own thread."""
+    rights()
+    (place / LEAF).mkdir(parents=True)
+    waiting: list[Callable[[], object]] = []
+    done: list[bool] = []
+
+    def turn() -> None:
+        while waiting:
+            waiting.pop()()
+            done.append(True)
+
+    lookout = Lookout(opens=False, turn=turn)
+    client = Watching(lookout, 0)
+    client.lookout = lookout
+
+    def have(do: Callable[[], object]) -> None:
+        waiting.append(do)
+        lookout._wake()
+        while waiting or not done:
+            os.sched_yield()
+        done.clear()
+
+    return client, have
