@@ -216,7 +216,7 @@ def test_a_worker_that_answers_is_heard_and_told(tmp_path: Path, short_dir: Path
         ("resnet",),
     )
     # The next life knows it.
-    assert make(tmp_path, hands, there.path)._recall().of()[OURS] == said
+    assert make(tmp_path, hands, there.path)._memory.recall().of()[OURS] == said
 
 
 def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, short_dir: Path) -> None:
@@ -297,8 +297,8 @@ def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Pat
 
 
 @contextmanager
-def liar(path: Path, answer: bytes) -> Iterator[None]:
-    """Answer every request with the same bytes."""
+def liar(path: Path, answer: bytes | Callable[[bytes], bytes]) -> Iterator[None]:
+    """Answer every request with the same bytes, or with what is given for it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(16)
@@ -311,8 +311,8 @@ def liar(path: Path, answer: bytes) -> Iterator[None]:
                 return
             with client:
                 try:
-                    client.recv(1 << 16)
-                    client.sendall(answer)
+                    request = client.recv(1 << 16)
+                    client.sendall(answer if isinstance(answer, bytes) else answer(request))
                 except OSError:
                     continue
 

@@ -470,7 +470,7 @@ def test_who_logs_in_is_told_of_cold_models(house: House) -> None:
     house.ctl("prewarm", "bob:cold-one", check=None)
     house.until("bob", cold=1)
 
-    machine.until(lambda: "1 of 2 models on this host are cold" in machine.read("/run/motd.d/60-xpucached"), "the line")
+    machine.until(lambda: "not all kernel caches" in machine.read("/run/motd.d/60-xpucached"), "the line")
     house.ctl("model", "remove", "cold-one", user="bob")
     house.until("bob", cold=0)
     machine.until(lambda: machine.read("/run/motd.d/60-xpucached") == "", "no line")

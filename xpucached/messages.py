@@ -37,6 +37,10 @@ class BadMessage(ValueError):
     """A message that cannot be what it should be; its text is a plain sentence that says why."""
 
 
+class TooMuch(BadMessage):
+    """A message that has more values in it than its reader takes."""
+
+
 def parse(
     data: bytes, *, largest: int, depth: int = DEPTH, most: int | None = None, escaped_bytes: bool = False
 ) -> Json:
@@ -55,7 +59,7 @@ def parse(
         raise BadMessage("it is not UTF-8") from None
     _check_depth(data, depth)
     if most is not None and data.count(b",") >= most and _unquoted(data, _NO_COMMAS).count(b",") >= most:
-        raise BadMessage(f"it has more than {most} values")
+        raise TooMuch(f"it has more than {most} values")
     try:
         value: Json = json.loads(
             text,

@@ -78,7 +78,7 @@ def test_nobody_takes_the_name_of_another_s_model(steward: Steward) -> None:
 def test_what_the_host_s_daemon_remembers_is_its_own(steward: Steward) -> None:
     before = os.umask(0)
     try:
-        steward._remember()
+        steward._memory.keep(steward._known())
     finally:
         os.umask(before)
 

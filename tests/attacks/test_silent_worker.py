@@ -34,7 +34,7 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
             steward = make(short_dir, Hands(), short_dir / "listens")
             # A question is given up and asked anew, as a wake does with the one before it.
             for _ in range(12):
-                asking = asyncio.create_task(steward._ask(os.getuid(), api.GetStatus()))
+                asking = asyncio.create_task(steward._asker.ask(os.getuid(), api.GetStatus()))
                 await asyncio.sleep(0.05)
                 asking.cancel()
                 await asyncio.wait([asking])
@@ -42,7 +42,7 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
             for one in connected:
                 one.close()
             server.shutdown(socket.SHUT_RDWR)
-            await asyncio.to_thread(steward._threads.shutdown)
+            await asyncio.to_thread(steward._asker._threads.shutdown)
             assert 1 <= held <= 4, held
 
         asyncio.run(asks())

@@ -54,6 +54,9 @@ _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 _MAX_TIMEOUT: Final = 86400.0
 MAX_WAIT: Final = 300.0
 MAX_PAGE: Final = 1000
+MAX_MODELS: Final = 1000
+"""So many models one request may name."""
+_LONGEST_NAME: Final = 200  # USER:NAME
 DEFAULT_PAGE: Final = 200
 
 
@@ -71,6 +74,11 @@ def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an asse
 
 def _is_place(path: Path) -> bool:
     return path.is_absolute() and "\0" not in str(path)
+
+
+def _see_names(models: tuple[ModelName, ...]) -> None:
+    _need(len(models) <= MAX_MODELS, f"models: expected at most {MAX_MODELS}")
+    _need(all(len(name) <= _LONGEST_NAME for name in models), "models: no model has so long a name")
 
 
 class Request(Generic[Reply_co]):
@@ -256,6 +264,7 @@ class PrewarmModels(Request[Job]):
             bool(self.models) + self.all + self.stale == 1,
             "models: expected exactly one of models, all and stale",
         )
+        _see_names(self.models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,8 +348,9 @@ class ReplayEntries(Request[Job]):
     driver_cache: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what can be no place."""
+        """Refuse what can be no place, and no names."""
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        _see_names(self.models)
         for name, path in (
             ("driver_root", self.driver_root),
             ("into", self.into),

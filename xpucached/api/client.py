@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import time
 from dataclasses import dataclass, fields
@@ -39,13 +40,18 @@ class Answer(Generic[T]):
         try:
             return codec.from_json(self.kind, self.data)  # type: ignore[arg-type] # the table's column is no type[T]
         except ValueError as error:
-            message = f"the daemon's answer cannot be read: {error}"
-            raise errors.XpucachedError(
-                message, hint="xpucachectl and xpucached may be of different versions"
-            ) from error
+            raise _unreadable(str(error), "xpucachectl and xpucached may be of different versions") from error
+
+
+def _unreadable(why: str, hint: str = "") -> errors.XpucachedError:
+    return errors.XpucachedError(f"the daemon's answer cannot be read: {why}", hint=hint)
 
 
 _LARGEST: Final = 256 << 20
+_LARGEST_OF_OTHERS: Final = 32 << 20
+_MOST_OF_OTHERS: Final = 1_000_000
+"""Root asks the daemon of a user, whose answer must not cost root more than half a gigabyte."""
+
 _LONGEST_LINE: Final = 4 << 20
 _DEPTH: Final = 40  # the description of the wire is the deepest
 
@@ -83,22 +89,26 @@ class Client:
         source: str = "",
         of: str = "",
         owner: int | None = None,
-        largest: int = _LARGEST,
+        largest: int | None = None,
+        most: int | None = None,
         patience: float = _PATIENCE,
         all_in_time: bool = False,
     ) -> None:
         """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
 
         ``hint`` says what to do if nobody answers there, ``source`` where the path came from if it is not the usual.
-        ``largest`` bounds an answer, in bytes, ``patience`` the time without a word, in seconds; with ``all_in_time``
-        the time until the whole answer is there.
+        ``largest`` bounds an answer, in bytes, and ``most`` the values in it; without them they depend on whether an
+        ``owner`` is somebody else.  ``patience`` bounds the time without a word, in seconds; with ``all_in_time`` the
+        time until the whole answer is there.
         """
+        other = owner is not None and owner != os.geteuid()
         self._all_in_time = all_in_time
         self._path = path
         self._hint = hint
         self._source = source
         self._of = of
-        self._largest = largest
+        self._largest = largest or (_LARGEST_OF_OTHERS if other else _LARGEST)
+        self._most = most or (_MOST_OF_OTHERS if other else None)
         self._patience = patience
         self._connection = _Connection(path, owner)
 
@@ -114,22 +124,31 @@ class Client:
 
     def call(self, request: Request[T]) -> Answer[T]:
         """Ask, and wait for the answer."""
+        return self.read(request, self.fetch(request))
+
+    def fetch(self, request: Request[T]) -> bytes:
+        """Ask, and wait for the answer; give it unread."""
         patience = self._patience + (request.timeout if isinstance(request, WaitJob) else 0.0)
         response = self._send(request, patience)
         try:
-            text = response.read(self._largest + 1)
+            with response:
+                text = response.read(self._largest + 1)
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
         if len(text) > self._largest:
             self.close()
-            raise errors.Unavailable(f"the answer has more than {self._largest} bytes")
-        return Answer(_unwrap(text, self._largest), endpoint(request).reply)
+            raise _unreadable(f"it has more than {self._largest} bytes")
+        return text
+
+    def read(self, request: Request[T], text: bytes) -> Answer[T]:
+        """Read an answer.  Raises what the daemon refused with."""
+        return Answer(_unwrap(text, self._largest, self._most), endpoint(request).reply)
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
         response = self._send(ListEvents(since=since, follow=True), self._patience)
         if response.status != http.client.OK:
-            _unwrap(response.read(self._largest + 1), self._largest)
+            _unwrap(response.read(self._largest + 1), self._largest, self._most)
         try:
             while line := response.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE or not line.isascii():
@@ -231,9 +250,11 @@ def _text(value: Json) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _unwrap(text: bytes, largest: int) -> Json:
+def _unwrap(text: bytes, largest: int, most: int | None) -> Json:
     try:
-        envelope = messages.parse(text, largest=largest, depth=_DEPTH, escaped_bytes=True)
+        envelope = messages.parse(text, largest=largest, most=most, depth=_DEPTH, escaped_bytes=True)
+    except messages.TooMuch as much:
+        raise _unreadable(str(much)) from much
     except messages.BadMessage:
         envelope = None
     if isinstance(envelope, dict):

@@ -20,8 +20,8 @@ import uvicorn
 
 from xpucached import __version__, sockets
 from xpucached.api import Right
-from xpucached.errors import RunningError, SettingsError
-from xpucached.server.connection import Connection, Limits, Places
+from xpucached.errors import Denied, RunningError, SettingsError
+from xpucached.server.connection import FOREIGN, Connection, Limits, Places
 from xpucached.server.routes import Routes
 
 if TYPE_CHECKING:
@@ -167,11 +167,15 @@ class Door:
     """The socket's end of a daemon."""
 
     def __init__(
-        self, answers: Answers, limits: Limits | None = None, welcome: Callable[[int], bool] = lambda _uid: True
+        self,
+        answers: Answers,
+        limits: Limits | None = None,
+        welcome: Callable[[int], bool] = lambda _uid: True,
+        foreign: Denied = FOREIGN,
     ) -> None:
-        """``welcome`` tells of a uid whether it may ask anything at all: who may not is sent away unread."""
+        """``welcome`` tells of a uid whether it may ask anything at all: who may not is told ``foreign``, unread."""
         self._limits = limits or Limits()
-        self._places = Places(self._limits, welcome)
+        self._places = Places(self._limits, welcome, foreign)
         self._routes = answers
         self._listeners: list[asyncio.Server] = []
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from xpucached.api import VERSION, codec
+from xpucached.errors import Denied
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,6 +40,7 @@ class Limits:
     body_time: float = 10.0
     idle_time: float = 30.0
     write_time: float = 30.0  #: a reader who stops for so long is cut off, and what waited for him is freed
+    unread: int = 4 << 20  #: so much may wait for one user's readers before one more who does not read is cut off
     per_user: int = 64
     total: int = 512
     heartbeat: float = 15.0
@@ -61,8 +63,8 @@ def refusal_bytes(code: str, message: str, hint: str = "") -> bytes:
     return codec.dumps({"api": VERSION, "error": {"code": code, "message": message, "hint": hint}})
 
 
-def _last_words(status: str, code: str, message: str) -> bytes:
-    body = refusal_bytes(code, message)
+def _last_words(status: str, code: str, message: str, hint: str = "") -> bytes:
+    body = refusal_bytes(code, message, hint)
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     )
@@ -70,7 +72,7 @@ def _last_words(status: str, code: str, message: str) -> bytes:
 
 
 _FULL: Final = _last_words("503 Service Unavailable", "busy", "too many connections")
-_FOREIGN: Final = _last_words("403 Forbidden", "denied", "this is another user's daemon")
+FOREIGN: Final = Denied("this is another user's daemon")
 
 _CHUNKED: Final = "say in Content-Length how long the body is: a body in chunks is not taken"
 
@@ -95,15 +97,36 @@ class _Parser(h11.Connection):
         return event
 
 
+class _Tasks(set["asyncio.Task[None]"]):
+    """The requests of one connection that are not done yet; its server's are all of them."""
+
+    def __init__(self, of_all: set[asyncio.Task[None]], on_end: Callable[[], None]) -> None:
+        super().__init__()
+        self._of_all = of_all
+        self._on_end = on_end
+
+    def add(self, task: asyncio.Task[None], /) -> None:
+        super().add(task)
+        self._of_all.add(task)
+
+    def discard(self, task: object, /) -> None:
+        super().discard(task)
+        self._of_all.discard(task)
+        self._on_end()
+
+
 class Places(ServerState):
     """All connections of a server, and who holds them."""
 
-    def __init__(self, limits: Limits, welcome: Callable[[int], bool] = lambda _uid: True) -> None:
+    def __init__(
+        self, limits: Limits, welcome: Callable[[int], bool] = lambda _uid: True, foreign: Denied = FOREIGN
+    ) -> None:
         super().__init__()
         self.limits = limits
         self.welcome = welcome
+        self.foreign = _last_words("403 Forbidden", foreign.code, foreign.message, foreign.hint)
         self.held: Counter[int] = Counter()
-        self.idle: dict[Connection, None] = {}  # oldest first
+        self.idle: dict[Connection, None] = {}  # those that wait for their client, oldest first
 
     def make_room(self, uid: int) -> bool:
         """Find a place for one more connection of this user, if need be by closing an idle one."""
@@ -140,6 +163,8 @@ class Connection(H11Protocol):
         self._pieces = 0
         self.peer = Peer(0, -1, -1)
         self._placed = False
+        self._gone = False
+        self.tasks: _Tasks = _Tasks(server_state.tasks, self._see_end)
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -156,7 +181,7 @@ class Connection(H11Protocol):
         self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
         refused = b""
         if not self.places.welcome(self.peer.uid):
-            refused = _FOREIGN
+            refused = self.places.foreign
         elif not self.places.make_room(self.peer.uid):
             log.debug("no place for another connection: uid %d", self.peer.uid)
             refused = _FULL
@@ -171,8 +196,8 @@ class Connection(H11Protocol):
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
-        self._release()
+        """Give the place back, if nothing goes on for it."""
+        self._leave()
         self._stop_timer("_head_timer")
         self._stop_timer("_write_timer")
         self._unset_keepalive_if_required()
@@ -180,7 +205,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless we already said goodbye."""
-        if not self._placed:
+        if not self._placed or self._gone:
             return
         self._pieces += 1
         if self._pieces > self.limits.pieces:
@@ -198,6 +223,14 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start to lose patience with a client who does not read."""
         super().pause_writing()
+        others = (
+            one.transport.get_write_buffer_size()
+            for one in self.connections
+            if isinstance(one, Connection) and one is not self and one.peer.uid == self.peer.uid
+        )
+        if sum(others) > self.limits.unread:
+            self.transport.abort()
+            return
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self.limits.write_time, self.transport.abort)
 
@@ -217,12 +250,22 @@ class Connection(H11Protocol):
             # In the middle of an answer there is nothing left to say.
             log.debug("dropped a connection: %s", msg)
             self.transport.abort()
-        self._release()
+        self._leave()
 
     def drop(self) -> None:
-        """Close at once; used for those who wait for nothing."""
-        self._release()
+        """Close at once; used for those who wait for nothing, or let us wait."""
+        self._leave()
         self.transport.abort()
+
+    def _leave(self) -> None:
+        """Give the place back as soon as nothing is done for this connection: a change goes on when its client left."""
+        self._gone = True
+        self.places.idle.pop(self, None)
+        self._see_end()
+
+    def _see_end(self) -> None:
+        if self._gone and not self.tasks:
+            self._release()
 
     def _release(self) -> None:
         if self._placed:
@@ -230,14 +273,13 @@ class Connection(H11Protocol):
             self.places.held[self.peer.uid] -= 1
             if not self.places.held[self.peer.uid]:
                 del self.places.held[self.peer.uid]
-            self.places.idle.pop(self, None)
 
     def _settle(self) -> None:
         """Set the timers that fit what we wait for."""
-        if not self._placed:
+        if not self._placed or self._gone:
             return
         self.places.idle.pop(self, None)
-        if not self.busy:
+        if not self.busy or self.cycle.more_body:
             self.places.idle[self] = None
         waiting = self.timeout_keep_alive_task is not None
         if self.busy or waiting:
@@ -251,7 +293,7 @@ class Connection(H11Protocol):
                 _last_words("408 Request Timeout", "bad-request", "the request did not arrive in time")
             )
             self.transport.close()
-        self._release()
+        self._leave()
 
     def _stop_timer(self, name: str) -> None:
         timer: asyncio.TimerHandle | None = getattr(self, name)

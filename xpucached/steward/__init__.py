@@ -4,7 +4,7 @@ It knows who lives here, starts each one's worker through systemd, asks how thin
 notices by files alone that the driver became another one.  A worker is its user's: what it says is believed about him
 only, and it is asked for no more than `hosting.is_tending` names.
 
-`units` talks with systemd, `envoy` with workers, `people` tells who lives here.
+`units` talks with systemd, `envoy` with workers, `people` tells who lives here, `state` remembers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, messages, sockets, systemd
-from xpucached.api import codec, hosting
+from xpucached import __version__, api, host, sockets, systemd
+from xpucached.api import hosting
 from xpucached.domain import (
     Awake,
     HostStatus,
@@ -36,12 +36,13 @@ from xpucached.domain import (
 )
 from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError, suggest
 from xpucached.steward import envoy, units
+from xpucached.steward.envoy import Asker
 from xpucached.steward.people import census
+from xpucached.steward.state import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xpucached.api.client import Answer
     from xpucached.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,6 @@ T = TypeVar("T")
 
 _AT_ONCE: Final = 2
 """So many workers that nobody waits for do their first work at the same time."""
-
-_PER_USER: Final = 4
-_THREADS: Final = 64
-"""So many questions to one worker, and to all, may wait for an answer at the same time."""
 
 _BUSY: Final = 900.0
 """Seconds after which the next one may begin although this one has not finished."""
@@ -70,11 +67,15 @@ _CENSUS_THREADS: Final = 4
 """A question that is never answered keeps its thread."""
 _LONG_NUMBER: Final = 11
 
-_LARGEST: Final = 64 << 20
-"""So large may our own file be."""
+_WRITING: Final = 5.0
+"""Seconds between two writings of what is known: each change may be a user's doing."""
 
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
+
+_SOON: Final = 0.1
+_LATER: Final = 2.0
+"""Seconds until a worker that is starting is asked again: at first, and at most."""
 
 
 class Hands(Protocol):
@@ -103,14 +104,14 @@ class Steward:
         runtime: Path,
     ) -> None:
         """``place`` tells where a user's worker answers; ``runtime`` is a directory of ours that a reboot empties."""
-        self._runtime = runtime
         self.settings = config
         self._hands = hands
         self._place = place
         self._clock = clock
         self._started = clock()
-        self._file = config.state / "household.json"
-        kept = self._recall()
+        self._memory = Memory(config.state, runtime)
+        self._unwritten = asyncio.Event()
+        kept = self._memory.recall()
         self._stamp, self._changed = kept.stamp, kept.changed
         self._said: dict[int, UserStatus] = dict(kept.of())
         self._owed: dict[int, None] = dict.fromkeys(kept.owed)
@@ -124,8 +125,7 @@ class Steward:
         self._urgent: set[int] = set()
         self._unwanted: set[int] = set()
         self._turn = asyncio.Semaphore(_AT_ONCE)
-        self._places: dict[int, asyncio.Semaphore] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
+        self._asker = Asker(place)
         self._census = ThreadPoolExecutor(_CENSUS_THREADS, thread_name_prefix="census")
         self._look = asyncio.Event()
         self._pokes = 0
@@ -133,9 +133,14 @@ class Steward:
     # -- the life of it -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look, wake whom it concerns, and look again, for ever."""
+        """Look, wake whom it concerns, and look again, for ever; and write down what is known."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_after_all(), name="users")
+            tasks.create_task(self._write(), name="memory")
+
+    async def _look_after_all(self) -> None:
         await self._meet()
-        if await asyncio.to_thread(self._first_since_boot):
+        if await asyncio.to_thread(self._memory.first_since_boot):
             # What happened while the host was off, nobody told us.
             self._owe(lambda _one: True)
         else:
@@ -146,7 +151,7 @@ class Steward:
             # Whoever is new here has yet to be asked.
             self._owe(lambda one: one.seen is None)
             self._wake_owed()
-            self._remember()
+            self._unwritten.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.workers.every):
                     await self._look.wait()
@@ -164,25 +169,25 @@ class Steward:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._asker.stop()
         self._census.shutdown(wait=False, cancel_futures=True)
-        self._remember()
+        await asyncio.to_thread(self._memory.keep, self._known())
+
+    def _known(self) -> Remembered:
+        return Remembered(self._stamp, self._changed, tuple(self._said.values()), tuple(self._owed))
+
+    async def _write(self) -> None:
+        """Write down what is known, now and then.  What is lost when we are killed before is asked for again."""
+        while True:
+            await self._unwritten.wait()
+            self._unwritten.clear()
+            await asyncio.to_thread(self._memory.keep, self._known())
+            await asyncio.sleep(_WRITING)
 
     def take_settings(self, config: Settings) -> None:
         """Go on with other settings."""
         self.settings = config
         self._look.set()
-
-    def _first_since_boot(self) -> bool:
-        """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
-        # The kernel's own number for the boot is in a part of /proc that we do not see.
-        try:
-            with (self._runtime / "began").open("x"):
-                return True
-        except FileExistsError:
-            return False
-        except OSError:
-            return True
 
     def look(self) -> None:
         """Hear that something may have changed."""
@@ -283,14 +288,14 @@ class Steward:
             async with contextlib.AsyncExitStack() as turn:
                 if not urgent:
                     await turn.enter_async_context(self._turn)
-                await self._begin(uid)
-                answering.set()
-                if uid in self._owed:
-                    await self._ask(uid, api.LookAgain())
-                    self._owed.pop(uid, None)
+                # Whatever it does, it keeps the turn no longer than this: others wait for it.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BUSY):
+                        await self._begin(uid)
+                        answering.set()
                         await self._listen(uid, until_quiet=True)
+            if not answering.is_set():
+                raise Unavailable(f"it did not answer within {_BUSY:.0f} s")  # noqa: TRY301 - as if nobody answered
             await self._listen(uid, until_quiet=False)
         except Unavailable as error:
             await self._ended(uid, error, began=answering.is_set())
@@ -302,13 +307,13 @@ class Steward:
             log.exception("a worker could not be attended to: uid %d", uid)
             self._say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
         finally:
-            self._remember()
+            self._unwritten.set()
 
     async def _listen(self, uid: int, *, until_quiet: bool) -> None:
         """Hear how a worker stands, until it has done what it had to, or until it ends (raises `Unavailable`)."""
         while True:
-            if uid in self._owed and not until_quiet:
-                await self._ask(uid, api.LookAgain())
+            if uid in self._owed:
+                await self._asker.ask(uid, api.LookAgain(), own=True)
                 self._owed.pop(uid, None)
             quiet = await self._quiet(uid)
             if quiet and until_quiet:
@@ -318,30 +323,31 @@ class Steward:
     async def _begin(self, uid: int) -> None:
         """Start a worker and wait until it answers.  Raises `Unavailable`."""
         with contextlib.suppress(Unavailable):
-            await self._ask(uid, api.GetHello())
+            await self._asker.ask(uid, api.GetHello(), own=True)
             return
         self._say(uid, state=WorkerState.STARTING)
         await self._hands.start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
+        pause = _SOON
         while True:
             try:
-                await self._ask(uid, api.GetHello())
+                await self._asker.ask(uid, api.GetHello(), own=True)
             except Unavailable:
                 if asyncio.get_running_loop().time() > end or not (await self._hands.fate(uid)).active:
                     raise
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LATER)
             else:
                 return
 
     async def _quiet(self, uid: int) -> bool:
         """Hear how a worker stands; whether it has done what it had to."""
-        said = (await self._ask(uid, api.GetStatus())).value
+        said = (await self._asker.ask(uid, api.GetStatus(), own=True)).value
         known = self._said.get(uid)
         if known is not None:
             fresh = envoy.digest(known, said, self._clock())
             if replace(fresh, seen=None) != replace(known, seen=None):
-                self._said[uid] = fresh
-                self._remember()
+                self._unwritten.set()
             self._said[uid] = fresh
             self._failing.pop(uid, None)
         return said.verdict is not Verdict.STARTING and not said.jobs
@@ -379,21 +385,6 @@ class Steward:
         known = self._said.get(uid)
         if known is not None:
             self._said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
-
-    async def _ask(self, uid: int, request: api.Request[T]) -> Answer[T]:
-        # A worker that lets us wait keeps its own user's places, and none of others'.
-        places = self._places.setdefault(uid, asyncio.Semaphore(_PER_USER))
-        await places.acquire()
-        loop = asyncio.get_running_loop()
-
-        def over(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
-                loop.call_soon_threadsafe(places.release)
-
-        # Who asked may not wait any longer; the thread does, so the place is taken until that has ended.
-        asking = self._threads.submit(envoy.ask, uid, request, self._place)
-        asking.add_done_callback(over)
-        return await asyncio.wrap_future(asking)
 
     # -- what is asked of us ------------------------------------------------------------------------------------------
 
@@ -441,7 +432,7 @@ class Steward:
     async def wake(self, uid: int) -> Awake:
         """See that a user's worker answers.  Raises `Unavailable`."""
         try:
-            await self._ask(uid, api.GetHello())
+            await self._asker.ask(uid, api.GetHello())
             self._follow(uid, urgent=True)
         except Unavailable:
             answering = self._follow(uid, urgent=True, silent=True)
@@ -495,11 +486,11 @@ class Steward:
     async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
         """Let a user's worker warm models of his."""
         await self.wake(uid)
-        return envoy.outward(uid, (await self._ask(uid, request)).value)
+        return envoy.outward(uid, (await self._asker.ask(uid, request)).value)
 
     async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
         """Give a job of a user's worker."""
-        return envoy.outward(uid, (await self._ask(uid, request)).value)
+        return envoy.outward(uid, (await self._asker.ask(uid, request)).value)
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
         """Give the user and the job that a job's name here means.  Raises `NotFound`."""
@@ -508,50 +499,17 @@ class Steward:
             raise NotFound(f"no job {name}", hint="jobs are their users': xpucachectl --of USER jobs")
         return found
 
-    async def tend(self, uid: int, request: api.Request[object]) -> api.Json:
-        """Pass on what may be passed on; gives the answer as it came.  Raises `Denied` for the rest."""
+    async def tend(self, uid: int, request: api.Request[object], *, admin: bool) -> api.Json:
+        """Pass on what may be passed on; gives the answer as it came, which may be longer for an administrator.
+
+        Raises `Denied` for the rest.
+        """
         if not hosting.is_tending(request):
             raise Denied(
                 "that is for its user and root: an administrator may look, warm, replay, evict and scan",
                 hint="as root: xpucachectl --of USER …",
             )
         await self.wake(uid)
-        answer = await self._ask(uid, request)
-        # Read as what it must be, so that nothing else gets through.
-        _ = answer.value
-        return answer.data
-
-    # -- memory -------------------------------------------------------------------------------------------------------
-
-    def _recall(self) -> Remembered:
-        try:
-            kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
-            return codec.from_json(Remembered, kept)
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            log.warning("what was known of the users is lost, and asked for again: %s", error)
-        return Remembered()
-
-    def _remember(self) -> None:
-        kept = Remembered(self._stamp, self._changed, tuple(self._said.values()), tuple(self._owed))
-        beside = self._file.with_suffix(".new")
-        try:
-            # Whose models are called what is for nobody else, whatever our umask says.
-            beside.unlink(missing_ok=True)
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(codec.dumps(codec.to_json(kept)))
-            beside.replace(self._file)
-        except OSError as error:
-            log.warning("what is known of the users cannot be kept: %s", error)
-        self._greet()
-
-    def _greet(self) -> None:
-        """Leave a line for those who log in, while models are cold."""
-        cold = sum(one.cold for one in self._said.values())
-        every = cold + sum(one.warm for one in self._said.values())
-        text = f"xpucached: {cold} of {every} models on this host are cold; see: xpucachectl --system status\n"
-        with contextlib.suppress(OSError):
-            place = self._runtime / "motd"
-            place.write_text(text if cold else "", encoding="utf-8")
-            place.chmod(0o644)
+        # It was read as what it must be, so that nothing else gets through.
+        largest = envoy.LARGEST_FOR_ADMINISTRATORS if admin else envoy.LARGEST
+        return (await self._asker.ask(uid, request, largest=largest)).data

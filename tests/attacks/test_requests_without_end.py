@@ -1,0 +1,148 @@
+"""A user stops his worker, asks for it again and again, and hangs up each time: what waits is bounded, and his own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.test_steward import OURS, Hands, go, make
+from xpucached import api, server
+from xpucached.domain import Awake, JobId, ModelName, UserStatus
+from xpucached.errors import Busy, Unavailable
+from xpucached.server.connection import Limits
+from xpucached.server.hosting import HostRoutes
+from xpucached.steward import __name__ as steward_module
+from xpucached.steward import envoy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+WAKE = b"POST /v1/wake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.001)
+
+
+def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(per_user=4)
+    steward = make(tmp_path, Hands(), short_dir / "nobody")
+    path = short_dir / "d" / "s"
+    wakes: list[int] = []
+
+    def more_than(already: int) -> bool:
+        return len(wakes) > already
+
+    async def work() -> None:
+        awake = asyncio.Event()
+
+        async def wake(uid: int) -> Awake:
+            wakes.append(uid)
+            await awake.wait()
+            return Awake("me", uid, path)
+
+        async def ask() -> bytes:
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(WAKE)
+            line = await reader.readline()
+            writer.close()
+            return line
+
+        monkeypatch.setattr(steward, "wake", wake)
+        door = server.Door(HostRoutes(steward, "1", limits, admin=False), limits)
+        await door.start([server.bind(path, 0o600)])
+        try:
+            while len(wakes) < limits.per_user:
+                already = len(wakes)
+                _, writer = await asyncio.open_unix_connection(path)
+                writer.write(WAKE)
+                await until(functools.partial(more_than, already))
+                writer.transport.abort()
+                await until(lambda: not door._places.connections)
+            assert [b" 503 " in await ask() for _ in range(3)] == [True] * 3
+            assert len(wakes) == limits.per_user
+            # Done, the places are free again.
+            awake.set()
+            await until(lambda: not door._places.held)
+            assert b" 200 " in await ask()
+        finally:
+            awake.set()
+            await door.stop()
+
+    go(steward, work)
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, uids: set[int]) -> tuple[threading.Event, list[api.Request[object]]]:
+    """Let the workers of these users keep silent until the event; others are not there.  Gives what was asked."""
+    end, asked = threading.Event(), list[api.Request[object]]()
+
+    def ask(uid: int, request: api.Request[object], *_: object, **__: object) -> object:
+        asked.append(request)
+        if uid in uids:
+            end.wait()
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(envoy, "ask", ask)
+    return end, asked
+
+
+def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, asked = silent(monkeypatch, {OURS})
+    monkeypatch.setattr(envoy, "_WAITING", 8)
+    steward = make(tmp_path, Hands(), tmp_path / "nobody")
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(steward.tend(OURS, api.WaitJob(id=JobId("1")), admin=False)) for _ in range(12)]
+        try:
+            # A question of our own is asked all the same ...
+            steward._owed[OURS] = None
+            steward._follow(OURS)
+            await until(lambda: api.GetHello() in asked[4:])
+            # ... and people are told when there are too many.
+            with pytest.raises(Busy, match="8 requests to the worker"):
+                await steward.wake(OURS)
+        finally:
+            end.set()
+            await asyncio.wait(waiting)
+
+    go(steward, work)
+
+
+def test_silent_workers_give_up_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet, other = {OURS + 1, OURS + 2}, OURS + 3
+    end, _ = silent(monkeypatch, quiet)
+    monkeypatch.setattr(f"{steward_module}._BUSY", 0.1)
+    hands = Hands()
+    steward = make(tmp_path, hands, tmp_path / "nobody")
+    steward._said |= {uid: UserStatus(str(uid), uid) for uid in (*quiet, other)}
+
+    async def work() -> None:
+        try:
+            for uid in (*quiet, other):
+                steward._follow(uid)
+            await until(lambda: other in hands.started)
+        finally:
+            end.set()
+
+    go(steward, work)
+
+
+@pytest.mark.parametrize("names", [["m"] * 1001, ["m" * 201]], ids=["many", "long"])
+@pytest.mark.parametrize("request_", [api.PrewarmModels, api.ReplayEntries])
+def test_a_request_names_a_bounded_number_of_models(
+    request_: type[api.PrewarmModels | api.ReplayEntries], names: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="models: "):
+        request_(models=tuple(map(ModelName, names)))
+    request_(models=(ModelName("m" * 200),) * 1000)

@@ -1,0 +1,77 @@
+"""A user's own worker answers the host's daemon with as much as it can, to take its memory and its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import doors
+from tests.test_steward import OURS, Hands, go, http, liar, make
+from xpucached.api import codec
+from xpucached.domain import WorkerState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xpucached.messages import Json
+
+
+def status(**more: object) -> bytes:
+    """Write the status of a worker that says more than it should."""
+    data = json.loads(codec.dumps(codec.to_json(codec.brief_status(asyncio.run(doors.Standin().status())))))
+    data["models"][0].update(more)
+    return codec.dumps({"api": 1, "data": data})
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        # Each is a value of its own, or a path: minutes of work in eight megabytes.
+        (status(changes=[""] * 400_000), "more than 1048576 bytes"),
+        (status(changes=[""] * 250_000), "more than 200000 values"),
+        # What nobody knows is not read, but it has to be taken apart.
+        (status(unknown=[0] * 300_000), "more than 200000 values"),
+    ],
+    ids=["bytes", "values", "unknown"],
+)
+def test_an_answer_with_too_much_in_it_is_refused_unread(
+    tmp_path: Path, short_dir: Path, answer: bytes, reason: str
+) -> None:
+    steward = make(tmp_path, Hands(), short_dir / "s")
+
+    async def work() -> None:
+        steward._follow(OURS, urgent=True)
+        await asyncio.wait({steward._following[OURS]}, timeout=30)
+        assert steward._following[OURS].done()
+
+    hello = http(b'{"api": 1, "data": {"api": 1, "version": "1"}}')
+    with liar(short_dir / "s", lambda request: hello if request.startswith(b"GET /v1 ") else http(answer)):
+        go(steward, work)
+    said = steward._said[OURS]
+    assert said.state is WorkerState.FAILED
+    assert reason in said.sentence
+
+
+def test_answers_are_read_beside_the_loop(tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = set()
+    read = codec.from_json
+
+    def noted(kind: type[object], value: Json) -> object:
+        readers.add(threading.current_thread())
+        return read(kind, value)
+
+    with doors.running(short_dir) as there:
+        steward = make(tmp_path, Hands(), there.path)
+        monkeypatch.setattr(codec, "from_json", noted)
+
+        async def work() -> None:
+            await steward.wake(OURS)
+            await steward._quiet(OURS)
+
+        go(steward, work)
+    assert readers
+    assert threading.current_thread() not in readers
