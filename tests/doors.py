@@ -19,6 +19,7 @@ from xpucached.domain import (
     Assay,
     Baseline,
     Cause,
+    Comparison,
     Defect,
     Device,
     Diagnosis,
@@ -74,6 +75,7 @@ from xpucached.domain import (
     TrashRef,
     TrashReport,
     Trial,
+    Unproven,
     Variant,
     Verdict,
     VerifyReport,
@@ -280,7 +282,8 @@ def make_verification() -> VerifyReport:
         STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
     )
     problem = Problem("disk-full", "the disk is full", "make room", "/cache")
-    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5, problems=(problem,))  # noqa: FBT003
+    deep = Comparison(2, {Unproven.OTHER_BYTES: 1, Unproven.FAILED: 1}, (entry.id.ref,), ("00: no",), 1.5)
+    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5, problems=(problem,), deep=deep)  # noqa: FBT003
 
 
 @dataclass

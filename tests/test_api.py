@@ -156,6 +156,7 @@ REQUESTS: list[api.AnyRequest] = [
     api.EvictEntries(dry_run=True, refs=("00",), reasons=("flawed",)),
     api.EvictEntries(plan="0123456789ab"),
     api.VerifyStores(stores=(Path("/s"),), fix=True, hazards_only=True),
+    api.VerifyStores(deep=True),
     api.ListTrash(),
     api.RestoreTrash(refs=("00",)),
     api.RestoreTrash(all=True),

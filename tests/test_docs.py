@@ -249,6 +249,7 @@ ELSEWHERE: Final = {
     "RanOn": "models",
     "ReplayReason": "protocol",
     "Safety": "advice",
+    "Unproven": "protocol",
     "WatchMode": "design",
 }
 """What is explained on another page than the manual of operations."""

@@ -616,7 +616,7 @@ def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(tool),))
         results = replaying._Publishing(observing, replaying.Wish(), (driver,))
-        RebuildJob(Dispatch(os.environ, "test"), todo, (driver,), {}, 60.0, results).work_off()
+        RebuildJob(Dispatch(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
         results.close()
         results.check()
 

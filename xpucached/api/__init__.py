@@ -287,16 +287,19 @@ class EvictEntries(Request[Job]):
 class VerifyStores(Request[Job]):
     """Read everything in these stores, or in all, and say what is wrong; ``fix`` mends what loses nothing.
 
-    With ``hazards_only`` only what is wrong with a store as a whole.
+    With ``deep`` each entry is compiled again and compared, where its driver is here.  With ``hazards_only`` only what
+    is wrong with a store as a whole.
     """
 
     stores: tuple[Path, ...] = ()
     fix: bool = False
     hazards_only: bool = False
+    deep: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can be no store."""
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        _need(not (self.deep and self.hazards_only), "deep: expected not to be given with hazards_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Environment,
         Event,
         Fingerprint,
+        Flaw,
         Holding,
         Host,
         IndexedEntry,
@@ -289,6 +290,16 @@ class Catalog:
             if len(some) < _PAGE:
                 return
             after = some[-1].key
+
+    def trusted(self, flaw: Flaw) -> dict[EntryId, str]:
+        """Give the digests that entries with a flaw had when they were first seen whole."""
+        with self._read() as connection:
+            return scans.trusted(connection, flaw)
+
+    def trust(self, digests: Mapping[EntryId, str]) -> None:
+        """Take these digests for those of good programs from now on; the next look reads their entries again."""
+        with self._write() as connection:
+            scans.trust(connection, digests)
 
     def looked(self, store: Store) -> datetime | None:
         """Tell when each file of a store was last looked at, not only its directories; None: never."""

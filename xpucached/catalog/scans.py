@@ -16,6 +16,7 @@ from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
 from xpucached.domain import (
     BY_READERS,
     Delta,
+    EntryId,
     EntryKey,
     EntryState,
     Flaw,
@@ -287,6 +288,34 @@ def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -
         .limit(most)
     )
     return [Known(EntryKey(key), stamp, place) for key, stamp, place in rows]
+
+
+def trusted(connection: sa.Connection, flaw: Flaw) -> dict[EntryId, str]:
+    """Give the digests that entries with a flaw had when they were first seen whole."""
+    c = ENTRIES.c
+    rows = connection.execute(
+        sa.select(STORES.c.kind, STORES.c.root, c.key, c.trusted)
+        .join(STORES, STORES.c.id == c.store_id)
+        .where(c.flaw == flaw.value, c.trusted.is_not(None))
+    )
+    return {
+        EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)): row.trusted.partition(" ")[0]
+        for row in rows
+    }
+
+
+def trust(connection: sa.Connection, digests: Mapping[EntryId, str]) -> None:
+    """Take these digests for those of good programs from now on; the next look reads their entries again."""
+    rows = [(digest, one.store.kind, str(one.store.root), one.key) for one, digest in digests.items()]
+    if rows:
+        connection.exec_driver_sql(_TRUST, rows)
+
+
+# What stands behind the blank is the source that the program was seen with; it stays.
+_TRUST: Final = (
+    "UPDATE entries SET trusted = ? || substr(trusted, instr(trusted || ' ', ' ')), stamp = '', place = NULL"
+    " WHERE store_id = (SELECT id FROM stores WHERE kind = ? AND root = ?) AND key = ? AND trusted IS NOT NULL"
+)
 
 
 def looked(connection: sa.Connection, store: Store) -> datetime | None:

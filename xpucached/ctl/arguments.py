@@ -219,6 +219,9 @@ def _jobs(verb: Callable[..., _Parser]) -> None:
     one = verb("verify", "read everything again and say what is wrong")
     one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
     one.add_argument("--fix", action="store_true", help="mend what can be mended without loss, quarantine the rest")
+    one.add_argument(
+        "--deep", action="store_true", help="compile each entry again and compare, where its driver is here"
+    )
     _waits(one)
     one = verb("doctor", "say what makes programs hang or fail here, and what to do")
     one.add_argument("--fix", action="store_true", help="clear what can be cleared")

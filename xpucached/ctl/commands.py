@@ -370,7 +370,7 @@ def _trash_empty(desk: Desk) -> int:
 
 
 def _verify(desk: Desk) -> int:
-    request = api.VerifyStores(stores=tuple(desk.options.stores), fix=desk.options.fix)
+    request = api.VerifyStores(stores=tuple(desk.options.stores), fix=desk.options.fix, deep=desk.options.deep)
     job, status = _ended(desk, request, _found)
     return status or _sound(job)
 

@@ -123,6 +123,7 @@ from xpucached.domain.talk import Progress as Progress
 from xpucached.domain.talk import Refusal as Refusal
 from xpucached.domain.talk import Status as Status
 from xpucached.domain.talk import Verdict as Verdict
+from xpucached.domain.trash import Comparison as Comparison
 from xpucached.domain.trash import Defect as Defect
 from xpucached.domain.trash import Drop as Drop
 from xpucached.domain.trash import DropReason as DropReason
@@ -132,6 +133,7 @@ from xpucached.domain.trash import Remedy as Remedy
 from xpucached.domain.trash import Restored as Restored
 from xpucached.domain.trash import Trashed as Trashed
 from xpucached.domain.trash import TrashReport as TrashReport
+from xpucached.domain.trash import Unproven as Unproven
 from xpucached.domain.trash import VerifyReport as VerifyReport
 from xpucached.domain.wakes import Booted as Booted
 from xpucached.domain.wakes import DriverTouched as DriverTouched

@@ -217,6 +217,7 @@ class ReplayReason(StrEnum):
 
     MODEL = "model"  #: a registered model uses it
     USED = "used"  #: somebody used it lately
+    ASKED = "asked"  #: somebody wants it compared, or mended
 
 
 @dataclass(frozen=True, slots=True)

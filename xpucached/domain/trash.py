@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -82,6 +83,8 @@ class MendAction(StrEnum):
 
     UNLOCK = "unlock"  #: the lock of a dead program goes, the entry stays
     READABLE = "readable"  #: its owner, and who may read the rest of it, may read it again
+    SWAP_BACK = "swap-back"  #: its program lies in another entry's place: the two change places
+    REBUILD = "rebuild"  #: compiled again from its own source; the damaged one is kept as evidence
     CLOSE_GAP = "close-gap"  #: the highest slot moves down to where the runtime finds it
     QUARANTINE = "quarantine"  #: it leaves the store, and is kept as evidence
     TRASH = "trash"  #: whole but never read: it leaves the store, and can come back
@@ -95,6 +98,7 @@ class Remedy:
 
     entry: Entry
     action: MendAction
+    other: Entry | None = None  #: where its program lies now, if in another entry's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,32 @@ class Defect:
         return cls(entry.store, entry.key, entry.ref, flaw, None, effect, flaw.words, detail, action, done)
 
 
+class Unproven(StrEnum):
+    """Why compiling an entry again says nothing of it."""
+
+    OTHER_BYTES = "other-bytes"  #: other bytes came out, as they may of one compiler, too: that alone is no damage
+    OTHER_DRIVER = "other-driver"  #: no driver in use here is the one that it was compiled for
+    FAILED = "compiler-failed"
+    CHANGED = "changed"  #: a program wrote it anew meanwhile, or is writing it
+    NATIVE = "native-image"
+    CONSTANTS = "specialization-constants"
+    SEVERAL = "several-images"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    FOREIGN = "another-owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What compiling entries again from their own sources said of them."""
+
+    proven: int = 0  #: the same bytes came out: these are good
+    unproven: Mapping[Unproven, int] = field(default_factory=dict)
+    differing: tuple[EntryRef, ...] = ()  #: of which other bytes came out: the first hundred
+    failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
+    compile_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What a thorough look found, and what was mended."""
@@ -129,3 +159,4 @@ class VerifyReport:
     seconds: float = 0.0
     watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here
     problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended
+    deep: Comparison | None = None  #: where it was asked for

@@ -19,6 +19,8 @@ from xpucached.planning.eviction import plan_named as plan_named
 from xpucached.planning.manners import effort as effort
 from xpucached.planning.manners import is_open as is_open
 from xpucached.planning.manners import strained as strained
+from xpucached.planning.mending import Tried as Tried
+from xpucached.planning.mending import plan_comparing as plan_comparing
 from xpucached.planning.mending import plan_mending as plan_mending
 from xpucached.planning.prewarm import UNCACHED as UNCACHED
 from xpucached.planning.prewarm import applicable as applicable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain import Effect, MendAction
+from xpucached.domain import Effect, MendAction, Unproven
 from xpucached.render.text import Cell, Colour, Look, age, count, plain, seconds, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xpucached.domain import Defect, Trashed, TrashReport, VerifyReport
+    from xpucached.domain import Comparison, Defect, Trashed, TrashReport, VerifyReport
 
 
 def trash(values: Sequence[Trashed], look: Look) -> str:
@@ -67,18 +67,52 @@ def verification(report: VerifyReport, look: Look) -> str:
     # The doctor reads no entries: it looks at the stores as a whole.
     entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
     looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
+    compared = f"\n{comparison(report.deep, look)}" if report.deep is not None else ""
     if not rows:
-        return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}"
+        return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
     text = table(heads, rows, look, paths="STORE", first={"STORE": 12})
     done = sum(one.done for one in report.findings)
     left = sum(not one.done and one.effect is not Effect.HARMLESS for one in report.findings)
     hint = "" if report.fix or not left else "\nmend it: --fix"
-    return f"{text}\n{looked}: {len(rows)} found, {done} mended, {left} left{hint}"
+    return f"{text}\n{looked}: {len(rows)} found, {done} mended, {left} left{hint}{compared}"
+
+
+def comparison(found: Comparison, look: Look) -> str:
+    """Write what compiling entries again said of them."""
+    again = f", compiled again in {seconds(found.compile_seconds)}" if found.compile_seconds else ""
+    lines = [f"{look.paint('proven good', Colour.GREEN)}: {count(found.proven, 'entry')}{again}"]
+    for why, number in found.unproven.items():
+        some = ""
+        if why is Unproven.OTHER_BYTES:
+            named = " ".join(found.differing[:_NAMED])
+            some = f": {named}{' …' if number > _NAMED else ''}"
+        lines.append(f"not proven: {number} {_UNPROVEN[why]}{some}")
+    lines += [f"  {plain(words)}" for words in found.failures]
+    return "\n".join(lines)
+
+
+_NAMED = 5
+
+_UNPROVEN = {
+    Unproven.OTHER_BYTES: "came out otherwise, which alone is no damage",
+    Unproven.OTHER_DRIVER: "for a driver that is not in use here",
+    Unproven.FAILED: "that the compiler did not compile",
+    Unproven.CHANGED: "that a program wrote meanwhile",
+    Unproven.NATIVE: "compiled ahead of time, with nothing to compile",
+    Unproven.CONSTANTS: "with specialization constants",
+    Unproven.SEVERAL: "linked from several images",
+    Unproven.DAMAGED: "damaged",
+    Unproven.UNREADABLE: "that cannot be read, or are too large",
+    Unproven.FOREIGN: "written by somebody else",
+}
 
 
 _DONE = {
     MendAction.UNLOCK: "unlocked",
+    MendAction.READABLE: "readable",
+    MendAction.SWAP_BACK: "swapped back",
+    MendAction.REBUILD: "rebuilt",
     MendAction.CLOSE_GAP: "moved down",
     MendAction.QUARANTINE: "quarantined",
     MendAction.TRASH: "in the trash",

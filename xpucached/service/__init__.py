@@ -34,6 +34,7 @@ from xpucached.errors import CatalogError, Conflict, HostError, NotFound, Reques
 from xpucached.kinds import KINDS
 from xpucached.service import unasked
 from xpucached.service.advising import Advising
+from xpucached.service.comparing import Comparing
 from xpucached.service.events import Events
 from xpucached.service.evicting import Evicting
 from xpucached.service.jobs import Jobs
@@ -122,7 +123,7 @@ class Service:
         self._advising = Advising(self._observing, self._warming)
         self._keeping = Keeping(self._observing, changing, self._steady)
         self._evicting = Evicting(self._observing, self._warming, self._keeping, changing)
-        self._verifying = Verifying(self._observing, changing)
+        self._verifying = Verifying(self._observing, Comparing(self._observing, dispatch), changing)
         self._witnessing = Witnessing(self._observing)
         self._watching = Watching()
         self._started = clock()
@@ -359,7 +360,7 @@ class Service:
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""
         roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
-        verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only)
+        verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
             report = await verifying(handle)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from xpucached.domain import Entry, EntryId, EntryState, Flaw, MendAction, Note, Remedy, Store
-from xpucached.kinds.sycl import dustbin, files, layout, locks, recipes
+from xpucached.kinds.sycl import dustbin, exchange, files, layout, locks, recipes
 from xpucached.kinds.sycl.slots import slot_in, slot_stamp
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,11 @@ def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
     """Mend entries in their places; see `Kind.mend`."""
     results = {one.entry.id: False for one in remedies}
     actions = {one.entry.id: one.action for one in remedies}
-    for entries in _by_leaf([one.entry for one in remedies]):
+    for one in remedies:
+        if one.action is MendAction.SWAP_BACK and one.other is not None and not results[one.entry.id]:
+            # Both of a pair are asked for.
+            results[one.entry.id] = results[one.other.id] = _swap_back(one.entry, one.other)
+    for entries in _by_leaf([one.entry for one in remedies if one.action is not MendAction.SWAP_BACK]):
         try:
             with _leaf(entries[0].id) as (descriptors, _, _path):
                 leaf = descriptors[-1]
@@ -160,6 +164,28 @@ def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
         except OSError as error:
             log.warning("a leaf could not be mended: %s: %s", entries[0].id.key, error)
     return results
+
+
+def _swap_back(entry: Entry, other: Entry) -> bool:
+    """Let the programs of two entries change places, under both locks: True if they did."""
+    try:
+        with contextlib.ExitStack() as stack:
+            places: list[tuple[int, str]] = []
+            # Always in one order, so that no two who do this wait for each other; nobody waits here, though.
+            for one in sorted((entry, other), key=lambda one: one.id.key):
+                descriptors, slot, _ = stack.enter_context(_leaf(one.id))
+                if not _lock(descriptors[-1], slot):
+                    return False
+                stack.callback(_unlink, descriptors[-1], slot + ".lock")
+                if _content(descriptors[-1], one) is None:
+                    return False
+                places.append((descriptors[-1], slot + ".bin"))
+            exchange.exchange(*places[0], *places[1])
+            _pause("exchanged")
+    except OSError as error:
+        log.warning("two programs could not change places: %s, %s: %s", entry.id.key, other.id.key, error)
+        return False
+    return True
 
 
 def _unlock(leaf: int, entry: Entry) -> bool:
