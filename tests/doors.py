@@ -84,6 +84,7 @@ from xpucached.domain import (
     Workload,
 )
 from xpucached.errors import Conflict, NotFound
+from xpucached.server.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -520,6 +521,10 @@ class Running:
 
         self.loop.call_soon_threadsafe(act)
         done.wait()
+
+    def connections(self) -> list[Connection]:
+        """Give the connections that are open now."""
+        return [one for one in tuple(self.server._places.connections) if isinstance(one, Connection)]
 
     def connect(self, timeout: float = 20.0) -> socket.socket:
         """Open a connection of one's own."""

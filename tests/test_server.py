@@ -452,13 +452,21 @@ def test_who_holds_all_his_places_busy_is_told_so(short_dir: Path) -> None:
             pass
 
 
+HALF_A_BODY: bytes = b"POST /v1/scan HTTP/1.1\r\nHost:\r\nContent-Length: 9\r\n\r\n{"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_another_user_finds_a_place(short_dir: Path) -> None:
+@pytest.mark.parametrize("sent", [b"", HALF_A_BODY], ids=["idle", "half a body"])
+def test_another_user_finds_a_place(short_dir: Path, sent: bytes) -> None:
     short_dir.chmod(0o755)
     with running(short_dir, limits=Limits(per_user=4, total=4)) as one:
         one.path.parent.chmod(0o755)
         one.path.chmod(0o666)
         hoard = [one.connect() for _ in range(4)]
+        for client in hoard:
+            client.sendall(sent)
+        while sent and not all(held.busy for held in one.connections()):
+            time.sleep(0.01)
         program = (
             "import os, socket, sys\n"
             "os.setuid(12345)\n"
@@ -474,6 +482,20 @@ def test_another_user_finds_a_place(short_dir: Path) -> None:
             client.close()
 
     assert done.stdout.startswith("HTTP/1.1 200")
+
+
+def test_what_waits_for_one_user_s_readers_is_bounded(short_dir: Path) -> None:
+    service = Standin(known=[make_entry(number, kernels=(Kernel("x" * 4096, "x"),)) for number in range(500)])
+    with running(short_dir, service=service, limits=Limits(unread=1 << 20)) as one:
+        waiting = [one.connect() for _ in range(4)]
+        for client in waiting:
+            client.sendall(get("/v1/entries?limit=500"))
+        # One may wait, however long its answer is; of the others some are cut off, though there is time enough.
+        while len(one.connections()) == len(waiting):
+            time.sleep(0.01)
+        assert one.connections()
+        for client in waiting:
+            client.close()
 
 
 def test_who_does_not_read_a_long_answer_is_cut_off(short_dir: Path) -> None:

@@ -13,24 +13,30 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests import doors
 from tests.test_docs import codes, page, rows, section
-from xpucached import api, daemon, host, settings, sockets, systemd
+from xpucached import api, daemon, host, server, settings, sockets, systemd
 from xpucached.api import codec, hosting
 from xpucached.api.client import Client
-from xpucached.domain import Awake, HostStatus, JobId, ModelName, UserStatus, Verdict, WorkerState
-from xpucached.errors import Conflict, Denied, NotFound, Unavailable
+from xpucached.domain import Awake, HostStatus, JobId, ModelName, Problem, UserStatus, Verdict, WorkerState
+from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError
 from xpucached.host.places import Places
+from xpucached.server.connection import Limits
+from xpucached.server.hosting import HostRoutes
 from xpucached.settings.document import Workers
-from xpucached.steward import Steward, envoy, units
+from xpucached.steward import Steward, envoy, stranger, units
+from xpucached.steward import __name__ as steward
 from xpucached.steward.people import household
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from xpucached.domain import Event
 
 OURS: Final = os.getuid()
 
@@ -217,6 +223,114 @@ def test_a_worker_that_answers_is_heard_and_told(tmp_path: Path, short_dir: Path
     )
     # The next life knows it.
     assert make(tmp_path, hands, there.path)._memory.recall().of()[OURS] == said
+
+
+def test_what_a_worker_says_of_its_models_is_kept_in_bounds() -> None:
+    names = [*(f"m{number}" for number in range(998)), "x" * 8000, "\x1b[31m", "lost"]
+    problems = tuple(Problem(f"{number}" * 1000, "", "") for number in range(1000))
+    said = replace(doors.make_status(), models=tuple(map(doors.make_model, names)), problems=problems)
+
+    kept = envoy.digest(UserStatus("me", OURS), said, doors.NOW)
+
+    assert kept.models == tuple(names[:998])
+    assert kept.warm + kept.cold == 1000
+    assert len(codec.dumps(codec.to_json(kept))) < 20_000
+
+
+def test_what_is_known_is_written_beside_the_loop_and_not_at_each_change(tmp_path: Path, short_dir: Path) -> None:
+    with doors.running(short_dir) as there:
+        one = make(tmp_path, Hands(), there.path)
+        file = tmp_path / "state" / "household.json"
+
+        async def work() -> None:
+            await one._quiet(OURS)
+            assert not file.exists()
+
+        go(one, work)
+    assert file.exists()
+
+
+def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> None:
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._said[OURS + 1] = replace(one._said[OURS + 1], cold=7, warm=5)
+
+    async def work() -> None:
+        pass
+
+    go(one, work)
+    line = (tmp_path / "motd").read_text()
+    assert "xpucachectl status" in line
+    assert not any(character.isdigit() for character in line)
+
+
+def test_a_worker_that_is_starting_is_asked_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    class Starting(Hands):
+        async def fate(self, _uid: int, /) -> units.Fate:
+            nonlocal asked
+            asked += 1
+            return units.Fate(active=True, failed=False)
+
+    monkeypatch.setattr(f"{steward}._ANSWER", 0.7)
+    one = make(tmp_path, Starting(), tmp_path / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable):
+            await one._begin(OURS)
+
+    go(one, work)
+    # After 0.1, 0.2 and 0.4 seconds the time is up.
+    assert asked <= 4
+
+
+@pytest.mark.parametrize("error", [OSError("no answer"), ValueError("embedded null byte"), RuntimeError("?")], ids=str)
+def test_a_user_database_that_fails_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails() -> list[pwd.struct_passwd]:
+        raise error
+
+    monkeypatch.setattr(pwd, "getpwall", fails)
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+
+    async def work() -> None:
+        await one._meet()
+
+    go(one, work)
+    assert [problem.code for problem in one.status(None).problems] == ["names-silent"]
+    assert one._people == {OURS: "me", OURS + 1: "other"}
+
+
+def test_a_name_that_can_be_none_is_nobody_s(tmp_path: Path) -> None:
+    assert household(Workers.model_validate({"humans": False}), ("a\0b",), tmp_path) == {}
+
+
+def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_dir: Path) -> None:
+    one = make(tmp_path, Hands(), short_dir / "nobody")
+    path = short_dir / "d" / "s"
+
+    async def work() -> None:
+        # Nobody is known yet, so nobody is a stranger.
+        one._people = {}
+        assert one.welcome(OURS + 9)
+        one._people = {OURS + 1: "other"}
+        assert [one.welcome(uid) for uid in (0, OURS, OURS + 1, OURS + 9)] == [True, True, True, False]
+        routes = HostRoutes(one, "1", Limits(), admin=False)
+        door = server.Door(routes, Limits(), lambda uid: one.welcome(uid + 9), stranger())
+        await door.start([server.bind(path, 0o600)])
+        try:
+            client = Client(path)
+            with client, pytest.raises(Denied, match="does not look after you") as caught:
+                await asyncio.to_thread(client.call, api.GetHello())
+            assert "systemctl --user start xpucached" in caught.value.hint
+            assert not door._places.held
+        finally:
+            await door.stop()
+
+    go(one, work)
 
 
 def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, short_dir: Path) -> None:
@@ -507,6 +621,26 @@ def test_the_fingerprint_changes_with_files_and_with_nothing_else(tmp_path: Path
 # -- systemd --------------------------------------------------------------------------------------------------------
 
 
+def test_what_systemd_is_told_is_one_line_whatever_it_quotes(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "n"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(short_dir / "n"))
+        systemd.notify("READY=1", "STATUS=it said: x\nMAINPID=1\udcff")
+        assert manager.recv(4096) == rb"READY=1" + b"\n" + rb"STATUS=it said: x\x0aMAINPID=1\udcff"
+
+
+def test_an_answer_of_somebody_else_is_bounded_more_than_one_s_own(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = http(b'{"api": 1, "data": [' + b"0," * 1_100_000 + b"0]}")
+    with liar(short_dir / "s", many):
+        with Client(short_dir / "s", owner=OURS) as client:
+            assert isinstance(client.call(api.GetStatus()).data, list)
+        monkeypatch.setattr(os, "geteuid", lambda: OURS + 1)
+        with Client(short_dir / "s", owner=OURS) as client, pytest.raises(XpucachedError, match="than 1000000 values"):
+            client.call(api.GetStatus())
+
+
 def test_the_journal_gets_fields_that_cannot_be_forged(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
@@ -557,3 +691,23 @@ def test_values_of_the_host_s_daemon_travel(value: object) -> None:
 
     assert codec.from_json(type(value), wire) == value
     assert set(wire) <= set(codes(section(manual, type(value).__name__)))
+
+
+def test_a_worker_whose_user_has_no_name_now_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def nameless(_uid: int) -> pwd.struct_passwd:
+        raise KeyError
+
+    async def events(_since: int) -> AsyncIterator[Event]:
+        none: tuple[Event, ...] = ()
+        for one in none:
+            yield one
+
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    monkeypatch.setattr(systemd, "tell", lambda *words: told.append(words[2]))
+    service = SimpleNamespace(events=SimpleNamespace(began=0), subscribe=events)
+    worker = SimpleNamespace(_options=SimpleNamespace(worker=True), _service=service)
+    asyncio.run(daemon.Daemon._tell(worker))  # type: ignore[arg-type] # nothing else of it is asked
+
+    assert told == [{"user": str(OURS)}]

@@ -333,7 +333,7 @@ class Daemon:
 
     async def _tell(self) -> None:
         """Tell the journal what others may wait for."""
-        user = {"user": pwd.getpwuid(os.getuid()).pw_name} if self._options.worker else {}
+        user = {"user": _account() or str(os.getuid())} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
         told = logs.Allowance(_MESSAGES, 1.0)
         async for event in self._service.subscribe(self._service.events.began):

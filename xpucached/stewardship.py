@@ -21,7 +21,7 @@ from xpucached.errors import SettingsError
 from xpucached.server.apart import Apart, across
 from xpucached.server.connection import Limits
 from xpucached.server.hosting import HostRoutes
-from xpucached.steward import Steward
+from xpucached.steward import Steward, stranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,8 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
 
 def _public(steward: Steward, loop: asyncio.AbstractEventLoop) -> server.Door:
     limits = Limits()
-    return server.Door(HostRoutes(steward, __version__, limits, admin=False, run=across(loop)), limits)
+    routes = HostRoutes(steward, __version__, limits, admin=False, run=across(loop))
+    return server.Door(routes, limits, steward.welcome, stranger())
 
 
 def _more_descriptors() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from xpucached.printing import safe
+
 log = logging.getLogger(__name__)
 
 MESSAGES: Final[Mapping[str, str]] = {
@@ -32,14 +34,14 @@ _LONGEST: Final = 16 << 10  # longer ones would need a file of their own, and no
 
 
 def notify(*lines: str) -> None:
-    """Tell systemd something, if it started us."""
+    """Tell systemd something, if it started us.  What quotes others stays one line, whatever is in it."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
         try:
             speaker.connect("\0" + address[1:] if address.startswith("@") else address)
-            speaker.sendall("\n".join(lines).encode())
+            speaker.sendall("\n".join(map(safe, lines)).encode("utf-8", "replace"))
         except OSError as error:
             log.warning("systemd cannot be told: %s", error)
 

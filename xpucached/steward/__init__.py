@@ -78,6 +78,12 @@ _LATER: Final = 2.0
 """Seconds until a worker that is starting is asked again: at first, and at most."""
 
 
+def stranger() -> Denied:
+    """Give what is told to those whom the host's daemon does not look after."""
+    hint = "start a daemon of your own: systemctl --user start xpucached"
+    return Denied("the host's daemon does not look after you", hint=hint)
+
+
 class Hands(Protocol):
     """What starts and stops workers."""
 
@@ -212,15 +218,12 @@ class Steward:
             async with asyncio.timeout(_CENSUS):
                 found = await loop.run_in_executor(self._census, look)
         except TimeoutError:
-            log.warning("the host's user database does not answer")
-            self._problems = (
-                *(problem for problem in self._problems if problem.code != "names-silent"),
-                Problem(
-                    "names-silent",
-                    f"the host's user database did not answer within {_CENSUS:.0f} s; who lives here stays as it was",
-                    "see: getent passwd; systemctl status sssd",
-                ),
-            )
+            self._see_no_names(f"did not answer within {_CENSUS:.0f} s")
+            return
+        except Exception as error:
+            # Whatever it stumbled over may be gone at the next look; meanwhile those who are known are looked after.
+            log.exception("the host's user database cannot be read")
+            self._see_no_names(f"cannot be read ({error})")
             return
         self._people, self._owners, self._problems = found.people, found.owners, found.problems
         # A number that is another account's now is somebody else, and the worker that runs is not his.
@@ -230,6 +233,19 @@ class Steward:
             self._owed.pop(uid, None)
         for uid, name in self._people.items():
             self._said.setdefault(uid, UserStatus(name, uid))
+
+    def _see_no_names(self, why: str) -> None:
+        log.warning("the host's user database %s", why)
+        problem = Problem(
+            "names-silent",
+            f"the host's user database {why}; who lives here stays as it was",
+            "see: getent passwd; systemctl status sssd; journalctl -u xpucached",
+        )
+        self._problems = (*(one for one in self._problems if one.code != problem.code), problem)
+
+    def welcome(self, uid: int) -> bool:
+        """Tell whether somebody may ask at the public socket.  A person has one account, and 65536 numbers (subuid)."""
+        return not self._people or uid in self._people or uid in {0, os.getuid()}
 
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone."""
@@ -402,11 +418,10 @@ class Steward:
                 raise NotFound(f"the host's daemon knows no user {name}", hint=hint)
             uid = found
         if uid not in self._people:
-            who = "you" if uid == caller else f"user {name}"
-            hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
             if uid == caller:
-                hint = "start a daemon of your own: systemctl --user start xpucached"
-            raise Denied(f"the host's daemon does not look after {who}", hint=hint)
+                raise stranger()
+            hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
+            raise Denied(f"the host's daemon does not look after user {name}", hint=hint)
         return uid
 
     def status(self, only: int | None) -> HostStatus:

@@ -38,11 +38,11 @@ def household(
         # The range is that of people's accounts, in which systemd makes no other ones either.
         found = {one.pw_uid: one.pw_name for one in pwd.getpwall() if first <= one.pw_uid <= last and _logs_in(one)}
     for name in (*wanted.include, *owners):
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, ValueError):
             one = user(name)
             found[one.pw_uid] = one.pw_name
     for name in wanted.exclude:
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, ValueError):
             found.pop(user(name).pw_uid, None)
     return {uid: name for uid, name in found.items() if uid not in _NOBODY and uid != steward}
 
@@ -88,7 +88,7 @@ def census(config: Settings) -> Census:
 
 
 def user(name: str) -> pwd.struct_passwd:
-    """Give a user by name or number.  Raises `KeyError`."""
+    """Give a user by name or number.  Raises `KeyError`, and `ValueError` for what can be no name."""
     return pwd.getpwuid(int(name)) if name.isdecimal() and len(name) < len("4294967296") else pwd.getpwnam(name)
 
 
