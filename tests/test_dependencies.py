@@ -426,7 +426,7 @@ def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> No
     why = f"not proven as it is now: {said[0]}"
     status = ModelStatus(of, warmth, why, WarmReason.PROGRAM, 0, 0, None, None, None, said)
     findings = tuple(Finding(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
-    event = Event(1, NOW, "run-started", f"net: {why}", {"model": "net", "reason": WarmReason.PROGRAM})
+    event = Event(1, NOW, "run-started", "net", {"model": "net", "reason": WarmReason.PROGRAM, "detail": why})
     assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))
 
 

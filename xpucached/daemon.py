@@ -28,7 +28,17 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from xpucached import __version__, api, host, logs, server, settings, sockets, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
-from xpucached.domain import Booted, DriverTouched, Due, EventsLost, ModelsTouched, Problem, Wake
+from xpucached.domain import (
+    HIDDEN,
+    Booted,
+    DriverTouched,
+    Due,
+    EventsLost,
+    ModelsTouched,
+    Problem,
+    Wake,
+    of_event,
+)
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.printing import safe
@@ -341,9 +351,10 @@ class Daemon:
             if what == "run-finished":
                 what = _RUNS.get(event.fields.get("outcome", ""), "model-failed")
             if what in systemd.MESSAGES and told.spend(what) is not None:
-                # What a model's programs say is its owner's; the journal has other readers, too.
-                fields = {name: text for name, text in event.fields.items() if name != "detail"}
-                systemd.tell(what, event.message, {**fields, **user})
+                # The journal has other readers, too.
+                shown = of_event(event)
+                fields = {name: text for name, text in shown.fields.items() if text != HIDDEN}
+                systemd.tell(what, shown.message, {**fields, **user})
 
     def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
@@ -351,7 +362,8 @@ class Daemon:
         try:
             fresh = load(self._options)
         except SettingsError as error:
-            log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
+            told = _told(error, worker=self._options.worker)
+            log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.take_settings(self._settings, (problem,))
         else:
@@ -373,6 +385,21 @@ class Daemon:
 def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
     """Give the directories in which something happens when one of these drivers changes."""
     return tuple(dict.fromkeys(place for variables in drivers for place in host.watched(variables)))
+
+
+def _told(error: SettingsError, *, worker: bool) -> SettingsError:
+    """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
+    if not worker:
+        return error
+    return SettingsError("the configuration is refused", hint="its user is told why by: xpucached --user --check")
+
+
+def _first(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings at the start.  Raises `SettingsError`."""
+    try:
+        return load(options)
+    except SettingsError as error:
+        raise _told(error, worker=options.worker) from error
 
 
 def _means(config: settings.Settings) -> Means:
@@ -508,7 +535,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
     try:
-        config = load(options)
+        config = _first(options)
         if options.worker:
             see_welcome()
         if options.user:

@@ -4,23 +4,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 from tests import doors
 from tests.doors import NOW, Standin, running
-from xpucached import api
-from xpucached.api import Right
+from xpucached import api, daemon, settings
+from xpucached.api import Right, codec
 from xpucached.domain import (
+    HIDDEN,
+    Assay,
     Cause,
     Diagnosis,
+    DriverFile,
+    DriverInUse,
     Event,
     Exercise,
     Finding,
     Job,
     JobId,
     JobState,
+    Libraries,
     Loader,
     ModelStatus,
     Outcome,
@@ -29,17 +36,24 @@ from xpucached.domain import (
     Progress,
     Refusal,
     Run,
+    Safety,
     Status,
+    SyclRuntime,
     Warmth,
 )
 from xpucached.domain.plans import Deferred
-from xpucached.server.redact import HIDDEN
+from xpucached.errors import SettingsError
+from xpucached.server.redact import redact
+from xpucached.service import unasked
+from xpucached.service.events import Events
+from xpucached.service.troubles import Troubles
+from xpucached.service.unasked import Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from xpucached.domain import ModelName
+    from xpucached.service.observing import Observing
 
 SECRET: Final = "s3cr3t"  # noqa: S105 - that is what it is about
 
@@ -192,6 +206,86 @@ def test_neither_does_the_answer_to_who_may_have_it_done(short_dir: Path) -> Non
 
     assert " 202 " in said
     assert SECRET not in said
+
+
+def quoting(place: Path) -> list[Problem]:
+    """Give what settings say of a command that is no list, and of variables that are none: they quote the value."""
+    for name, line in (("one", f'command = "python3 app.py {SECRET}"'), ("two", f'variables = ["TOKEN={SECRET}"]')):
+        (place / f"{name}.toml").write_text(f"timeout = 5\n{line}\n")
+    _, found = settings.models(place)
+    return list(found)
+
+
+def test_what_quotes_a_refused_value_is_told_by_file_and_line(short_dir: Path) -> None:
+    found = quoting(short_dir)
+    assert SECRET in str(found)
+    shown = redact(tuple(found))
+
+    assert SECRET not in str(shown)
+    assert [(one.code, one.subject) for one in found] == [(one.code, one.subject) for one in shown]  # type: ignore[attr-defined] # the same kind
+    assert "line 2" in str(shown)
+
+
+def test_a_problem_or_an_event_that_nobody_listed_is_hidden() -> None:
+    problem = Problem("some-news", SECRET, SECRET, SECRET)
+    event = Event(1, NOW, "some-news", SECRET, {"command": SECRET, "model": "resnet"})
+    driver = Problem("driver-missing", f"OCL_ICD_FILENAMES names /{SECRET}", "", f"/{SECRET}")
+    silent = Problem("driver-silent", f"it said: {SECRET}", "", "resnet")
+    shown = redact((problem, event, driver, silent))
+
+    assert SECRET not in str(shown)
+    assert "resnet" in str(shown)
+    assert redact(Problem("no-gpu", "no GPU")) == Problem("no-gpu", "no GPU")
+
+
+def test_neither_libraries_nor_a_driver_s_files_say_where_variables_lead() -> None:
+    place = Path(f"/{SECRET}/lib.so")
+    libraries = Libraries((SyclRuntime(place, "b", 1),), (place,), (place,))
+    file = DriverFile(place, place, "1", 5, NOW, "id", "package 1")
+    driver = DriverInUse({}, (), "stamp", driver=(file,), problems=(Problem("probe-crashed", SECRET),))
+    shown = str(redact((replace(run(), libraries=libraries), driver, Assay("b", place, Safety.UNSAFE, SECRET, NOW))))
+
+    assert SECRET not in shown
+    assert "package 1" in shown
+
+
+def test_no_answer_to_others_lets_a_guess_of_arguments_be_proven(short_dir: Path) -> None:
+    known = model()
+    digest = known.model.workload.digest
+    assert known.run is not None
+    ran = replace(known, run=replace(known.run, workload=digest))
+
+    assert digest in str(codec.to_json(ran))
+    assert digest not in str(codec.to_json(redact(ran)))
+
+
+def test_the_system_s_journal_hears_that_something_failed_and_not_what_it_quotes(
+    caplog: pytest.LogCaptureFixture, short_dir: Path
+) -> None:
+    observing = SimpleNamespace(events=Events(lambda: NOW), troubles=Troubles(), catalog=SimpleNamespace(trouble=None))
+    parts = Unasked(cast("Observing", observing))
+    with caplog.at_level("INFO"):
+        parts.failed(unasked.SCAN, Refusal("some-code", f"no {SECRET}", SECRET))
+        observing.events.post("compiled", SECRET, {"command": SECRET})
+        observing.events.post("model-added", "resnet")
+
+    assert SECRET not in caplog.text
+    assert "some-code" in caplog.text
+    assert "model-added: resnet" in caplog.text
+    assert SECRET in observing.troubles.all()[0].message
+
+
+def test_a_worker_whose_configuration_is_refused_quotes_none_of_it(
+    capsys: pytest.CaptureFixture[str], short_dir: Path
+) -> None:
+    file = short_dir / "xpucached.toml"
+    file.write_text(f'models = "{SECRET}"\n[policy]\ngrace = "{SECRET}"\n')
+    file.chmod(0o600)
+
+    assert daemon.main(["--worker", "--config", str(file)]) == SettingsError.exit
+    assert SECRET not in "".join(capsys.readouterr())
+    assert daemon.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
+    assert SECRET in "".join(capsys.readouterr())
 
 
 def test_the_owner_sees_it(short_dir: Path) -> None:

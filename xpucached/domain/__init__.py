@@ -100,6 +100,9 @@ from xpucached.domain.plans import Room as Room
 from xpucached.domain.plans import ScanReport as ScanReport
 from xpucached.domain.plans import Sieve as Sieve
 from xpucached.domain.plans import Warm as Warm
+from xpucached.domain.secrecy import HIDDEN as HIDDEN
+from xpucached.domain.secrecy import of_event as of_event
+from xpucached.domain.secrecy import of_problem as of_problem
 from xpucached.domain.stores import Delta as Delta
 from xpucached.domain.stores import Entry as Entry
 from xpucached.domain.stores import EntryId as EntryId

@@ -7,14 +7,18 @@ can hold anything.  That is for its owner and root.  Every answer to anybody els
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached.domain import (
+    HIDDEN,
+    Assay,
     Cause,
     DriverInUse,
     Event,
     Finding,
     Job,
+    Libraries,
     ModelStatus,
     Problem,
     Refusal,
@@ -25,18 +29,32 @@ from xpucached.domain import (
     WarmReason,
     Warmth,
     Workload,
+    of_event,
+    of_problem,
 )
 from xpucached.domain.plans import Deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-HIDDEN: Final = "(hidden)"
-"""What stands in the place of what is left out."""
+_CAUSES: Final = frozenset(
+    {
+        Cause.NO_DEVICE,
+        Cause.WAITING,
+        Cause.NEVER,
+        Cause.CHANGED,
+        Cause.DRIVER,
+        Cause.LOST,
+        Cause.CACHE_OFF,
+        Cause.OTHER_STORE,
+        Cause.FOREIGN_STORE,
+        Cause.SLOWER,
+        Cause.HIDDEN,
+    }
+)
+"""Causes of findings whose sentences are ours, and name nothing but devices, stores and units."""
 
-_QUOTING_CAUSES: Final = frozenset({Cause.FAILED, Cause.CRASH, Cause.UNCACHED})
-_QUOTING_PROBLEMS: Final = frozenset({"automatic-job-failed", "driver-missing"})
-_QUOTING_FIELDS: Final = frozenset({"detail", "hint"})
+_NOWHERE: Final = Path(HIDDEN)
 _SETTINGS: Final = frozenset({"driver.variables"})
 
 
@@ -76,7 +94,21 @@ def _workload(one: Workload) -> Workload:
 
 
 def _run(one: Run) -> Run:
-    return replace(one, detail=_text(one.detail), output="")
+    # The digest is of the arguments and variables too: a short one could be guessed, and the guess proven by it.
+    return replace(one, detail=_text(one.detail), output="", workload=_text(one.workload))
+
+
+def _libraries(one: Libraries) -> Libraries:
+    # Where they lie says where the variables lead.
+    return Libraries(
+        tuple(replace(runtime, library=_NOWHERE) for runtime in one.runtimes),
+        tuple(_NOWHERE for _ in one.drivers),
+        tuple(_NOWHERE for _ in one.further),
+    )
+
+
+def _assay(one: Assay) -> Assay:
+    return replace(one, library=_NOWHERE, evidence=_text(one.evidence))
 
 
 def _trial(one: Trial) -> Trial:
@@ -104,27 +136,18 @@ def _finding(one: Finding) -> Finding:
         return replace(one, message=f"what it needs has changed: {HIDDEN}")
     if one.cause is Cause.WARMING:
         return replace(one, message="it is being warmed just now")
-    return replace(one, message=HIDDEN) if one.cause in _QUOTING_CAUSES else one
-
-
-def _problem(one: Problem) -> Problem:
-    return replace(one, message=HIDDEN, hint=_text(one.hint)) if one.code in _QUOTING_PROBLEMS else one
-
-
-def _event(one: Event) -> Event:
-    quoting = one.topic in _QUOTING_PROBLEMS or one.fields.get("reason") == WarmReason.PROGRAM
-    kept = {name: HIDDEN if name in _QUOTING_FIELDS else text for name, text in one.fields.items()}
-    return replace(one, message=HIDDEN if quoting else one.message, fields=kept)
+    return one if one.cause in _CAUSES else replace(one, message=HIDDEN)
 
 
 def _driver(one: DriverInUse) -> DriverInUse:
-    return replace(one, variables=dict.fromkeys(one.variables, HIDDEN))
+    files = tuple(replace(file, path=_NOWHERE, target=_NOWHERE) for file in one.driver)
+    return replace(one, variables=dict.fromkeys(one.variables, HIDDEN), driver=files)
 
 
 def _status(one: Status) -> Status:
     sentence = one.sentence
     for problem in one.problems:
-        if problem.code in _QUOTING_PROBLEMS and problem.message:
+        if problem.message and of_problem(problem) != problem:
             # The sentence may quote the first of the problems.
             sentence = sentence.replace(problem.message, HIDDEN)
     return replace(one, sentence=sentence)
@@ -144,8 +167,10 @@ _RULES: Final = cast(
         Job: _job,
         ReplayReport: _replay,
         Finding: _finding,
-        Problem: _problem,
-        Event: _event,
+        Problem: of_problem,
+        Event: of_event,
+        Libraries: _libraries,
+        Assay: _assay,
         Deferred: _deferred,
         Status: _status,
         DriverInUse: _driver,

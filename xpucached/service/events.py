@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Event
+from xpucached.domain import Event, of_event
 from xpucached.errors import CatalogError
 from xpucached.incidents import unexpected
 
@@ -71,7 +71,9 @@ class Events:
             if len(self._unwritten) > _UNWRITTEN:
                 self._unwritten.popleft()
                 self._lost += 1
-        journal.info("%s: %s", topic, event.message)
+        # The journal has other readers than our user.
+        journal.info("%s: %s", topic, of_event(event).message)
+        journal.debug("%s: %s", topic, event.message)
         self._news.set()
         self._news = asyncio.Event()
         return event

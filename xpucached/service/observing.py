@@ -28,6 +28,7 @@ from xpucached.domain import (
     Store,
     StoreOrigin,
     StoreState,
+    of_problem,
 )
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
@@ -409,7 +410,8 @@ class Observing:
         fresh = (*problems, *clashes)
         for problem in fresh:
             if problem not in self.model_problems:
-                log.warning("%s", problem.message)
+                shown = of_problem(problem)
+                log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
         self.model_problems = fresh
         if any(foreign(self.store_of(model).store) is not None for model in declared if model.store is not None):
             self._find_stores()

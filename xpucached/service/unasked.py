@@ -104,7 +104,10 @@ class Unasked:
         # What the catalog cannot record is shown once and not for each part.
         if error.code != CatalogError.code or self._observing.catalog.trouble is None:
             self._observing.troubles.note(Problem("automatic-job-failed", message, hint, part.name))
-        log.log(logging.WARNING if news else logging.DEBUG, "%s", message)
+        # What it quotes is our user's; the journal has other readers.
+        level = logging.WARNING if news else logging.DEBUG
+        log.log(level, "the daemon's own %s failed (%s); %s; status says why", part.title, error.code, part.affected)
+        log.debug("%s", message)
         if news:
             self._observing.events.post(AUTOMATIC, message, {"part": part.name, "hint": hint})
 
