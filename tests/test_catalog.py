@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -1491,3 +1492,42 @@ def test_a_killed_writer_leaves_the_last_whole_scan(path: Path) -> None:
         assert opened.intents() == (entry("a").id,)
         opened.record_scan(scan(entry("c")), architecture)
         assert ask(opened) == ["c"]
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_models_of_a_corrupt_catalog_are_taken_over_where_there_is_no_room(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, journal: bool
+) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        opened.add_model(model())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
+    strike_root(path, "entries")
+    with closing(sqlite3.connect(path)) as raw:
+        if journal:
+            # The copy's directory cannot be made, as on a full disk.
+            path.with_name("salvaging").touch()
+            raw.execute("UPDATE models SET priority = 1")
+            raw.commit()
+        before = path.stat()
+        with closing(Catalog.open(path)) as opened:
+            assert [one.name for one in opened.models()] == ["net"]
+            assert "1 registered models were taken over" in (opened.rebuilt or "")
+            assert ("its journal last was not read: [Errno 17]" in (opened.rebuilt or "")) is journal
+    (aside,) = (one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm")))
+    assert (aside.stat().st_ino, aside.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_models_that_are_lost_are_told(path: Path) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        opened.add_model(model())
+        opened.add_model(model("second"))
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE models SET command = '[\"/bin/evil\"]' WHERE name = 'second'")
+        raw.commit()
+    strike_root(path, "entries")
+    with closing(Catalog.open(path)) as opened:
+        assert "1 registered models were taken over, and others may be missing: damaged models: 1" in (
+            opened.rebuilt or ""
+        )

@@ -131,9 +131,11 @@ class Catalog:
     def _take_over(self, rebuilt: opening.Rebuilt) -> None:
         """Register again in a new catalog what the corrupt one still tells."""
         taken = salvage.registered(rebuilt.aside)
-        for model in taken:
+        for model in taken.models:
             self.add_model(model)
-        self.rebuilt = f"{rebuilt.message}; {len(taken)} registered models were taken over"
+        self.rebuilt = f"{rebuilt.message}; {len(taken.models)} registered models were taken over"
+        if taken.missing:
+            self.rebuilt += f", and others may be missing: {taken.missing}; compare with: xpucachectl model list"
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""

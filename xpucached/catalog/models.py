@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # `Model.source` of what was registered; any other source is the file that declares it.
-_SOCKET: Final = "socket"
+REGISTERED: Final = "socket"
 
 
 def add(connection: sa.Connection, model: Model) -> None:
@@ -42,7 +42,7 @@ def every(connection: sa.Connection) -> tuple[Model, ...]:
 
 def whole(connection: sa.Connection, name: ModelName) -> Model | None:
     """Give a model that was registered and whose command is what it was; None for any other."""
-    row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name, MODELS.c.source == _SOCKET)).first()
+    row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name, MODELS.c.source == REGISTERED)).first()
     model = _value(row) if row is not None else None
     return model if row is not None and model is not None and model.workload.digest == row.workload else None
 
@@ -57,8 +57,8 @@ def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelNam
     """Make the declared models those of files; give the names that a registered model has taken, which stays."""
     wanted = {model.name: model for model in declared}
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.source)).all()
-    taken = {name for name, source in rows if source == _SOCKET}
-    gone = [name for name, source in rows if source != _SOCKET and name not in wanted]
+    taken = {name for name, source in rows if source == REGISTERED}
+    gone = [name for name, source in rows if source != REGISTERED and name not in wanted]
     if gone:
         connection.execute(sa.delete(MODELS).where(MODELS.c.name.in_(gone)))
     for name, model in wanted.items():

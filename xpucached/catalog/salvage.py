@@ -1,52 +1,106 @@
 """Record: what can be taken over from a catalog that is corrupt: the models, which nothing else knows.
 
-Works on a copy, because a database that is opened is changed.  Only a model whose digest is still that of its command
-is taken: commands run, and a damaged one must not.
+The file that was set aside stays as it is: a database that is opened for writing is changed, so it is read where it
+lies and never written, or, where a journal stands beside it, as a copy beside it.  Only a model whose digest is still
+that of its command is taken: commands run, and a damaged one must not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import sqlite3
 import stat
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from xpucached.catalog import models, opening, soundness
 from xpucached.catalog.tables import MODELS
+from xpucached.processes import scratch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from xpucached.domain import Model, ModelName
 
 log = logging.getLogger(__name__)
 
+_COPY: Final = "salvaging"
+"""The directory of the copy; a daemon that was killed meanwhile leaves it to the next."""
 
-def registered(aside: Path) -> tuple[Model, ...]:
-    """Give the models that were registered by command, as far as they can be read whole.  Never raises for damage."""
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What was taken over, and why it may not be all: a sentence, empty if it is all."""
+
+    models: tuple[Model, ...]
+    missing: str
+
+
+def registered(aside: Path) -> Salvaged:
+    """Return the models that were registered by command, as far as they can be read whole.  Never raise for damage."""
     found: list[Model] = []
+    missing: list[str] = []
     try:
         if not stat.S_ISREG(aside.lstat().st_mode):
-            return ()
-        with tempfile.TemporaryDirectory(prefix="xpucached-") as place:
-            copy = Path(place, "catalog.sqlite")
-            shutil.copyfile(aside, copy)
-            journal = aside.with_name(aside.name + "-wal")
-            if journal.is_file() and not journal.is_symlink():
-                shutil.copyfile(journal, copy.with_name(copy.name + "-wal"))
-            engine = opening.connections(copy)
-            try:
-                with engine.connect() as connection, connection.begin():
-                    sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
-                    for (name,) in connection.execute(sound).all():
-                        found += _whole(connection, name)
-            finally:
-                engine.dispose()
+            return Salvaged((), "it is no file")
+        with _read(aside, missing) as connection:
+            sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
+            for (name,) in connection.execute(sound).all():
+                found += _whole(connection, name)
+            told = sa.select(sa.func.count()).where(MODELS.c.source == models.REGISTERED)
+            lost = connection.execute(told).scalar_one() - len(found)
+            if lost > 0:
+                missing.append(f"damaged models: {lost}")
     except Exception as error:  # noqa: BLE001 - there is no end to what damage can do, and nothing more is lost
-        log.info("not everything could be taken over from %s: %s", aside, error)
-    return tuple(found)
+        missing.append(f"it could not be read to its end: {soundness.told(error)}")
+    for why in missing:
+        log.warning("not everything could be taken over from %s: %s", aside, why)
+    return Salvaged(tuple(found), "; ".join(missing))
+
+
+@contextlib.contextmanager
+def _read(aside: Path, missing: list[str]) -> Iterator[sa.Connection]:
+    journal = aside.with_name(aside.name + "-wal")
+    copy = aside.with_name(_COPY) / "catalog.sqlite"
+    engine = None
+    try:
+        if journal.is_file() and not journal.is_symlink() and journal.stat().st_size:
+            try:
+                _copied(aside, journal, copy)
+                engine = opening.connections(copy)
+            except OSError as error:
+                missing.append(f"what stood in its journal last was not read: {error}")
+        engine = engine or _as_it_is(aside)
+        with engine.connect() as connection, connection.begin():
+            yield connection
+    finally:
+        if engine is not None:
+            engine.dispose()
+        if copy.parent.exists():
+            scratch.remove(str(copy.parent))
+
+
+def _copied(aside: Path, journal: Path, copy: Path) -> None:
+    if copy.parent.exists():
+        scratch.remove(str(copy.parent))
+    copy.parent.mkdir(0o700)
+    shutil.copyfile(aside, copy)
+    shutil.copyfile(journal, copy.with_name(copy.name + "-wal"))
+
+
+def _as_it_is(aside: Path) -> sa.Engine:
+    """Return an engine that only reads a file, and leaves nothing beside it."""
+    uri = f"{aside.absolute().as_uri()}?mode=ro&immutable=1"
+    return sa.create_engine(
+        "sqlite://",
+        creator=lambda: sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False),
+        poolclass=sa.NullPool,
+    )
 
 
 def _whole(connection: sa.Connection, name: ModelName) -> tuple[Model, ...]:
