@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
 from xpucached.domain import FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +95,7 @@ def test_root_itself_opens_no_store_of_others(theirs: SyclStore) -> None:
 def test_a_root_daemon_leaves_the_store_of_another_user_alone(theirs: SyclStore, home: Path, short_dir: Path) -> None:
     # What another daemon's death left behind would be finished, and what is unused would go, were it root's.
     lock = next(theirs.root.glob("*/*/*/*")) / "0.lock"
-    lock.write_bytes(b"xpucached 999999999\n")
+    lock.write_bytes(f"xpucached {replace(makers.ourselves(), pid=999_999_999)}\n".encode())
     os.chown(lock, THEM, THEM)
     before = everything(theirs.root)
     with daemon(home, short_dir) as one:

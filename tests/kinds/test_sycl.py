@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -35,7 +36,7 @@ from xpucached.domain import (
     StoreState,
 )
 from xpucached.kinds import KINDS, sycl
-from xpucached.kinds.sycl import images, layout, removal
+from xpucached.kinds.sycl import images, layout, makers, recipes, removal
 
 GPU = (
     "Intel(R) oneAPI Unified Runtime over Level-Zero V2",
@@ -633,10 +634,72 @@ def test_sweep_leaves_other_peoples_locks(tmp_path: Path) -> None:
 
 def test_lock_of_a_living_daemon_is_not_swept(tmp_path: Path) -> None:
     leaf = write(tmp_path)
-    (leaf / "0.lock").write_bytes(b"xpucached %d\n" % os.getppid())
+    (leaf / "0.lock").write_bytes(f"xpucached {maker(os.getppid())}\n".encode())
     scan = look(tmp_path)
     assert scan.ours == ()
     assert only(scan).state is EntryState.UNFINISHED
+
+
+def maker(pid: int) -> makers.Maker:
+    """Give a process as it would say itself."""
+    return replace(makers.ourselves(), pid=pid, began=makers._began(pid) or 0)
+
+
+@pytest.mark.parametrize(
+    ("mark", "gone"),
+    [
+        ("nobody has the number", True),
+        ("another process has the number now", True),
+        ("ourselves", True),
+        ("another container, whose first process it is", False),
+        ("another host", False),
+        ("an earlier version", False),
+    ],
+)
+def test_what_an_xpucached_that_cannot_be_seen_made_is_judged_by_its_age(
+    tmp_path: Path, mark: str, *, gone: bool
+) -> None:
+    leaf = write(tmp_path)
+    made = {
+        "nobody has the number": maker(999_999_999),
+        "another process has the number now": replace(maker(os.getppid()), began=1),
+        "ourselves": makers.ourselves(),
+        "another container, whose first process it is": replace(makers.ourselves(), space=1),
+        "another host": replace(makers.ourselves(), boot="0" * 32),
+        "an earlier version": 999_999_999,
+    }[mark]
+    lock = leaf / "0.lock"
+    lock.write_bytes(f"xpucached {made}\n".encode())
+    staged = tmp_path / recipes.STAGING / f"{made}-0"
+    staged.mkdir(parents=True)
+    key = only(look(tmp_path)).id.key
+    assert only(look(tmp_path)).state is (EntryState.FLAWED if gone else EntryState.UNFINISHED)
+    assert set(look(tmp_path).ours) == ({key, recipes.STAGING} if gone else set())
+    # A look may be long ago, so who finishes looks again.
+    assert sycl.sweep(only(look(tmp_path)).id) is gone
+    assert lock.exists() is not gone
+    recipes.clear_staging(str(tmp_path))
+    assert staged.exists() is not gone
+    if gone:
+        return
+    for path in (lock, staged):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 601))
+    assert set(look(tmp_path).ours) == {key, recipes.STAGING}
+    assert sycl.sweep(only(look(tmp_path)).id)
+    assert recipes.clear_staging(str(tmp_path))
+    assert not list(tmp_path.rglob("*.lock"))
+    assert not staged.exists()
+
+
+def test_two_daemons_do_not_finish_the_same_removal(tmp_path: Path) -> None:
+    leaf = write(tmp_path)
+    (leaf / "0.lock").write_bytes(f"xpucached {maker(999_999_999)}\n".encode())
+    entry = only(look(tmp_path)).id
+    with (leaf / "0.lock").open("rb") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        assert not sycl.sweep(entry)
+        assert (leaf / "0.lock").exists()
+    assert sycl.sweep(entry)
 
 
 def test_kinds_has_this_one() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from xpucached.kinds.sycl import files
+from xpucached.kinds.sycl import files, makers
+from xpucached.kinds.sycl.makers import Maker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 AGE: Final = timedelta(minutes=10)
 """A write takes milliseconds.  A lock of this age is dead, whoever made it."""
@@ -18,6 +24,9 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 OURS: Final = b"xpucached "
 """How the locks that we make begin; the runtime's own are empty."""
+
+_SOMEBODY: Final = Maker(0, 0, 0, "")
+"""An xpucached that did not say which."""
 
 
 def moment(nanoseconds: int) -> datetime:
@@ -45,18 +54,58 @@ def age(status: os.stat_result, now: datetime, writer_since: datetime | None) ->
 def take(leaf: int, slot: str) -> bool:
     """Make the runtime's lock, with our name in it so that a successor can tell it from a program's."""
     try:
-        files.appear(leaf, slot + ".lock", OURS + b"%d\n" % os.getpid())
+        files.appear(leaf, slot + ".lock", OURS + f"{makers.ourselves()}\n".encode())
     except FileExistsError:
         return False
     return True
 
 
-def of_ours(leaf: int, name: str) -> int | None:
-    """Give the process id in a lock that an xpucached made; None for anybody else's."""
+def of_ours(leaf: int, name: str) -> Maker | None:
+    """Give the xpucached that made a lock; None for anybody else's.  Of an earlier version it is not known which."""
     try:
         with files.regular_file(leaf, name) as (descriptor, _):
-            content = files.read(descriptor, 64)
+            return _maker(files.read(descriptor, 256))
     except OSError:
         return None
-    digits = content.removeprefix(OURS).strip()
-    return int(digits) if content.startswith(OURS) and digits.isdigit() else None
+
+
+def _maker(content: bytes) -> Maker | None:
+    if not content.startswith(OURS):
+        return None
+    return makers.parse(content.removeprefix(OURS).decode("ascii", "replace")) or _SOMEBODY
+
+
+def left_behind(maker: Maker, modified: int, now: datetime) -> bool:
+    """Tell whether what an xpucached made, at a kernel's time, is nobody's any more.
+
+    One of another host or container cannot be seen from here: there, what it made is judged by its age alone.
+    """
+    return maker.gone is True or now - moment(modified) >= AGE
+
+
+@contextlib.contextmanager
+def inherited(leaf: int, slot: str) -> Iterator[bool]:
+    """Tell whether a lock was left behind by an xpucached, and see that no other one finishes at once what it began."""
+    name = slot + ".lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor, status = stack.enter_context(files.regular_file(leaf, name))
+            maker = _maker(files.read(descriptor, 256))
+            _hold(descriptor)
+            there = os.stat(name, dir_fd=leaf, follow_symlinks=False)
+            same = (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
+            mine = same and maker is not None and left_behind(maker, there.st_mtime_ns, datetime.now(UTC))
+        except (FileNotFoundError, BlockingIOError):
+            mine = False
+        yield mine
+
+
+def _hold(descriptor: int) -> None:
+    """Hold a file against other daemons until it is closed.  Raise BlockingIOError if another one holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        # This file system has none of these, or not for who only reads: then only the look before the work counts.
+        return

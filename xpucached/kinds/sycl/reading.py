@@ -15,7 +15,6 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from xpucached.domain import Effect, Entry, EntryId, EntryKey, EntryState, Environment, Flaw, Generation, Seen
@@ -164,13 +163,12 @@ def _locked(look: Look, leaf: int, slot: Slot, entry: Entry) -> _Reading | None:
         return None
     owner = locks.of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
-    # One daemon never scans and removes at once, so its own number means a predecessor's (they repeat in containers).
-    if owner is not None and (owner == os.getpid() or age is not None or not Path(f"/proc/{owner}").exists()):
+    if owner is not None and locks.left_behind(owner, lock.st_mtime_ns, look.now):
         look.ours.append(entry.id.key)
-        return _Reading(_flawed(entry, Flaw.STALE_LOCK, f"made by xpucached, process {owner}"), live=False)
-    if age is None:
-        busy = dataclasses.replace(entry, state=EntryState.UNFINISHED, detail="a program is writing it")
-        return _Reading(busy, live=False)
+        return _Reading(_flawed(entry, Flaw.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
+    if owner is not None or age is None:
+        who = "another xpucached works at it" if owner is not None else "a program is writing it"
+        return _Reading(dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
     detail = f"the lock is {int(age.total_seconds())} s old"
     present = {".bin", ".src"} & slot.files.keys()
     if not present:

@@ -10,17 +10,18 @@ import contextlib
 import errno
 import itertools
 import os
-import secrets
 import stat
 import struct
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import EntryKey, NoRecipe, Recipe
-from xpucached.kinds.sycl import files, images, layout
+from xpucached.kinds.sycl import files, images, layout, locks, makers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from xpucached.domain import Entry, Environment
@@ -30,11 +31,10 @@ STAGING: Final = ".xpucached"
 
 _RETRIES: Final = 3
 
-_OWN: Final = f"{os.getpid()}-{secrets.token_hex(4)}"
-"""How the names of our own leaves in the staging directory begin: what else lies there is a predecessor's.  A process
-id alone would not do, for in containers they repeat."""
-
 _numbers = itertools.count()
+_ours: set[str] = set()
+"""The names of leaves that we are making just now."""
+
 _staging = threading.Lock()
 """Held while the staging directory is made or removed."""
 
@@ -92,11 +92,9 @@ def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path 
     with contextlib.ExitStack() as stack:
         root, status = stack.enter_context(files.root_to_change(os.fspath(into or recipe.entry.store.root)))
         with _staging:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(STAGING, 0o700, dir_fd=root)
-            staging = stack.enter_context(files.directory_in(root, STAGING, status.st_dev))
-            name = f"{_OWN}-{next(_numbers)}"
-            os.mkdir(name, recipe.directory_mode, dir_fd=staging)
+            name = f"{makers.ourselves()}-{next(_numbers)}"
+            staging = stack.enter_context(_staged(root, status.st_dev, name, recipe.directory_mode))
+            _ours.add(name)
         try:
             with files.directory_in(staging, name, status.st_dev) as leaf:
                 for file, content in contents.items():
@@ -107,9 +105,28 @@ def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path 
                     return EntryKey("/".join((*path, "0")))
         finally:
             _discard(staging, name)
+            _ours.discard(name)
             with _staging, contextlib.suppress(OSError):
                 os.rmdir(STAGING, dir_fd=root)
     return None
+
+
+@contextlib.contextmanager
+def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
+    """Give the staging directory, with a new leaf in it; another daemon removes it whenever it finds it empty."""
+    for attempt in range(_RETRIES):
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(STAGING, 0o700, dir_fd=root)
+            try:
+                staging = stack.enter_context(files.directory_in(root, STAGING, device))
+                os.mkdir(name, mode, dir_fd=staging)
+            except FileNotFoundError:
+                if attempt + 1 == _RETRIES:
+                    raise
+                continue
+            yield staging
+            return
 
 
 def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
@@ -161,9 +178,20 @@ def abandoned(root: int, device: int) -> bool:
     try:
         with files.directory_in(root, STAGING, device) as staging:
             names = os.listdir(staging)
+            return not names or any(_is_left(staging, name) for name in names)
     except OSError:
         return False
-    return not names or any(not name.startswith(_OWN) for name in names)
+
+
+def _is_left(staging: int, name: str) -> bool:
+    """Tell whether nobody makes this leaf any more."""
+    if name in _ours:
+        return False
+    maker = makers.parse(name)
+    if maker is not None and maker.gone:
+        return True
+    modified = os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns
+    return datetime.now(UTC) - locks.moment(modified) >= locks.AGE
 
 
 def clear_staging(root_path: str) -> bool:
@@ -172,7 +200,7 @@ def clear_staging(root_path: str) -> bool:
         with files.root_to_change(root_path) as (root, status):
             with files.directory_in(root, STAGING, status.st_dev) as staging:
                 for name in os.listdir(staging):
-                    if not name.startswith(_OWN):
+                    if _is_left(staging, name):
                         _discard(staging, name)
             with _staging, contextlib.suppress(OSError):
                 os.rmdir(STAGING, dir_fd=root)

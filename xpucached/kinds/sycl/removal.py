@@ -245,9 +245,9 @@ def sweep(entry: EntryId) -> bool:
     if entry.key == recipes.STAGING:
         return recipes.clear_staging(os.fspath(entry.store.root))
     try:
-        with _leaf(entry) as (descriptors, slot, path):
+        with _leaf(entry) as (descriptors, slot, path), locks.inherited(descriptors[-1], slot) as held:
             leaf = descriptors[-1]
-            if locks.of_ours(leaf, slot + ".lock") is None:
+            if not held:
                 return False
             # While our lock stands no program wrote here: what is left is what we had begun to take away, and what was
             # to be kept goes where the rest of it is.
@@ -280,12 +280,13 @@ def _rejoin(leaf: int, slot: str) -> None:
         rest = slot_in(leaf, upper).files
         if upper == slot or ".bin" not in moved or ".src" in moved or ".src" not in rest or ".bin" in rest:
             continue
-        if locks.of_ours(leaf, upper + ".lock") is not None:
-            for suffix in ("_access_time.txt", ".src"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(upper + suffix, slot + suffix, src_dir_fd=leaf, dst_dir_fd=leaf)
-            _unlink(leaf, upper + ".lock")
-            return
+        with locks.inherited(leaf, upper) as held:
+            if held:
+                for suffix in ("_access_time.txt", ".src"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(upper + suffix, slot + suffix, src_dir_fd=leaf, dst_dir_fd=leaf)
+                _unlink(leaf, upper + ".lock")
+                return
 
 
 def _number(slot: str) -> int:
