@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -13,10 +14,15 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.builders import native
+from tests.daemons import daemon
+from tests.kinds.test_sycl_damage import look
+from tests.test_daemon import driven
+from tests.test_replay import checksum_and_trace
 from xpucached import render, settings
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import (
+    Architecture,
     Comparison,
     Defect,
     Effect,
@@ -38,10 +44,12 @@ from xpucached.service.observing import Observing
 from xpucached.service.verifying import Verifying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.builders import Slot, SyclStore
+    from tests.daemons import Daemon
+    from tests.runtimes import Runtime
 
 COMPILER: Final = """import json, os, pathlib, sys
 answers = os.fdopen(int(sys.argv[sys.argv.index("--fd") + 1]), "wb", 0)
@@ -118,9 +126,9 @@ def bench(sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         yield Bench(sycl_store, tmp_path, catalog, monkeypatch)
 
 
-def flip(path: Path, at: int = -40) -> None:
+def flip(path: Path, at: int = -40, bit: int = 0x10) -> None:
     content = bytearray(path.read_bytes())
-    content[at] ^= 0x10
+    content[at] ^= bit
     with path.open("r+b") as file:
         file.write(content)
 
@@ -239,11 +247,59 @@ def test_a_pair_that_a_program_is_writing_stays(bench: Bench) -> None:
 def test_each_fate_and_each_reason_has_words(bench: Bench) -> None:
     bench.add("-otherwise", native(999))
     report = bench.verify(deep=True)
-    look = Look(datetime.now(UTC))
-    assert "not proven: 1 came out otherwise, which alone is no damage" in render.keeping.verification(report, look)
+    shown = Look(datetime.now(UTC))
+    assert "not proven: 1 came out otherwise, which alone is no damage" in render.keeping.verification(report, shown)
     deep = Comparison(1, dict.fromkeys(Unproven, 1))
-    assert len(render.keeping.comparison(deep, look).splitlines()) == 1 + len(Unproven)
+    assert len(render.keeping.comparison(deep, shown).splitlines()) == 1 + len(Unproven)
     (entry,) = bench.catalog.all_entries()
     for action in MendAction:
         finding = Defect.of(entry.entry.id, Flaw.BIN_CHANGED, Effect.FAILS, "", action, done=True)
-        assert render.keeping.verification(VerifyReport(True, 1, 1, (finding,)), look)  # noqa: FBT003
+        assert render.keeping.verification(VerifyReport(True, 1, 1, (finding,)), shown)  # noqa: FBT003
+
+
+@pytest.fixture
+def real(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet."""
+    with daemon(home, short_dir) as one:
+        yield one
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_flipped_bits_in_what_real_runtimes_wrote_are_found_and_mended(
+    real: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    root = tmp_path / "cache"
+    truth, made, _ = checksum_and_trace(first, first, workload, root)
+    checksum_and_trace(first, second, workload, root)
+    binaries = sorted(root.glob("[0-9]*/*/*/*/0.bin"))
+    assert len(binaries) == 2 * made
+
+    # Every flipped bit is found after one look at what was whole, wherever it is.
+    with closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.record_scan(look(root), lambda _: Architecture("x86_64"))
+        chance = random.Random(9)  # noqa: S311 - the same bits each time
+        found = 0
+        for number in range(64):
+            path = binaries[number % len(binaries)]
+            at, bit = chance.randrange(path.stat().st_size), 1 << chance.randrange(8)
+            flip(path, at, bit)
+            catalog.record_scan(look(root), lambda _: Architecture("x86_64"))
+            found += sum(one.entry.flaw is not None for one in catalog.all_entries())
+            flip(path, at, bit)
+        assert found == 64
+        catalog.record_scan(look(root), lambda _: Architecture("x86_64"))
+        assert {one.entry.flaw for one in catalog.all_entries()} == {None}
+
+    # What the present driver compiled is compiled again from itself, what the other one did goes.
+    driven(real, first, tmp_path / "driver", f"[stores]\npaths = ['{root}']\n")
+    real.configure(real.config.read_text() + "replay = false\nevict = false\n")
+    real.start()
+    deep = real.ask("verify", "--deep")["verify"]["deep"]  # type: ignore[index]
+    assert (deep["proven"], deep["unproven"]) == (made, {"other-driver": made})
+    for path in binaries:
+        flip(path)
+    real.ctl("verify", "--fix")
+    assert checksum_and_trace(first, first, workload, root) == (truth, 0, made)
+    assert len(list(root.glob("[0-9]*/*/*/*/0.bin"))) == made

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import environments
+from xpucached.catalog import departed, environments
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
@@ -265,6 +265,7 @@ def forget(connection: sa.Connection, ids: Iterable[EntryId]) -> None:
     """Forget entries; those that are not known are forgotten already."""
     numbers = rows_of(connection, ids).values()
     if numbers:
+        departed.leave_rows(connection, numbers)
         connection.execute(sa.delete(ENTRIES).where(_E.id == sa.bindparam("row")), [{"row": row} for row in numbers])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import builds, environments
+from xpucached.catalog import builds, departed, environments
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
 from xpucached.domain import (
     BY_READERS,
@@ -31,7 +32,6 @@ from xpucached.domain import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from datetime import datetime
 
     from xpucached.domain import Architecture, Entry, Environment, Scan, Seen
 
@@ -42,6 +42,9 @@ _BATCH: Final = 1000
 
 # What is wrong here ends or begins by a lock, by time or by who reads it, and none of these changes an entry's stamp.
 _PASSING: Final = (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED, *BY_READERS)
+
+# The program is whole, but not reached where it lies.
+_OF_PLACE: Final = frozenset({Flaw.DUPLICATE, Flaw.BEHIND_GAP, Flaw.SHADOWED})
 
 # Made once: `json.dumps` would make one for every entry.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -69,7 +72,7 @@ def judge(entry: Entry, before: Before | None) -> tuple[Entry, str | None]:
     runtime never writes over a program, and writes the source with each: while the source is the same file, unwritten,
     another program is damage or somebody's hand, whatever its size and its times.  Pure.
     """
-    whole = entry.digest if entry.state is EntryState.OK else None
+    whole = entry.digest if entry.state is EntryState.OK or entry.flaw in _OF_PLACE else None
     fresh = f"{whole} {entry.source or ''}".rstrip() if whole else None
     if before is None or before.trusted is None:
         return entry, fresh
@@ -106,6 +109,8 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
     """Make the catalog equal to the scan.  A store that could not be read keeps the entries it was known to have."""
     store = _record_store(connection, scan)
     if scan.state is StoreState.MISSING:
+        # It may be back in a moment: unmounted, locked, or moved away for an upgrade.
+        departed.leave(connection, store)
         gone = connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.store_id == store)).rowcount
         return _delta(connection, store, vanished=gone)
     if scan.state is not StoreState.OK:
@@ -115,11 +120,14 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
     numbers = {one: rows[one.fingerprint] for one in declared}
     gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
     added = changed = 0
-    for some in _batches(scan.entries):
+    remembered = bool(scan.entries) and departed.any_of(connection, store)
+    for some in _by_leaves(scan.entries):
         before = _known(connection, store, [entry.id.key for entry in some])
-        judged = _uncovered([judge(entry, before.get(entry.id.key)) for entry in some])
+        back = _back(connection, store, some, before) if remembered else {}
+        judged = _uncovered([judge(entry, _before(entry.id.key, before, back)) for entry in some])
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
+        departed.come_back(connection, store, back.items())
         added += len({entry.id.key for entry in some} - before.keys())
         changed += sum(_differs(entry, before[entry.id.key]) for entry, _ in judged if entry.id.key in before)
     for seen in _batches(scan.unchanged):
@@ -140,6 +148,7 @@ def _vanish(connection: sa.Connection, store: int, keys: Iterable[EntryKey]) -> 
     rows = [(store, key) for key in keys]
     if not rows:
         return 0
+    departed.leave(connection, store, (key for _, key in rows))
     return connection.exec_driver_sql("DELETE FROM entries WHERE store_id = ? AND key = ?", rows).rowcount
 
 
@@ -147,6 +156,48 @@ def _batches(values: Iterable[_T]) -> Iterator[list[_T]]:
     rest = iter(values)
     while some := list(islice(rest, _BATCH)):
         yield some
+
+
+def _by_leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Divide entries, which come leaf by leaf; the slots of a leaf stay together, because they judge each other."""
+    batch: list[Entry] = []
+    for one in entries:
+        if len(batch) >= _BATCH and _leaf(one.id.key) != _leaf(batch[-1].id.key):
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch
+
+
+def _leaf(key: EntryKey) -> str:
+    """Give the path of a leaf, with a slash at its end."""
+    return key[: key.rindex("/") + 1]
+
+
+def _back(
+    connection: sa.Connection, store: int, some: Iterable[Entry], before: Mapping[EntryKey, Before]
+) -> dict[EntryKey, departed.Departed]:
+    """Find those that were in the same leaf before, under this number or another, and went."""
+    fresh = {
+        (_leaf(one.id.key), one.source): one.id.key
+        for one in some
+        if one.source is not None
+        and ((known := before.get(one.id.key)) is None or (known.trusted or "").partition(" ")[2] != one.source)
+    }
+    found = departed.find(connection, store, {leaf for leaf, _ in fresh}) if fresh else {}
+    return {fresh[place]: one for place, one in found.items() if place in fresh}
+
+
+def _before(
+    key: EntryKey, before: Mapping[EntryKey, Before], back: Mapping[EntryKey, departed.Departed]
+) -> Before | None:
+    known = before.get(key)
+    if key not in back:
+        return known
+    if known is None:
+        known = Before("", datetime.fromtimestamp(0, UTC), 0, EntryState.OK, None, None)
+    return replace(known, trusted=back[key].trusted)
 
 
 def _record_store(connection: sa.Connection, scan: Scan) -> int:
@@ -178,17 +229,18 @@ def _is(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
 
 def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, Before]:
     c = ENTRIES.c
-    rows = connection.execute(
-        sa.select(c.key, c.stamp, c.created, c.size, c.state, c.flaw, c.trusted).where(
-            c.store_id == store, c.key.in_(keys)
+    known: dict[EntryKey, Before] = {}
+    for some in _batches(keys):
+        rows = connection.execute(
+            sa.select(c.key, c.stamp, c.created, c.size, c.state, c.flaw, c.trusted).where(
+                c.store_id == store, c.key.in_(some)
+            )
         )
-    )
-    return {
-        EntryKey(row.key): Before(
-            row.stamp, row.created, row.size, EntryState(row.state), Flaw(row.flaw) if row.flaw else None, row.trusted
-        )
-        for row in rows
-    }
+        for row in rows:
+            flaw = Flaw(row.flaw) if row.flaw else None
+            state = EntryState(row.state)
+            known[EntryKey(row.key)] = Before(row.stamp, row.created, row.size, state, flaw, row.trusted)
+    return known
 
 
 def _differs(entry: Entry, before: Before) -> bool:
@@ -374,4 +426,7 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
 
 def forget(connection: sa.Connection, store: Store) -> None:
     """Forget a store and all that was in it; one that is not known is forgotten already."""
-    connection.execute(sa.delete(STORES).where(*_is(store)))
+    number = connection.execute(sa.select(STORES.c.id).where(*_is(store))).scalar()
+    if number is not None:
+        departed.leave(connection, number)
+        connection.execute(sa.delete(STORES).where(STORES.c.id == number))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from xpucached.catalog import assays, entries, environments, hosts, models, refusals, runs, scans
-from xpucached.catalog.tables import ASSAYS, ATTRIBUTIONS, ENTRIES, INHERITED, METADATA, REFUSALS, Moment
+from xpucached.catalog.tables import ASSAYS, ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, Moment
 from xpucached.domain import EntryState, Flaw, ImageFormat, Origin
 from xpucached.errors import XpucachedError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import StrEnum
 
-GROWING: Final = frozenset({ENTRIES.name, ATTRIBUTIONS.name, INHERITED.name})
+GROWING: Final = frozenset({ENTRIES.name, ATTRIBUTIONS.name, INHERITED.name, DEPARTED.name})
 """The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always."""
 
 _EARLIEST: Final = -62_135_596_800_000_000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0014"
+REVISION: Final = "0015"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -335,6 +335,29 @@ INTENTS: Final = sa.Table(
     sa.Column("root", sa.Text, primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Entries that are not there now, and what only the catalog knew of them; see `departed`.
+DEPARTED: Final = sa.Table(
+    "departed",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("root", sa.Text, primary_key=True),
+    sa.Column("leaf", sa.Text, primary_key=True),  # with a slash at its end
+    sa.Column("source", sa.Text, primary_key=True),  # `Entry.source`
+    # These are as in `entries`, where they were.
+    sa.Column("trusted", sa.Text, nullable=False),
+    sa.Column("first_seen", sa.BigInteger, nullable=False),
+    sa.Column("run_used", sa.BigInteger),
+    sa.Column("cost", sa.Float),
+    sa.Column("restored", sa.BigInteger),
+    sa.Column("witnessed", sa.BigInteger),
+    sa.Column("hits", sa.Integer),
+    sa.Column("program", sa.Text),
+    sa.Column("at", sa.BigInteger, nullable=False),  # when it went, in microseconds
+    sa.Column("runs", sa.Text, nullable=False),  # JSON: [run, whether it made it] each
+    sa.Column("models", sa.Text, nullable=False),  # JSON: names that inherited it
     sqlite_with_rowid=False,
 )
 
