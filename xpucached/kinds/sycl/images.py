@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import Final
 
 from xpucached.domain import ImageFormat, Kernel
@@ -36,6 +37,10 @@ _INSTRUCTIONS: Final = 1 << 20
 _NAME: Final = 64 << 10
 _NAMES: Final = 1 << 20
 """So many bytes the names of one image have together: they travel with the entry into the catalog and over the wire."""
+_SHARED: Final = 2
+"""Names of sections may share their ends: beyond `_NAMES`, so many times the bytes of the file together at most."""
+_PREFIX: Final = 64
+"""So much of a section's name tells what is in it."""
 
 
 def image_format(data: bytes) -> ImageFormat:
@@ -54,13 +59,18 @@ def image_format(data: bytes) -> ImageFormat:
 # -- kernels --------------------------------------------------------------------------------------------------------
 
 
+_MODULE: Final = re.compile(_SPIRV + rb"(?=\0.\x01\0.{4}(?!\0{4}).{4}\0{4})", re.DOTALL)
+"""The head of a module: its magic number; version 1, generator, bound and schema of 0 follow."""
+
+_CROOKED: Final = 64
+"""So many heads are passed over that are not where a word begins; more of them are forged."""
+
+
 def _next_module(data: bytes, at: int) -> int | None:
-    while (at := data.find(_SPIRV, at)) >= 0:
-        if at % 4 == 0 and at + 20 <= len(data):
-            version, _, bound, schema = struct.unpack_from("<4I", data, at + 4)
-            if version & 0xFF0000FF == 0 and version >> 16 == 1 and bound and schema == 0:
-                return at
-        at += 1
+    # One search by the regular expression's own code: a file full of magic numbers costs no more than its length.
+    for head in islice(_MODULE.finditer(data, at), _CROOKED):
+        if head.start() % 4 == 0:
+            return head.start()
     return None
 
 
@@ -125,6 +135,7 @@ def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         message = "its section names lie outside"
         raise ValueError(message)
     table_of_names = data[strings[4] : strings[4] + strings[5]]
+    named = 0
     for index, row in enumerate(rows):
         occupies = row[1] != 8  # noqa: PLR2004 - SHT_NOBITS has no bytes
         if row[0] >= len(table_of_names) or (occupies and row[4] + row[5] > len(data)):
@@ -134,6 +145,10 @@ def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         end = table_of_names.find(b"\0", row[0], row[0] + _NAME)
         if end < 0:
             message = f"the name of section {index} has no end"
+            raise ValueError(message)
+        named += end - row[0]
+        if named > _NAMES + _SHARED * len(data):
+            message = "its section names overlap"
             raise ValueError(message)
         yield table_of_names[row[0] : end], row[4], row[5] if occupies else 0
 
@@ -317,7 +332,7 @@ def damage(data: bytes, *, intel: bool) -> str | None:
 
 def _elf_damage(data: bytes, depth: int) -> str | None:
     try:
-        sections = list(_sections(data))
+        sections = [(name[:_PREFIX], offset, size) for name, offset, size in _sections(data)]
     except ValueError as error:
         return str(error)
     if sum(size for _, _, size in sections) > len(data):
