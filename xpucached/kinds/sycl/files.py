@@ -20,9 +20,16 @@ def ours(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
+_LASTING: Final = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EXDEV}
+)
+"""Errors that say what something is, or whose.  All others say something of this moment: of us, of who holds a lease
+on a file, of the disk, the network or the program behind a file system."""
+
+
 def passing(error: OSError) -> bool:
-    """Tell whether an error says that we or the disk have trouble: what cannot be read just now is still there."""
-    return ours(error) or error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+    """Tell whether an error says nothing of what it met: what cannot be read just now is still there."""
+    return error.errno not in _LASTING
 
 
 # -- opening without following -----------------------------------------------------------------------------------------
@@ -53,11 +60,14 @@ def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
     function = _syscall()
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
-    descriptor = int(function(_OPENAT2, directory, os.fsencode(name), _how(flags, resolve), _HOW_SIZE))
-    if descriptor < 0:
+    while True:
+        descriptor = int(function(_OPENAT2, directory, os.fsencode(name), _how(flags, resolve), _HOW_SIZE))
+        if descriptor >= 0:
+            return descriptor
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), name)
-    return descriptor
+        # Python's own calls go on after a signal, too.
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), name)
 
 
 _HOW_SIZE: Final = ctypes.sizeof(_How)
@@ -206,14 +216,12 @@ def regular_file(
     before = before or os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISREG(before.st_mode):
         # Opening a pipe or a device has effects of its own, so it is not even tried.
-        message = "not a regular file"
-        raise IsADirectoryError(message)
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", name)
     descriptor = _open(name, os.O_RDONLY, directory)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            message = "not a regular file"
-            raise IsADirectoryError(message)
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", name)
         yield descriptor, status
     finally:
         os.close(descriptor)

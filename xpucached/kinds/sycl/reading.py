@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import os
 import stat
@@ -42,7 +43,7 @@ class Changed(Exception):
 
 
 class _Unread(Exception):
-    """The disk does not give a file just now, which says nothing about what is in it."""
+    """A file cannot be read just now, which says nothing about what is in it."""
 
 
 def read_slots(
@@ -183,7 +184,8 @@ def _complete(leaf: int, slot: Slot) -> bool:
             source = layout.source(files.read(descriptor, layout.READ_LIMIT), status.st_size)
         with files.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
             frame = _frame(descriptor, status.st_size)
-    except OSError:
+    except OSError as error:
+        _refused(error, "src")
         return False
     return source.complete and frame.length > 0
 
@@ -215,7 +217,8 @@ def _refused(error: OSError, what: str) -> Flaw:
     if files.ours(error):
         # Else a busy daemon would find good entries unreadable, and evict them.
         raise error
-    if files.passing(error):
+    if files.passing(error) or error.errno == errno.EXDEV:
+        # Also what is mounted on a file: the runtime reads that.
         raise _Unread(f"it cannot be read just now: {error.strerror}") from error
     if isinstance(error, IsADirectoryError):
         return Flaw.SRC_NOT_A_FILE if what == "src" else Flaw.BIN_NOT_A_FILE

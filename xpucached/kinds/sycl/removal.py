@@ -28,8 +28,13 @@ log = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".src", ".bin", "_access_time.txt")
 
-_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
-"""With these, and those that pass, a file system refuses whatever is asked of it."""
+_REFUSING: Final = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN),
+    }
+)
+"""With these, and where we have no more room, a file system refuses whatever is asked of it."""
 
 _BUSY: Final = 64
 """So many slots that are being written are passed over in search of one that can be moved."""
@@ -77,7 +82,7 @@ def _unheard(_root: Path, _error: OSError) -> None:
 def _refused(entry: Entry, error: OSError, failed: Callable[[Path, OSError], None]) -> None:
     """Tell what a disk refused; what somebody forged there is no trouble of the disk."""
     log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
-    if files.passing(error) or error.errno in _DISK:
+    if files.ours(error) or error.errno in _REFUSING:
         failed(entry.id.store.root, error)
 
 

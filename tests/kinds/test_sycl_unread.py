@@ -1,0 +1,124 @@
+"""What cannot be read just now is no damage: it is unfinished, and what was known of a directory stays."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached.domain import EntryState, Flaw, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.builders import SyclStore
+
+LASTING: Final = {"ENOENT", "EACCES", "EPERM", "ELOOP", "ENXIO", "EISDIR", "ENOTDIR", "EXDEV"}
+"""All that says something of what was opened."""
+
+
+def look(root: Path) -> Scan:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return sycl.scan(found, datetime.now(UTC), {}, None)
+
+
+def failing(name: str, number: int) -> Callable[[str, int, int], int]:
+    """Give an opening that fails for what has this name."""
+    opening = files._open
+
+    def fails(one: str, flags: int, directory: int) -> int:
+        if one == name:
+            raise OSError(number, os.strerror(number))
+        return opening(one, flags, directory)
+
+    return fails
+
+
+@pytest.mark.parametrize("suffix", [".src", ".bin"])
+def test_a_file_with_a_lease_is_not_damaged(sycl_store: SyclStore, suffix: str) -> None:
+    slot = sycl_store.add()
+    # Who holds a lease is told by this signal that somebody wants to open the file.
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    holder = os.open(slot.bin.with_suffix(suffix), os.O_RDWR)
+    try:
+        try:
+            fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"no leases on this file system: {error}")
+        (entry,) = look(sycl_store.root).entries
+    finally:
+        os.close(holder)
+        signal.signal(signal.SIGIO, before)
+
+    assert (entry.state, entry.flaw) == (EntryState.UNFINISHED, None)
+    assert look(sycl_store.root).entries[0].state is EntryState.OK
+
+
+def test_only_few_errors_say_something_of_a_file(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = sycl_store.add()
+    for number, name in errno.errorcode.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_open", failing(slot.bin.name, number))
+            scan = look(sycl_store.root)
+        if files.ours(OSError(number, "")):
+            assert scan.state is StoreState.UNREADABLE
+            continue
+        (entry,) = scan.entries
+        damaged = name in LASTING - {"ENOENT", "EXDEV"}
+        assert entry.flaw is (Flaw.BIN_UNREADABLE if damaged and name != "EISDIR" else Flaw.BIN_NOT_A_FILE) or (
+            not damaged and entry.flaw is None and entry.state is EntryState.UNFINISHED
+        ), name
+
+
+def test_only_few_errors_say_something_of_a_directory(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = sycl_store.add().bin.parent
+    for number, name in errno.errorcode.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_open", failing(leaf.name, number))
+            scan = look(sycl_store.root)
+        assert scan.state is (StoreState.OK if name in LASTING else StoreState.UNREADABLE), name
+
+
+def test_a_lock_beside_what_cannot_be_read_is_no_interrupted_write(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = sycl_store.add()
+    slot.lock.touch()
+    os.utime(slot.lock, (1, 1))
+    assert look(sycl_store.root).entries[0].flaw is Flaw.STALE_LOCK
+
+    monkeypatch.setattr(files, "_open", failing(slot.bin.name, errno.EAGAIN))
+
+    assert look(sycl_store.root).entries[0].state is EntryState.UNFINISHED
+
+
+def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not files._has_openat2():
+        pytest.skip("this kernel has no openat2")
+    sycl_store.add()
+    real = files._syscall()
+    assert real is not None
+    interrupted = 0
+
+    def every_second(*arguments: object) -> int:
+        nonlocal interrupted
+        interrupted += 1
+        if interrupted % 2:
+            ctypes.set_errno(errno.EINTR)
+            return -1
+        return int(real(*arguments))
+
+    monkeypatch.setattr(files, "_syscall", lambda: every_second)
+
+    (entry,) = look(sycl_store.root).entries
+    assert entry.state is EntryState.OK
+    assert interrupted > 0
