@@ -77,6 +77,25 @@ def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: 
     assert seen(index, sycl_store)["_ZTS1k"] is None
 
 
+def test_intermediate_code_that_another_runtime_wrote_over_is_trusted_anew(
+    index: Catalog, sycl_store: SyclStore
+) -> None:
+    path = sycl_store.add_intermediate(bitcode=b"BC\xc0\xde" + bytes(range(64))) / "ir.bin"
+    assert set(seen(index, sycl_store).values()) == {None}
+    first = path.read_bytes()
+
+    # In its place: the same file, another program.
+    path.write_bytes(first[:-1] + b"\0")
+    assert set(seen(index, sycl_store).values()) == {None}
+
+    with path.open("r+b") as file:
+        before = path.stat()
+        file.seek(40)
+        file.write(b"\xff")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert set(seen(index, sycl_store).values()) == {Flaw.BIN_CHANGED}
+
+
 def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> None:
     made = sycl_store.add("_ZTS1k")
     made.bin.chmod(0)

@@ -13,7 +13,7 @@ from typing import Final
 
 from xpucached.domain import EntryKey, KindName, Process
 from xpucached.kinds.sycl import dustbin, files, perils, recipes, removal, store
-from xpucached.kinds.sycl.layout import IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
+from xpucached.kinds.sycl.layout import IR, IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
 
 NAME: Final = KindName("sycl")
 
@@ -137,8 +137,8 @@ def _keys(root: str, text: str) -> list[EntryKey]:
         path = path.removeprefix(root).strip("/").removesuffix(".bin")
         pieces = path.split("/")
         if pieces[0] == RTC and len(pieces) == 2 and IR_KEY.match(pieces[1]):  # noqa: PLR2004 - the IR's directory
-            pieces.append("ir")
-        if all(NUMBER.match(piece) or piece in (RTC, "ir") or IR_KEY.match(piece) for piece in pieces):
+            pieces.append(IR)
+        if all(NUMBER.match(piece) or piece in (RTC, IR) or IR_KEY.match(piece) for piece in pieces):
             keys.append(EntryKey("/".join(pieces)))
     return keys
 

@@ -134,7 +134,7 @@ def _loads(content: bytes) -> _Label:
 def _is_place(path: list[str]) -> bool:
     """Tell whether a key names a slot where the runtime keeps one."""
     if path[0] == layout.RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
-        return layout.IR_KEY.match(path[1]) is not None and path[2] == "ir"
+        return layout.IR_KEY.match(path[1]) is not None and path[2] == layout.IR
     numbers = path[1:] if path[0] == layout.RTC else path
     return len(path) == 5 and all(layout.NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot
 

@@ -31,11 +31,14 @@ RTC: Final = "ext_kernel_compiler"
 TRASH: Final = ".xpucached.trash"
 """The directory in a store's root where what was taken out waits.  No runtime looks at names that are not numbers."""
 
+IR: Final = "ir"
+"""The only slot of such a directory."""
+
 IR_SUFFIXES: Final = (".bin", ".lock", "_access_time.txt", "_access_time.txt.lock")
 SLOT_SUFFIXES: Final = (*IR_SUFFIXES, ".src")
 
 SLOT_FILE: Final = re.compile(rf"(0|[1-9][0-9]{{0,8}})({'|'.join(map(re.escape, SLOT_SUFFIXES))})\Z")
-IR_FILE: Final = re.compile(rf"(ir)({'|'.join(map(re.escape, IR_SUFFIXES))})\Z")
+IR_FILE: Final = re.compile(rf"({IR})({'|'.join(map(re.escape, IR_SUFFIXES))})\Z")
 
 READ_LIMIT: Final = 64 << 20
 """So much of one file is held in memory at a time.  Kernel names stand at the head of an image; a larger image is real

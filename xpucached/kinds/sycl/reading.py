@@ -329,7 +329,9 @@ def _with_binary(look: Look, leaf: int, slot: Slot, entry: Entry, *, intel: bool
                 return _flawed(entry, Flaw.BIN_UNREADABLE, "its owner may not read it")
             if entry.source is None and entry.id.key.startswith(layout.RTC):
                 # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
-                entry = dataclasses.replace(entry, source=f"{status.st_ino}.{files.birth(descriptor)}")
+                # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
+                written = status.st_mtime_ns if slot.name == layout.IR else files.birth(descriptor)
+                entry = dataclasses.replace(entry, source=f"{status.st_ino}.{written}")
             frame = _frame(descriptor, status.st_size)
             if not frame.length and frame.flaw is not None:
                 return _flawed(entry, frame.flaw, frame.detail)
