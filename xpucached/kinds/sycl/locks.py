@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -43,12 +45,44 @@ def age(status: os.stat_result, now: datetime, writer_since: datetime | None) ->
     passed = now - made
     if passed >= AGE:
         return passed
-    if passed <= -AGE:
-        # The clock was set back since: how old it is cannot be known, but it was not made just now.
-        return timedelta(0)
     # Whether another user's programs live was not asked: who made a lock is its owner.
-    nobody = status.st_uid == os.geteuid() and (writer_since is None or made < writer_since)
+    mine = status.st_uid == os.geteuid()
+    if passed <= -AGE:
+        # The clock was set back since, or the server of the files has another one: how old it is cannot be known, only
+        # for how long it has been seen.
+        watched = _watched(status)
+        return watched if watched >= AGE or (mine and writer_since is None) else None
+    nobody = mine and (writer_since is None or made < writer_since)
     return passed if nobody and passed >= YOUNG else None
+
+
+_first: dict[tuple[int, int, int, int], float] = {}
+"""When each lock from the future was first seen, by a clock that nobody sets."""
+
+_remembering: Final = threading.Lock()
+
+_FIRST: Final = 4096
+"""So many are remembered; those that were seen first are forgotten first."""
+
+
+def _watched(status: os.stat_result) -> timedelta:
+    """Tell for how long a lock has been seen as it is."""
+    now = time.monotonic()
+    with _remembering:
+        since = _first.setdefault(_identity(status), now)
+        if len(_first) > _FIRST:
+            _first.pop(next(iter(_first)))
+    return timedelta(seconds=now - since)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def young(status: os.stat_result) -> bool:
+    """Tell whether a lock may have been made since the look that found one left behind."""
+    passed = time.time() - status.st_mtime
+    return _identity(status) not in _first if passed < 0 else passed < YOUNG.total_seconds()
 
 
 def take(leaf: int, slot: str) -> bool:

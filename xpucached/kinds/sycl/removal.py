@@ -200,7 +200,7 @@ def _unlock(leaf: int, entry: Entry) -> bool:
     lock = present.files.get(".lock")
     if lock is None:
         return True
-    if _content(leaf, entry) is None or 0 <= time.time() - lock.st_mtime < locks.YOUNG.total_seconds():
+    if _content(leaf, entry) is None or locks.young(lock):
         # Not what was judged: somebody wrote it anew, or is about to.
         return False
     _unlink(leaf, slot + ".lock")
@@ -236,13 +236,14 @@ def _close_gaps(leaf: int) -> None:
             if _holds_program(present := slot_in(leaf, str(number)).files) or ".lock" in present
         }
         gap = next(number for number in itertools.count() if number not in taken)
-        if gap > max(taken, default=0) or not _lock(leaf, str(gap)):
+        lock = _lock(leaf, str(gap)) if gap <= max(taken, default=0) else None
+        if lock is None:
             return
         try:
             _unlink_slot(leaf, str(gap))
-            _close_gap(leaf, str(gap), neighbours)
+            _close_gap(lock, neighbours)
         finally:
-            _unlink(leaf, f"{gap}.lock")
+            lock.release()
 
 
 def sweep(entry: EntryId) -> bool:
@@ -258,12 +259,13 @@ def sweep(entry: EntryId) -> bool:
             # to be kept goes where the rest of it is.
             dustbin.resume(descriptors[0], os.fstat(descriptors[0]).st_dev, leaf, "/".join(path), slot)
             _rejoin(leaf, slot)
+            lock = _Lock(leaf, slot)
             present = slot_in(leaf, slot).files
             if ".bin" not in present or (".src" not in present and path[0] != layout.RTC):
                 # Else nothing was begun with, or a higher slot has moved here already: then it stays.
                 _unlink_slot(leaf, slot)
-                _close_gap(leaf, slot, _Neighbours.of(leaf))
-            _unlink(leaf, slot + ".lock")
+                _close_gap(lock, _Neighbours.of(leaf))
+            lock.release()
             _remove_empty(descriptors, path)
     except FileNotFoundError:
         # The whole leaf went, which is what was wanted.
@@ -373,10 +375,11 @@ def _remove_slot(
     left_behind = entry.flaw in (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED)
     if entry.state is EntryState.UNFINISHED or (".lock" in present.files) != left_behind:
         return False, 0
-    if left_behind and 0 <= time.time() - present.files[".lock"].st_mtime < locks.YOUNG.total_seconds():
+    if left_behind and locks.young(present.files[".lock"]):
         # Not the lock that was judged: somebody removed that one, and a program took its own.
         return False, 0
-    if not left_behind and not _lock(leaf, slot):
+    lock = _Lock(leaf, slot) if left_behind else _lock(leaf, slot)
+    if lock is None:
         return False, 0
     try:
         if bin_ is not None:
@@ -384,19 +387,34 @@ def _remove_slot(
             dustbin.take(bin_.root, os.fstat(bin_.root).st_dev, leaf, entry, bin_.note, present.files)
             _pause("moved")
         _unlink_slot(leaf, slot)
-        _close_gap(leaf, slot, neighbours)
+        _close_gap(lock, neighbours)
     finally:
-        _unlink(leaf, slot + ".lock")
+        lock.release()
         _pause("unlocked")
     return True, sum(present.files[suffix].st_size for suffix in (".src", ".bin") if suffix in present.files)
 
 
-def _lock(leaf: int, slot: str) -> bool:
+@dataclass(slots=True)
+class _Lock:
+    """The lock of a slot while it is ours: made by us, or left behind by somebody dead."""
+
+    leaf: int
+    slot: str
+    held: bool = True
+
+    def release(self) -> None:
+        """Give the slot back, once: a lock that appears there later is a program's."""
+        if self.held:
+            self.held = False
+            _unlink(self.leaf, self.slot + ".lock")
+
+
+def _lock(leaf: int, slot: str) -> _Lock | None:
     """Make the runtime's lock, with our name in it so that a successor can tell it from a program's."""
     if not locks.take(leaf, slot):
-        return False
+        return None
     _pause("locked")
-    return True
+    return _Lock(leaf, slot)
 
 
 def _unlink(leaf: int, name: str) -> None:
@@ -416,8 +434,9 @@ def _unlink_slot(leaf: int, slot: str) -> None:
     _unlink(leaf, slot + "_access_time.txt.lock")
 
 
-def _close_gap(leaf: int, slot: str, neighbours: _Neighbours) -> None:
-    """Move the highest slot that stays into the place of one that went.  We hold the lock of the place."""
+def _close_gap(place: _Lock, neighbours: _Neighbours) -> None:
+    """Move the highest slot that stays into the place of one that went, and give the place back."""
+    leaf, slot = place.leaf, place.slot
     if not slot.isdigit():
         return
     above = neighbours.highest(int(slot))
@@ -433,23 +452,25 @@ def _close_gap(leaf: int, slot: str, neighbours: _Neighbours) -> None:
         # program that looks just now compiles once.
         for suffix in suffixes:
             _unlink(leaf, slot + suffix)
-        if _lock(leaf, highest.name):
+        lock = _lock(leaf, highest.name)
+        if lock is not None:
             try:
                 for suffix in suffixes:
                     with contextlib.suppress(FileNotFoundError):
                         os.rename(highest.name + suffix, slot + suffix, src_dir_fd=leaf, dst_dir_fd=leaf)
             finally:
-                _unlink(leaf, highest.name + ".lock")
+                lock.release()
         return
     _pause("linked")
-    _unlink(leaf, slot + ".lock")
+    place.release()
     time.sleep(_LINGER)
-    if not _lock(leaf, highest.name):
+    lock = _lock(leaf, highest.name)
+    if lock is None:
         return
     try:
         _unlink_slot(leaf, highest.name)
     finally:
-        _unlink(leaf, highest.name + ".lock")
+        lock.release()
 
 
 def _remove_empty(descriptors: list[int], path: tuple[str, ...]) -> None:

@@ -1,0 +1,117 @@
+"""Locks of programs: what they hold stays theirs, whatever the clocks say and however late they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.domain import Entry, EntryId, EntryState, Flaw, FoundStore, MendAction, Remedy, Store, StoreOrigin
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import locks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.builders import SyclStore
+
+HOUR = 3600.0
+
+
+def look(root: Path, writer_since: datetime | None = None) -> tuple[Entry, ...]:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return sycl.scan(found, datetime.now(UTC), {}, writer_since).entries
+
+
+# -- a lock that appears while a slot moves down ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("doing", ["remove", "close-gap", "sweep"])
+def test_the_lock_of_a_program_that_comes_meanwhile_stays(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    slot, upper = sycl_store.add(), sycl_store.add(slot=1, without=("bin",))
+    entries = look(sycl_store.root)
+    if doing == "close-gap":
+        slot.bin.unlink()
+        slot.src.unlink()
+        slot.access_time.unlink(missing_ok=True)
+        entries = look(sycl_store.root)
+    elif doing == "sweep":
+        slot.bin.unlink()
+        slot.lock.write_text("xpucached 999999999\n")
+    written: list[float] = []
+
+    def write(seconds: float) -> None:
+        # The source has moved down, its program is missing: a program that comes now writes it, under a lock.
+        written.append(seconds)
+        os.close(os.open(slot.lock, os.O_CREAT | os.O_EXCL))
+
+    monkeypatch.setattr(time, "sleep", write)
+    match doing:
+        case "remove":
+            assert sycl.remove(entries[:1])[entries[0].id]
+        case "close-gap":
+            sycl.mend([Remedy(entries[0], MendAction.CLOSE_GAP)])
+        case _:
+            assert sycl.sweep(EntryId(entries[0].id.store, entries[0].id.key))
+
+    assert written
+    assert slot.lock.exists()
+    assert slot.src.exists()
+    assert not upper.src.exists()
+
+
+# -- locks from the future --------------------------------------------------------------------------------------------
+
+
+def from_the_future(store: SyclStore) -> Path:
+    slot = store.add()
+    slot.take_lock()
+    then = time.time() + HOUR
+    os.utime(slot.lock, (then, then))
+    return slot.lock
+
+
+def test_a_lock_from_the_future_may_be_held(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_the_future(sycl_store)
+    writer = datetime.now(UTC) - timedelta(days=1)
+    now = time.monotonic()
+
+    (entry,) = look(sycl_store.root, writer)
+    assert entry.state is EntryState.UNFINISHED
+    monkeypatch.setattr(time, "monotonic", lambda: now + 599)
+    (entry,) = look(sycl_store.root, writer)
+    assert entry.state is EntryState.UNFINISHED
+    monkeypatch.setattr(time, "monotonic", lambda: now + 602)
+    (entry,) = look(sycl_store.root, writer)
+    assert entry.flaw is Flaw.STALE_LOCK
+
+
+def test_a_lock_from_the_future_that_was_made_anew_stays(sycl_store: SyclStore) -> None:
+    lock = from_the_future(sycl_store)
+    (entry,) = look(sycl_store.root)
+    assert entry.flaw is Flaw.STALE_LOCK
+    lock.unlink()
+    lock.touch()
+    then = time.time() + HOUR + 1
+    os.utime(lock, (then, then))
+
+    assert not sycl.mend([Remedy(entry, MendAction.UNLOCK)])[entry.id]
+    assert not sycl.remove([entry])[entry.id]
+    assert lock.exists()
+    (entry,) = look(sycl_store.root)
+    assert sycl.mend([Remedy(entry, MendAction.UNLOCK)])[entry.id]
+    assert not lock.exists()
+
+
+def test_few_locks_from_the_future_are_remembered(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_FIRST", 3)
+    lock = from_the_future(sycl_store)
+    for number in range(10):
+        os.utime(lock, (time.time() + HOUR + number,) * 2)
+        look(sycl_store.root)
+    assert len(locks._first) <= 3
