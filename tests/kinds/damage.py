@@ -100,6 +100,11 @@ def _link(leaf: Path) -> None:
     _elsewhere(leaf, "0.src")
 
 
+def _link_to_a_pipe(leaf: Path) -> None:
+    os.mkfifo(leaf.parent / "pipe")
+    _instead(leaf / "0.src", lambda path: path.symlink_to("../pipe"))
+
+
 def _link_to_nothing(leaf: Path) -> None:
     _only(leaf)
     for name in ("0.bin", "0.src"):
@@ -145,6 +150,7 @@ ROWS = (
         {"0": Flaw.BIN_NOT_A_FILE},
         writes=(1, 1),
     ),
+    Row("bin is a pipe", lambda leaf: _instead(leaf / "0.bin", os.mkfifo), {"0": Flaw.BIN_FIFO}, hangs=True),
     Row("bin absent", lambda leaf: (leaf / "0.bin").unlink(), {"0": Flaw.BIN_MISSING}, writes=(1, 0)),
     Row(
         "bin length 2^36",
@@ -222,6 +228,13 @@ ROWS = (
         writes=(1, 1),
     ),
     Row("links", _link, {"0": Flaw.LINK}, EntryState.OK),
+    Row("src links to a pipe", _link_to_a_pipe, {"0": Flaw.SRC_FIFO}, hangs=True),
+    Row(
+        "bin links to a directory",
+        lambda leaf: _instead(leaf / "0.bin", lambda path: path.symlink_to("..")),
+        {"0": Flaw.BIN_NOT_A_FILE},
+        writes=(1, 1),
+    ),
     Row(
         "link to nothing",
         _link_to_nothing,

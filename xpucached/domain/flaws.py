@@ -34,6 +34,7 @@ class Flaw(StrEnum):
     BIN_MISSING = "bin-missing"
     BIN_UNREADABLE = "bin-unreadable"
     BIN_NOT_A_FILE = "bin-not-a-file"
+    BIN_FIFO = "bin-fifo"
     BIN_LENGTH_ABSURD = "bin-length-absurd"
     BIN_COUNT_WRONG = "bin-count-wrong"
     BIN_PAYLOAD_DAMAGED = "bin-payload-damaged"
@@ -57,6 +58,7 @@ class Flaw(StrEnum):
     DUPLICATE = "duplicate"
     SHADOWED = "shadowed"
     LINK = "link"
+    LINK_AWAY = "link-away"
     DANGLING_LINK = "dangling-link"
     SKELETON = "skeleton"
 
@@ -84,6 +86,7 @@ _EFFECTS: Mapping[Flaw, Effect] = {
     Flaw.BIN_MISSING: Effect.ONCE,
     Flaw.BIN_UNREADABLE: Effect.GROWS,
     Flaw.BIN_NOT_A_FILE: Effect.GROWS,
+    Flaw.BIN_FIFO: Effect.HANGS,
     Flaw.BIN_LENGTH_ABSURD: Effect.ONCE,
     Flaw.BIN_PAYLOAD_DAMAGED: Effect.FAILS,
     Flaw.BIN_CHANGED: Effect.FAILS,
@@ -106,6 +109,7 @@ _EFFECTS: Mapping[Flaw, Effect] = {
     Flaw.DUPLICATE: Effect.DEAD,
     Flaw.SHADOWED: Effect.HIDDEN,
     Flaw.LINK: Effect.HARMLESS,
+    Flaw.LINK_AWAY: Effect.HANGS,
     Flaw.DANGLING_LINK: Effect.GROWS,
     Flaw.SKELETON: Effect.DEAD,
 }
@@ -121,6 +125,7 @@ _FLAW_WORDS: Mapping[Flaw, str] = {
     Flaw.BIN_MISSING: "the binary is missing: compiled once more, then whole again",
     Flaw.BIN_UNREADABLE: "the binary cannot be read: compiled again at every start",
     Flaw.BIN_NOT_A_FILE: "the binary is not a regular file: compiled again at every start",
+    Flaw.BIN_FIFO: "the binary is a named pipe: the application hangs",
     Flaw.BIN_LENGTH_ABSURD: "the binary announces an impossible length: compiled once more into another slot",
     Flaw.BIN_COUNT_WRONG: "the binary counts other than one program: runtimes up to 2025.0 compile at every start",
     Flaw.BIN_PAYLOAD_DAMAGED: "the compiled program is damaged: the application fails at every start",
@@ -144,6 +149,7 @@ _FLAW_WORDS: Mapping[Flaw, str] = {
     Flaw.DUPLICATE: "a lower slot holds the same program: never read",
     Flaw.SHADOWED: "a lower slot with the same source is damaged and is tried first",
     Flaw.LINK: "a symbolic link, which we do not follow; the runtime does",
+    Flaw.LINK_AWAY: "a symbolic link out of the store's file system: the application may hang, or find what it needs",
     Flaw.DANGLING_LINK: "a symbolic link to nothing: compiled again at every start",
     Flaw.SKELETON: "an empty shell that the runtime's own eviction left",
 }

@@ -22,16 +22,19 @@ _DIGITS: Final = 12
 """A hash has 64 bits: one in 18 million has fewer digits.  A shorter name is more likely a date, or somebody's own."""
 
 
-def stands(parent: int, name: str) -> bool:
-    """Tell whether what has a directory's name is no directory, nor a link to one; False if that cannot be told."""
+def stands(parent: int, name: str, store: str) -> bool:
+    """Tell whether what has a directory's name is no directory, nor a link to one; False if that cannot be told.
+
+    ``store`` is the path of the root.
+    """
     if layout.NUMBER.match(name) and len(name) < _DIGITS:
         return False
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
-            # A runtime follows it.  It is only asked where it leads: nothing is opened.
+            # A runtime follows it.
             try:
-                status = os.stat(name, dir_fd=parent)
+                status = files.leads_to(parent, name, store)
             except OSError as error:
                 return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
     except OSError:
@@ -39,17 +42,17 @@ def stands(parent: int, name: str) -> bool:
     return not stat.S_ISDIR(status.st_mode)
 
 
-def found(root: int, status: os.stat_result) -> bool:
+def found(store: str, root: int, status: os.stat_result) -> bool:
     """Tell whether anything stands in the way anywhere in a store."""
-    return next(_all(root, status.st_dev, status.st_uid, ()), None) is not None
+    return next(_all(store, root, status.st_dev, status.st_uid, ()), None) is not None
 
 
-def clear(root: int, status: os.stat_result) -> bool:
+def clear(store: str, root: int, status: os.stat_result) -> bool:
     """Move all of it into the trash's directory, where it stays until somebody removes it: True if none is left."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(layout.TRASH, 0o700, dir_fd=root)
     with files.directory_in(root, layout.TRASH, status.st_dev) as trash:
-        for parent, path in _all(root, status.st_dev, status.st_uid, ()):
+        for parent, path in _all(store, root, status.st_dev, status.st_uid, ()):
             aside = "-".join(("blocking", secrets.token_hex(6), *path))
             # What cannot be moved is a mount, or in a directory that is not ours: it is still found below.
             with contextlib.suppress(OSError):
@@ -57,17 +60,19 @@ def clear(root: int, status: os.stat_result) -> bool:
                 if stat.S_ISDIR(os.stat(aside, dir_fd=trash, follow_symlinks=False).st_mode):
                     # Somebody has put a directory in its place since we looked.
                     os.rename(aside, path[-1], src_dir_fd=trash, dst_dir_fd=parent)
-    return not found(root, status)
+    return not found(store, root, status)
 
 
-def _all(parent: int, device: int, owner: int, path: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _all(
+    store: str, parent: int, device: int, owner: int, path: tuple[str, ...]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Give what stands in the way: the directory that it is in, open, and its path."""
     with os.scandir(parent) as listed:
         names = {one.name: one.is_dir(follow_symlinks=False) for one in listed if _is_level(one.name, path)}
     for name, is_directory in sorted(names.items()):
         below = (*path, name)
         if not is_directory:
-            if stands(parent, name):
+            if stands(parent, name, store):
                 yield parent, below
         elif len(below) < _LEVELS and not layout.IR_KEY.match(name):
             try:
@@ -75,7 +80,7 @@ def _all(parent: int, device: int, owner: int, path: tuple[str, ...]) -> Iterato
             except OSError:
                 continue
             try:
-                yield from _all(here, device, status.st_uid, below)
+                yield from _all(store, here, device, status.st_uid, below)
             finally:
                 os.close(here)
 

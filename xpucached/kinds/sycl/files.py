@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 _QUIET: Final = os.O_NOATIME
@@ -225,6 +226,42 @@ def regular_file(
         yield descriptor, status
     finally:
         os.close(descriptor)
+
+
+def leads_to(directory: int, name: str, root: str) -> os.stat_result:
+    """Tell what a link leads to; nothing is opened.  Raises OSError: ``EXDEV`` if it leaves the store's file system.
+
+    Somebody else may have mounted what is behind it, and may never answer.
+    """
+    target = os.readlink(name, dir_fd=directory)
+    if not _has_openat2():
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+    top, start = -1, directory
+    try:
+        if target.startswith("/"):
+            above = _top(root)
+            below = os.path.relpath(target, above)
+            if below.startswith("..") or ".." in target.split("/"):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+            top = start = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            target = below
+        descriptor = _openat2(start, target, os.O_PATH | os.O_CLOEXEC, _NO_XDEV | _NO_MAGICLINKS)
+    finally:
+        if top >= 0:
+            os.close(top)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _top(root: str) -> str:
+    """Give the highest directory above a store that lies on its file system."""
+    path = Path(root).resolve()
+    device = path.stat().st_dev
+    while path != path.parent and path.parent.stat().st_dev == device:
+        path = path.parent
+    return os.fspath(path)
 
 
 def appear(directory: int, name: str, content: bytes) -> None:

@@ -24,7 +24,7 @@ def hazards(found: FoundStore, now: datetime, writer_since: datetime | None) -> 
     try:
         with files.root_directory(os.fspath(found.store.root)) as (root, status):
             there = _found(found, root, now, writer_since)
-            return (*there, Hazard.BLOCKED) if blocking.found(root, status) else there
+            return (*there, Hazard.BLOCKED) if blocking.found(os.fspath(found.store.root), root, status) else there
     except OSError:
         return ()
 
@@ -96,7 +96,7 @@ def clear(store: Store, hazard: Hazard, now: datetime, writer_since: datetime | 
                         return False
                     os.unlink(SIZE_LOCK, dir_fd=root)
                 case Hazard.BLOCKED:
-                    return blocking.clear(root, status)
+                    return blocking.clear(os.fspath(store.root), root, status)
                 case _:
                     with files.root_to_change(os.fspath(store.root.parent)) as (parent, above):
                         there = os.stat(store.root.name, dir_fd=parent, follow_symlinks=False)

@@ -197,17 +197,32 @@ def _frame(descriptor: int, size: int) -> layout.Frame:
     return layout.frame(files.read(descriptor, 16), size, lambda offset: files.read(descriptor, 8, offset))
 
 
-def _link(leaf: int, slot: Slot, suffixes: tuple[str, ...]) -> Flaw | None:
-    for suffix in suffixes:
-        status = slot.files.get(suffix)
-        if status is None or not stat.S_ISLNK(status.st_mode):
-            continue
+def _links(look: Look, leaf: int, slot: Slot, suffixes: tuple[str, ...]) -> Flaw | None:
+    """Judge a slot of which a file is a link, by what programs find in the place of each; None if none is one."""
+    there = {suffix: slot.files[suffix] for suffix in suffixes if suffix in slot.files}
+    if not any(stat.S_ISLNK(status.st_mode) for status in there.values()):
+        return None
+    root = os.fspath(look.store.root)
+    found = [_behind(leaf, slot.name, suffix, there.get(suffix), root) for suffix in suffixes]
+    return max(found, key=lambda flaw: tuple(Effect).index(flaw.effect))
+
+
+def _behind(leaf: int, name: str, suffix: str, status: os.stat_result | None, root: str) -> Flaw:
+    source = suffix == ".src"
+    if status is None:
+        return Flaw.SRC_MISSING if source else Flaw.BIN_MISSING
+    if stat.S_ISLNK(status.st_mode):
         try:
-            os.stat(slot.name + suffix, dir_fd=leaf)
-        except OSError:
-            return Flaw.DANGLING_LINK
+            status = files.leads_to(leaf, name + suffix, root)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return Flaw.DANGLING_LINK
+            return Flaw.LINK_AWAY if error.errno == errno.EXDEV else _refused(error, suffix[1:])
+    if stat.S_ISREG(status.st_mode):
         return Flaw.LINK
-    return None
+    if stat.S_ISFIFO(status.st_mode):
+        return Flaw.SRC_FIFO if source else Flaw.BIN_FIFO
+    return Flaw.SRC_NOT_A_FILE if source else Flaw.BIN_NOT_A_FILE
 
 
 def _refused(error: OSError, what: str) -> Flaw:
@@ -232,7 +247,7 @@ def _forbidden(status: os.stat_result) -> bool:
 
 def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry, *, alone: bool) -> _Reading:
     """Read an entry of the numbered levels; ``alone`` in its leaf, it has nothing to be compared with."""
-    link = _link(leaf, slot, (".src", ".bin"))
+    link = _links(look, leaf, slot, (".src", ".bin"))
     if link is not None:
         return _Reading(_flawed(entry, link), live=link is Flaw.LINK)
     if ".src" not in slot.files:
@@ -323,6 +338,8 @@ def _misplaced(path: tuple[str, ...], source: layout.Source) -> str:
 def _with_binary(look: Look, leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     if ".bin" not in slot.files:
         return _flawed(entry, Flaw.BIN_MISSING)
+    if stat.S_ISFIFO(slot.files[".bin"].st_mode):
+        return _flawed(entry, Flaw.BIN_FIFO)
     try:
         with files.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
             if _forbidden(status):
@@ -354,7 +371,7 @@ def _with_binary(look: Look, leaf: int, slot: Slot, entry: Entry, *, intel: bool
 
 def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
     """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
-    link = _link(leaf, slot, (".bin",))
+    link = _links(look, leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_flawed(entry, link))
     entry = dataclasses.replace(entry, environment=_environment(look, path[1]))

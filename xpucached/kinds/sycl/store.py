@@ -120,7 +120,7 @@ def _enter(look: Look, parent: int, name: str, owner: int) -> tuple[int, os.stat
     try:
         return files.enter(parent, name, look.device, owner)
     except OSError:
-        look.blocked = look.blocked or blocking.stands(parent, name)
+        look.blocked = look.blocked or blocking.stands(parent, name, os.fspath(look.store.root))
         raise
 
 
