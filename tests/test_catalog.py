@@ -26,7 +26,7 @@ from alembic.script import ScriptDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpucached.catalog import Catalog, opening, tables
+from xpucached.catalog import Catalog, environments, opening, tables
 from xpucached.catalog.scans import Before, judge
 from xpucached.domain import (
     Architecture,
@@ -1295,6 +1295,19 @@ def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytes
     assert (coverage.good and coverage.good.id, coverage.failures, coverage.remaining) == (good[1], 3, 1)
 
 
+def test_few_environments_that_stores_declare_are_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "MOST", 5)
+    forged = [dataclasses.replace(OLD, device=f"forged {number}") for number in range(20)]
+    for round_ in range(3):
+        some = [entry(f"{round_}-{number}", environment=one) for number, one in enumerate(forged[round_ * 4 :][:10])]
+        catalog.record_scan(scan(*some), architecture)
+        known = {one.environment for one in catalog.presence()}
+        assert len(known) == 5
+        # What nothing names any more has made room.
+        assert known & set(forged[round_ * 4 :][:10])
+    assert sum(one.entry.environment is not None for one in catalog.all_entries()) == 5
+
+
 def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     a, b, c, gone = entry("a"), entry("b"), entry("c"), entry("gone")
     catalog.record_scan(scan(a, b, c), architecture)
@@ -1310,6 +1323,9 @@ def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     assert (other.model, other.last, other.good, other.entries, other.remaining) == ("other", None, None, 0, 0)
     catalog.record_scan(scan(a, dataclasses.replace(b, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY)), architecture)
     assert catalog.coverage()[0].remaining == 1
+    # Programs skip what has a lock.
+    catalog.record_scan(scan(dataclasses.replace(a, state=EntryState.UNFINISHED), vanished=()), architecture)
+    assert catalog.coverage()[0].remaining == 0
     catalog.forget([a.id, gone.id])
     assert (catalog.coverage()[0].entries, catalog.coverage()[0].remaining) == (4, 0)
     assert [one.entry.id.key for one in catalog.all_entries()] == ["b"]

@@ -5,12 +5,19 @@ from __future__ import annotations
 import struct
 import sys
 import tracemalloc
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from xpucached.kinds.sycl import images
+from xpucached.domain import Flaw, FoundStore, Kernel, Store, StoreOrigin
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import images, reading
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    import pytest
+
+    from tests.builders import SyclStore
 
 
 def sharing_a_name(sections: int, length: int) -> bytes:
@@ -57,3 +64,40 @@ def test_a_file_full_of_magic_numbers_is_searched_at_once() -> None:
         finally:
             sys.setprofile(None)
         assert steps < 1000
+
+
+def test_a_device_with_an_endless_name_is_none(sycl_store: SyclStore) -> None:
+    sycl_store.add(device="d" * 4000, driver="x" * 2000)
+    sycl_store.add(device="d" * 2000, driver="x" * 1000)
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
+    entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
+
+    assert sorted(str(one.flaw) for one in entries) == ["None", "src-unparsable"]
+    assert sorted(len(one.environment.device) if one.environment else 0 for one in entries) == [0, 2000]
+    assert all(len(one.detail) < 1000 for one in entries)
+
+
+def test_kernels_are_looked_for_where_a_program_would_look(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = sycl_store.add()
+    leaf = slot.src.parent
+    for number in range(3):
+        other = leaf.with_name(str(int(leaf.name) // 10 + number))
+        other.mkdir()
+        (other / "0.src").hardlink_to(slot.src)
+        (other / "0.bin").hardlink_to(slot.bin)
+    searched: list[int] = []
+    kernels = images.kernels
+    monkeypatch.setattr(reading, "_HEAD", 16)
+
+    def search(data: bytes) -> tuple[Kernel, ...]:
+        searched.append(len(data))
+        return kernels(data)
+
+    monkeypatch.setattr(images, "kernels", search)
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
+    entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
+
+    assert [one.flaw for one in entries if one.flaw] == [Flaw.MISPLACED] * 3
+    assert sum(length > 16 for length in searched) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -28,6 +29,7 @@ from xpucached.domain import (
     Environment,
     Flaw,
     FoundStore,
+    Hazard,
     ImageFormat,
     Process,
     Scan,
@@ -36,7 +38,7 @@ from xpucached.domain import (
     StoreState,
 )
 from xpucached.kinds import KINDS, sycl
-from xpucached.kinds.sycl import images, layout, makers, recipes, removal
+from xpucached.kinds.sycl import files, images, layout, makers, recipes, removal
 
 GPU = (
     "Intel(R) oneAPI Unified Runtime over Level-Zero V2",
@@ -394,6 +396,30 @@ def test_hazards_of_a_store_are_noted(tmp_path: Path) -> None:
     assert len(look(root).notes) == 3
 
 
+@pytest.mark.parametrize(
+    ("content", "garbage"),
+    [("0", False), (str((1 << 64) - 1), False), (str(1 << 64), True), ("9" * 40, True), ("12x", True), ("", True)],
+)
+def test_a_size_that_no_runtime_can_read(tmp_path: Path, content: str, garbage: bool) -> None:  # noqa: FBT001
+    write(tmp_path / "libsycl_cache")
+    size = tmp_path / "libsycl_cache" / "cache_size.txt"
+    size.write_text(content)
+    assert (Hazard.SIZE_GARBAGE in look(size.parent).hazards) is garbage
+
+
+def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "libsycl_cache"
+    write(root)
+    (root / "cache_size.txt").write_text("garbage")
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "read", fails)
+    assert sycl.clear(Store(sycl.NAME, root), Hazard.SIZE_GARBAGE, NOW, None)
+    assert (root / "cache_size.txt").exists()
+
+
 # -- where stores are -------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +451,16 @@ def test_configuration_file_beside_the_runtime(tmp_path: Path) -> None:
     assert sycl.locate(named) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
     wins = replace(process, variables={"SYCL_CACHE_DIR": "/env"})
     assert sycl.locate(wins) == (Path("/env"), "process 7 (app)")
+
+
+def test_configuration_file_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "shared.conf").write_text("SYCL_CACHE_DIR=/from/file\n")
+    (tmp_path / "sycl.conf").symlink_to("shared.conf")
+    process = Process(7, 0, NOW, "app", None, {"HOME": "/h"}, (tmp_path / "libsycl.so.8",))
+    assert sycl.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    (tmp_path / "shared.conf").unlink()
+    os.mkfifo(tmp_path / "shared.conf")
+    assert sycl.locate(process) is None
 
 
 def test_enable_leaves_eviction_to_us() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from tests.kinds.test_sycl_damage import look
 from xpucached.catalog import Catalog
 from xpucached.domain import Architecture, EntryState, Flaw, MendAction, Remedy
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +106,20 @@ def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> N
     assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: True}
     assert made.bin.stat().st_mode & 0o400
     assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
+
+
+def test_what_cannot_be_read_for_another_reason_was_not_mended(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add("_ZTS1k")
+    (entry,) = look(sycl_store.root).entries
+
+    def refuses(name: str, *_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", name)
+
+    opening = files._open
+    monkeypatch.setattr(files, "_open", lambda name, *rest: (refuses if name == "0.bin" else opening)(name, *rest))
+    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: False}
 
 
 def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:

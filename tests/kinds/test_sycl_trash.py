@@ -186,3 +186,21 @@ def test_a_program_at_work_keeps_its_slot(sycl_store: SyclStore) -> None:
 
     assert not any(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
     assert sycl.trash(of(sycl_store)) == ()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a leaf of its own", "a leaf with a neighbour"])
+def test_what_cannot_be_moved_leaves_no_label(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    sycl_store.add("_ZTS1k")
+    if shared:
+        sycl_store.add("_ZTS1k", slot=1)
+    entry = look(sycl_store.root).entries[0]
+
+    def refuses(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", refuses)
+    assert not sycl.remove([entry], {entry.id: NOTE})[entry.id]
+    assert sycl.trash(of(sycl_store)) == ()
+    assert list((sycl_store.root / layout.TRASH).iterdir()) == []

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import ENVIRONMENTS, OFFERS
+from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, ENTRIES, ENVIRONMENTS, OFFERS, RUN_ENVIRONMENTS
 from xpucached.domain import Environment, Presence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from xpucached.domain import Architecture, Fingerprint
+
+
+MOST: Final = 1000
+"""So many are kept of those that stores declare.  A host meets a few with each new driver."""
 
 
 def ensure(connection: sa.Connection, wanted: Mapping[Environment, Architecture | None]) -> dict[Fingerprint, int]:
@@ -43,6 +47,26 @@ def ensure(connection: sa.Connection, wanted: Mapping[Environment, Architecture 
     rows = connection.execute(sa.select(ENVIRONMENTS.c.fingerprint, ENVIRONMENTS.c.id))
     numbers = {row.fingerprint: row.id for row in rows}
     return {one.fingerprint: numbers[one.fingerprint] for one in wanted}
+
+
+def admit(connection: sa.Connection, declared: Collection[Environment]) -> frozenset[Environment]:
+    """Give those that the catalog has room for.
+
+    Who may write to a store may forge any number of devices; those that nothing names any more make room.
+    """
+    known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+    fresh = [one for one in declared if one.fingerprint not in known]
+    if len(known) + len(fresh) > MOST:
+        used = [sa.select(table.c.environment_id) for table in (RUN_ENVIRONMENTS, CHANGE_ENVIRONMENTS, OFFERS)]
+        used.append(sa.select(ENTRIES.c.environment_id).where(ENTRIES.c.environment_id.is_not(None)))
+        gone = sa.delete(ENVIRONMENTS).where(
+            ENVIRONMENTS.c.first.is_(None), *(ENVIRONMENTS.c.id.not_in(numbers) for numbers in used)
+        )
+        connection.execute(gone)
+        known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+        fresh = [one for one in declared if one.fingerprint not in known]
+    room = sorted(fresh, key=lambda one: one.fingerprint)[: max(0, MOST - len(known))]
+    return frozenset(one for one in declared if one.fingerprint in known).union(room)
 
 
 def note_drivers(connection: sa.Connection, offered: Collection[tuple[str, int]]) -> None:

@@ -335,12 +335,12 @@ def _newest_by_model(
 
 
 def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, int]:
-    """Count the entries of each run that are there and not flawed."""
+    """Count the entries of each run that are there and whole: what has a lock is skipped by programs."""
     a = ATTRIBUTIONS.c
     rows = connection.execute(
         sa.select(a.run_id, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == a.entry_id)
-        .where(a.run_id.in_(list(numbers)), ENTRIES.c.state != EntryState.FLAWED.value)
+        .where(a.run_id.in_(list(numbers)), ENTRIES.c.state == EntryState.OK.value)
         .group_by(a.run_id)
     )
     return {number: count for number, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
@@ -352,7 +352,7 @@ def _inherited(connection: sa.Connection) -> dict[str, int]:
         sa.select(INHERITED.c.model, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == INHERITED.c.entry_id)
         .join(ENVIRONMENTS, ENVIRONMENTS.c.id == ENTRIES.c.environment_id)
-        .where(ENTRIES.c.state != EntryState.FLAWED.value, ENVIRONMENTS.c.present)
+        .where(ENTRIES.c.state == EntryState.OK.value, ENVIRONMENTS.c.present)
         .group_by(INHERITED.c.model)
     )
     return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes

@@ -115,10 +115,11 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
         return _delta(connection, store, vanished=gone)
     if scan.state is not StoreState.OK:
         return _delta(connection, store)
-    declared = {entry.environment for entry in scan.entries if entry.environment is not None}
-    rows = environments.ensure(connection, {one: architecture(one) for one in declared})
-    numbers = {one: rows[one.fingerprint] for one in declared}
     gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
+    declared = {entry.environment for entry in scan.entries if entry.environment is not None}
+    admitted = environments.admit(connection, declared)
+    rows = environments.ensure(connection, {one: architecture(one) for one in admitted})
+    numbers = {one: rows[one.fingerprint] for one in admitted}
     added = changed = 0
     remembered = bool(scan.entries) and departed.any_of(connection, store)
     for some in _by_leaves(scan.entries):
@@ -252,7 +253,8 @@ def _facts(
 ) -> dict[str, str | int | None]:
     """Give a row by column.  Times are numbers already: these go straight to the driver, which is twice as fast."""
     origin = None
-    if entry.environment is not None:
+    number = numbers.get(entry.environment) if entry.environment is not None else None
+    if number is not None:
         origin = Origin.OBSERVED if entry.id.key.startswith(_SILENT) else Origin.DECLARED
     names = [name for kernel in entry.kernels for name in (kernel.name, kernel.display)]
     return {
@@ -267,7 +269,7 @@ def _facts(
         "created": microseconds(entry.created),
         "accessed": None if entry.accessed is None else microseconds(entry.accessed),
         "first_seen": microseconds(now),
-        "environment_id": numbers[entry.environment] if entry.environment else None,
+        "environment_id": number,
         "origin": origin.value if origin else None,
         "options": entry.options,
         "constants": entry.constants,

@@ -68,13 +68,12 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
     for path in candidates:
         if not path.is_absolute():
             continue
+        # It may be a link, which the runtime follows.
+        real = Path(os.path.realpath(path))
         try:
             with (
-                files.folder(os.fspath(path.parent)) as folder,
-                files.regular_file(folder, path.name) as (
-                    descriptor,
-                    _,
-                ),
+                files.folder(os.fspath(real.parent)) as folder,
+                files.regular_file(folder, real.name) as (descriptor, _),
             ):
                 content = files.read(descriptor, _CONFIG_LIMIT).decode("utf-8", "replace")
         except (OSError, ValueError):

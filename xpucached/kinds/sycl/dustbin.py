@@ -208,6 +208,7 @@ def _labelled(
             os.mkdir(layout.TRASH, 0o700, dir_fd=root)
         trash = stack.enter_context(files.directory_in(root, layout.TRASH, device))
         os.mkdir(name, 0o700, dir_fd=trash)
+        stack.push(lambda kind, *_: _give_up(trash, name, device) if kind and issubclass(kind, OSError) else None)
         try:
             item = stack.enter_context(files.directory_in(trash, name, device))
             _write(item, label.dumps())
@@ -220,6 +221,13 @@ def _labelled(
         if error.errno in _NO_ROOM:
             return None
         raise
+
+
+def _give_up(trash: int, name: str, device: int) -> None:
+    """Remove an item into which nothing could be moved."""
+    with contextlib.suppress(OSError), files.directory_in(trash, name, device) as item:
+        os.rmdir(_LEAF, dir_fd=item)
+        _drop(trash, name, device)
 
 
 _FOR_DAMAGE: Final = frozenset({EvictReason.FLAWED, EvictReason.ASKED})

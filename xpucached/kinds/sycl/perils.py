@@ -16,6 +16,7 @@ from xpucached.kinds.sycl import blocking, files, layout, locks
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
+_LARGEST: Final = (1 << 64) - 1
 _BARRIER: Final = "_eviction_in_progress"
 
 
@@ -67,15 +68,14 @@ def _barrier(store: Store) -> str:
 
 
 def _size(root: int) -> int | None:
-    """Read the runtime's own total; None if the file holds no number."""
+    """Read the runtime's own total; None if the file holds no number that the runtime could read."""
     try:
         with files.regular_file(root, SIZE) as (descriptor, _):
             digits = files.read(descriptor, 32)
-    except FileNotFoundError:
-        return 0
-    except OSError:
-        return None
-    return int(digits) if digits.isdigit() else None
+    except OSError as error:
+        # What cannot be read just now may hold one.
+        return 0 if isinstance(error, FileNotFoundError) or files.passing(error) else None
+    return int(digits) if digits.isdigit() and int(digits) <= _LARGEST else None
 
 
 def clear(store: Store, hazard: Hazard, now: datetime, writer_since: datetime | None) -> bool:

@@ -28,6 +28,13 @@ _SIZE: Final = (1 << 63) - 1
 """A file with a hole may claim nearly this much, and an entry has several; the catalog counts no further."""
 
 
+_HEAD: Final = 1 << 20
+"""So much of an image is searched for kernels where no program looks for it: one file may have links in many leaves."""
+
+_DEVICE: Final = 4 << 10
+"""No device, with its platform, version and driver, has a longer name."""
+
+
 @dataclass(slots=True)
 class _Reading:
     """What we learn of one slot before it is compared with its neighbours."""
@@ -269,10 +276,13 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
     entry = dataclasses.replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
     entry = _with_source(entry, source, recorded, path[0])
     if not source.complete and source.flaw is not Flaw.SRC_TOO_LARGE:
+        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_flawed(entry, source.flaw or Flaw.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
     if wrong:
+        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_flawed(entry, Flaw.MISPLACED, wrong), live=False)
+    entry = dataclasses.replace(entry, kernels=images.kernels(source.image))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.platform if entry.environment else ""
@@ -289,6 +299,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
 def _with_source(entry: Entry, source: layout.Source, recorded: datetime | None, directory: str) -> Entry:
     # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
     declared = source.complete or str(layout.string_hash(source.device)) == directory
+    declared = declared and len(source.device) <= _DEVICE
     return dataclasses.replace(
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
@@ -298,7 +309,6 @@ def _with_source(entry: Entry, source: layout.Source, recorded: datetime | None,
         constants=source.constants[: 4 << 10].hex(),
         image=images.image_format(source.image) if source.image else None,
         image_size=source.image_size,
-        kernels=images.kernels(source.image),
     )
 
 

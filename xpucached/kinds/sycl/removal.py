@@ -222,6 +222,13 @@ def _make_readable(leaf: int, entry: Entry) -> bool:
             Path(f"/proc/self/fd/{descriptor}").chmod(stat.S_IMODE(found.st_mode) | stat.S_IRUSR | listed)
         finally:
             os.close(descriptor)
+    # It may be another thing than its mode that keeps a file from being read.
+    try:
+        for suffix in {".bin", ".src"} & slot.files.keys():
+            with files.regular_file(leaf, slot.name + suffix) as (descriptor, _):
+                files.read(descriptor, 1)
+    except OSError:
+        return False
     return True
 
 
