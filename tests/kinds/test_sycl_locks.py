@@ -43,6 +43,7 @@ def test_the_lock_of_a_program_that_comes_meanwhile_stays(
     elif doing == "sweep":
         slot.bin.unlink()
         slot.lock.write_text("xpucached 999999999\n")
+        os.utime(slot.lock, (1, 1))
     written: list[float] = []
 
     def write(seconds: float) -> None:

@@ -179,9 +179,10 @@ def _swap_back(entry: Entry, other: Entry) -> bool:
             # Always in one order, so that no two who do this wait for each other; nobody waits here, though.
             for one in sorted((entry, other), key=lambda one: one.id.key):
                 descriptors, slot, _ = stack.enter_context(_leaf(one.id))
-                if not _lock(descriptors[-1], slot):
+                lock = _lock(descriptors[-1], slot)
+                if lock is None:
                     return False
-                stack.callback(_unlink, descriptors[-1], slot + ".lock")
+                stack.callback(lock.release)
                 if _content(descriptors[-1], one) is None:
                     return False
                 places.append((descriptors[-1], slot + ".bin"))
