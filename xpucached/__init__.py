@@ -7,7 +7,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service · steward
     3   watch · dispatch · builder · warden · worker
     2   planning · host · lookout · kinds · probe · assay · catalog · settings · api · render · installing · incidents
-    1   errors · quantities · sockets · systemd · logs · processes
+    1   errors · quantities · sockets · systemd · logs · patience · processes
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import hashlib
 import logging
@@ -25,11 +26,12 @@ from typing import Final
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from xpucached import __version__, api, host, logs, server, settings, sockets, systemd
+from xpucached import __version__, api, host, logs, patience, server, settings, sockets, systemd
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import (
     HIDDEN,
+    LEADING,
     Booted,
     DriverTouched,
     Due,
@@ -39,10 +41,10 @@ from xpucached.domain import (
     Wake,
     of_event,
 )
-from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
+from xpucached.errors import CatalogError, HostError, RunningError, SettingsError, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.printing import safe
-from xpucached.service import SCRUB_PARTS, Service, unasked
+from xpucached.service import SCRUB_PARTS, Service, owners, unasked
 from xpucached.systemd import notify, ping
 from xpucached.watch import Means, Watcher
 
@@ -65,6 +67,9 @@ _GLANCE: Final = 15.0
 
 _MESSAGES: Final = 200
 """So many messages of one kind may go to the journal at once; after that, one a second."""
+
+_WATCHING: Final = 60.0
+"""Seconds that it may take to listen at everything."""
 
 _LOSSES: Final = 60.0
 """Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
@@ -186,7 +191,8 @@ class Daemon:
             for task in (stop, *tasks):
                 task.cancel()
             await asyncio.wait([stop, *tasks])
-            await asyncio.to_thread(self._watcher.stop)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.to_thread(patience.ask, "watch", self._watcher.stop)
             await self._service.stop()
 
     def _schedule(self) -> None:
@@ -296,11 +302,17 @@ class Daemon:
     async def _watch(self, places: Iterable[Path] = ()) -> None:
         """Listen to what happens in the stores, or in these places before it is known what they are."""
         stores = list(places) or [status.store.root for status in await self._service.stores()]
+        stores = await asyncio.to_thread(_answering, stores)
         drivers = await asyncio.to_thread(_driver_places, self._service.driver_variables())
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.use, _means(self._settings))
-        await asyncio.to_thread(self._watcher.watch, stores, drivers, models)
+        # What does not answer all the same holds up the watching, and not the looks.
+        try:
+            watch = functools.partial(self._watcher.watch, stores, drivers, models)
+            await asyncio.to_thread(patience.ask, "watch", watch, _WATCHING)
+        except TimeoutError as error:
+            raise HostError("a directory that is to be watched does not answer", hint="see: findmnt") from error
         self._tell_watch()
 
     def _tell_watch(self) -> None:
@@ -360,7 +372,9 @@ class Daemon:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            fresh = load(self._options)
+            fresh = patience.ask("configuration", lambda: load(self._options))
+        except TimeoutError:
+            log.error("the old configuration stays: the file system of the new one does not answer")  # noqa: TRY400 - expected
         except SettingsError as error:
             told = _told(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
@@ -384,7 +398,17 @@ class Daemon:
 
 def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
     """Give the directories in which something happens when one of these drivers changes."""
-    return tuple(dict.fromkeys(place for variables in drivers for place in host.watched(variables)))
+    found: dict[Path, None] = {}
+    for variables in drivers:
+        named = tuple(sorted((name, variables.get(name, "")) for name in LEADING))
+        with contextlib.suppress(TimeoutError):
+            found |= dict.fromkeys(patience.ask(named, functools.partial(host.watched, variables)))
+    return tuple(found)
+
+
+def _answering(stores: Iterable[Path]) -> list[Path]:
+    """Leave out the stores whose file systems do not answer."""
+    return [root for root in stores if owners.answers(root)]
 
 
 def _told(error: SettingsError, *, worker: bool) -> SettingsError:

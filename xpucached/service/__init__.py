@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, host, planning
+from xpucached import __version__, host, patience, planning
 from xpucached.domain import (
     Booted,
     DriverTouched,
@@ -101,7 +101,17 @@ async def _nothing() -> None:
 
 
 async def _resolved(path: Path | None) -> Path | None:
-    return None if path is None else Path(await asyncio.to_thread(os.path.realpath, path))
+    return None if path is None else await _real(path)
+
+
+async def _real(path: Path) -> Path:
+    """Give a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
+    try:
+        return Path(await asyncio.to_thread(patience.ask, path, lambda: os.path.realpath(path)))
+    except TimeoutError as error:
+        raise RequestError(
+            f"the file system of {path} does not answer", hint="see: findmnt; try again later"
+        ) from error
 
 
 class Service:
@@ -333,7 +343,7 @@ class Service:
                 raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
             if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
                 raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
-        roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
+        roots = frozenset([await _real(path) for path in request.stores])
         wish = Wish(
             roots,
             frozenset(request.models),
@@ -359,7 +369,7 @@ class Service:
 
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""
-        roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
+        roots = frozenset([await _real(path) for path in request.stores])
         verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
@@ -390,7 +400,7 @@ class Service:
         """Look at stores now; see `api.ScanStores`."""
 
         async def work(handle: Handle) -> ScanReport:
-            roots = frozenset([Path(await asyncio.to_thread(os.path.realpath, path)) for path in request.stores])
+            roots = frozenset([await _real(path) for path in request.stores])
             if not roots:
                 await self._observing.load_models()
                 await self._observing.survey()
@@ -565,7 +575,7 @@ class Service:
     async def env(self, model: ModelName | None) -> Mapping[str, str]:
         """Give the variables that make a program use the cache."""
         if model is None:
-            return self._observing.variables(self._observing.managed())
+            return self._observing.variables(await asyncio.to_thread(self._observing.managed))
         return await self._advising.variables(model)
 
     async def why(self, name: ModelName) -> Diagnosis:

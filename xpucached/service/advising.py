@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
 from xpucached.domain import Application, Problem, Safety
 from xpucached.errors import no_model
 from xpucached.kinds import KINDS
+from xpucached.service.surveying import runtimes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,8 +71,10 @@ class Advising:
         mapped = planning.mapped(model, runs)
         found = mapped
         if found is None:
-            program = model.workload.program
-            found = await asyncio.to_thread(host.runtimes, Path(program), variables) if program else ()
+            try:
+                found = await asyncio.to_thread(runtimes_of, model, variables)
+            except TimeoutError:
+                return ()
         # One after the other: two models with one runtime need one assay.
         async with self._assaying:
             known = await asyncio.to_thread(self._catalog.assays, [one.build for one in found])
@@ -102,7 +104,7 @@ class Advising:
         """Say why a model is cold or slow, and what mends it."""
         status = await self._status(name)
         model = status.model
-        found = self._observing.store_of(model)
+        found = await asyncio.to_thread(self._observing.store_of, model)
         kind = KINDS[found.store.kind]
 
         def look() -> tuple[Application, ...]:
@@ -141,7 +143,7 @@ class Advising:
     async def variables(self, name: ModelName) -> Mapping[str, str]:
         """Give what a model's application has to find in its environment: the cache, if it may be on."""
         status = await self._status(name)
-        found = self._observing.store_of(status.model)
+        found = await asyncio.to_thread(self._observing.store_of, status.model)
         variables = self._observing.variables(found)
         runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
         if planning.trusted(status, await self.runtimes(status.model), runs):

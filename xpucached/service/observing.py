@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, settings
+from xpucached import host, patience, settings
 from xpucached.domain import (
     Act,
     Delta,
@@ -24,6 +24,7 @@ from xpucached.domain import (
     Known,
     Problem,
     Process,
+    Scan,
     ScanReport,
     Store,
     StoreOrigin,
@@ -32,8 +33,8 @@ from xpucached.domain import (
 )
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
-from xpucached.service.owners import foreign, foreign_store
-from xpucached.service.surveying import Surveying
+from xpucached.service.owners import answers, foreign, foreign_store
+from xpucached.service.surveying import Surveying, runtimes_of
 from xpucached.service.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Observing:
         self._base = base
         self._started = clock()
         self._surveying = Surveying(catalog, base, clock, events)
+        self._roots: dict[Path, Path] = {}
         self._touched: dict[Path, set[str]] = {}
         self._touching = threading.Lock()
 
@@ -123,16 +125,29 @@ class Observing:
     # -- stores -------------------------------------------------------------------------------------------------------
 
     def managed(self) -> FoundStore:
-        """Give our own SYCL store."""
-        root = Path(os.path.realpath(self.settings.managed(sycl.NAME)))
+        """Give our own SYCL store.  Blocks."""
+        root = self._root(self.settings.managed(sycl.NAME))
         return FoundStore(Store(sycl.NAME, root), StoreOrigin.MANAGED, "managed")
 
     def store_of(self, model: Model) -> FoundStore:
-        """Give the store that a model caches in."""
+        """Give the store that a model caches in.  Blocks."""
         if model.store is None:
             return self.managed()
-        root = Path(os.path.realpath(model.store))
+        root = self._root(model.store)
         return FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, f"model {model.name}")
+
+    def _root(self, path: Path) -> Path:
+        """Give where a store lies, links resolved; as it was known, where its file system does not answer.  Blocks."""
+        try:
+            self._roots[path] = patience.ask(path, lambda: Path(os.path.realpath(path)))
+        except TimeoutError:
+            return self._roots.get(path, Path(os.path.abspath(path)))  # noqa: PTH100 - a text, and nothing is asked
+        return self._roots[path]
+
+    def silence(self, model: Model) -> str:
+        """Say why a model cannot be run, if the file system that it caches on does not answer.  Blocks."""
+        root = self.store_of(model).store.root
+        return "" if answers(root) else f"the file system of its cache does not answer: {root}"
 
     def refuse_foreign(self, model: Model) -> None:
         """Raise `Conflict` if a model would cache in a store that we do not work in.  Blocks."""
@@ -165,7 +180,7 @@ class Observing:
 
         def add(store: Store, origin: StoreOrigin, via: str) -> None:
             try:
-                root = Path(os.path.realpath(store.root))
+                root = self._root(store.root)
                 os.fspath(root).encode("utf-8")
             except (OSError, ValueError):
                 log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
@@ -203,10 +218,14 @@ class Observing:
         libraries = {path for one in processes for path in one.libraries if path.name.startswith("libsycl.so")}
         for model in models:
             variables = {**self.settings.variables, **model.workload.variables}
-            program = model.workload.program
-            if program:
-                libraries |= {one.library for one in host.runtimes(Path(program), variables)}
-        known = {host.generation(path) for path in libraries}
+            try:
+                libraries |= {one.library for one in runtimes_of(model, variables)}
+            except TimeoutError:
+                return frozenset()
+        try:
+            known = patience.ask("runtimes", lambda: {host.generation(path) for path in libraries})
+        except TimeoutError:
+            return frozenset()
         return frozenset() if None in known else frozenset(one for one in known if one is not None)
 
     def places(self) -> tuple[Path, ...]:
@@ -338,7 +357,11 @@ class Observing:
         total = Delta()
         looked = 0
         ours: tuple[EntryKey, ...] = ()
-        for part in KINDS[found.store.kind].parts(found, now, known, writer_since, quick=quick):
+        silent = Scan(found, now, StoreState.UNREADABLE, None, notes=("its file system does not answer",), vanished=())
+        parts: Iterable[Scan] = (silent,)
+        if answers(found.store.root):
+            parts = KINDS[found.store.kind].parts(found, now, known, writer_since, quick=quick)
+        for part in parts:
             total = _sum(total, self.catalog.record_scan(part, host.architecture))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
@@ -371,7 +394,7 @@ class Observing:
 
     def _forget_stores(self, found: set[Store]) -> None:
         for status in self.catalog.stores():
-            if status.store not in found:
+            if status.store not in found and answers(status.store.root):
                 self.catalog.forget_store(status.store)
                 self.troubles.forget(str(status.store.root))
 

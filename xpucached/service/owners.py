@@ -5,10 +5,30 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from xpucached import patience
 from xpucached.domain import Problem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xpucached.domain import FoundStore, Store
+
+
+def answers(root: Path) -> bool:
+    """Tell whether the file system of a store answers, whatever it answers."""
+
+    def look() -> None:
+        # Whether there is such a directory may be remembered by the kernel; what is in it is asked for.
+        with os.scandir(root) as entries:
+            next(entries, None)
+
+    try:
+        patience.ask(root, look)
+    except TimeoutError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 def foreign(store: Store) -> int | None:
@@ -20,8 +40,8 @@ def foreign(store: Store) -> int | None:
     if os.geteuid() != 0:
         return None
     try:
-        owner = os.stat(store.root).st_uid  # noqa: PTH116 - one call, and no attribute of a path that may not exist
-    except OSError:
+        owner = patience.ask(store.root, lambda: store.root.stat().st_uid)
+    except (OSError, ValueError):
         return None
     return owner or None
 

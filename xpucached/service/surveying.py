@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
 import re
 import time
@@ -11,16 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, planning
+from xpucached import host, patience, planning
 from xpucached.domain import LEADING, DriverInUse, Problem
+from xpucached.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from xpucached.catalog import Catalog
-    from xpucached.domain import DriverFile, Environment, Host, Libraries, Model, ModelName, Run
+    from xpucached.domain import DriverFile, Environment, Host, Libraries, Model, ModelName, Run, SyclRuntime
     from xpucached.service.events import Clock, Events
     from xpucached.settings import Settings
+
+_FINDING: Final = 30.0
+"""Seconds that it may take to find a program's runtimes: libraries of some hundred megabytes are read."""
 
 _UNSETTLED: Final = 15.0
 """While a package manager replaces a driver there is none for some seconds.  So long a device whose driver does not
@@ -44,6 +49,8 @@ class _Led:
     variables: Mapping[str, str]
     files: tuple[DriverFile, ...]
     models: tuple[ModelName, ...]
+    problems: tuple[Problem, ...] = ()
+    silent: bool = False  #: its files do not answer, so it is not asked
 
 
 class Surveying:
@@ -83,7 +90,7 @@ class Surveying:
     async def _survey(self, settings: Settings, *, force: bool) -> None:
         old = self.host
         # The drivers are asked with our own variables below these, so the files are those that they name together.
-        files = await asyncio.to_thread(host.driver_files, {**self._base, **settings.variables})
+        files = await asyncio.to_thread(self._own_files, settings)
         before = old.seen_with(None) if old is not None else None
         found = await self._look(_OWN, settings.variables, files, settings, before, force=force)
         led = await asyncio.to_thread(self._led, settings, files)
@@ -92,6 +99,11 @@ class Surveying:
         for one in led:
             driver = DriverInUse(one.variables, one.models, host.stamp(one.files, host.kernel()))
             before = old.seen_with(known[driver.id]) if old is not None and driver.id in known else None
+            if one.silent:
+                # What is known of it stays: it may be there again in a moment, as it was.
+                last = next((last for last in known.values() if set(one.models) & set(last.models)), driver)
+                drivers.append(dataclasses.replace(last, models=one.models, problems=one.problems))
+                continue
             variables = {**settings.variables, **one.variables}
             seen = await self._look(driver.id, variables, one.files, settings, before, force=force)
             drivers.append(
@@ -101,7 +113,7 @@ class Surveying:
                     devices=seen.devices,
                     driver=seen.driver,
                     environments=seen.environments,
-                    problems=(*_absent(one.variables), *_said(seen)),
+                    problems=(*one.problems, *_said(seen)),
                 )
             )
         for id_ in (self._answered.keys() | self._missing.keys()) - {_OWN, *(one.id for one in drivers)}:
@@ -165,7 +177,24 @@ class Surveying:
         """Give the files of the driver to which a model's variables lead, whatever its processes load."""
         named = {**self._base, **settings.variables, **model.workload.variables}
         leading = {name: named[name] for name in LEADING if named.get(name)}
-        return frozenset(file.target for file in host.driver_files({**named, **leading, **_beside(model, leading)}))
+        try:
+            files = patience.ask(
+                ("driver", model.name), lambda: host.driver_files({**named, **leading, **_beside(model, leading)})
+            )
+        except TimeoutError:
+            return frozenset()
+        return frozenset(file.target for file in files)
+
+    def _own_files(self, settings: Settings) -> tuple[DriverFile, ...]:
+        """Give the files of the host's own driver.  Raises `HostError` if they do not answer."""
+        variables = {**self._base, **settings.variables}
+        try:
+            return patience.ask("driver", lambda: host.driver_files(variables))
+        except TimeoutError as error:
+            raise HostError(
+                "a file system on which the driver is looked for does not answer",
+                hint="see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name, and: findmnt",
+            ) from error
 
     # -- which driver is whose ----------------------------------------------------------------------------------------
 
@@ -175,29 +204,34 @@ class Surveying:
         usual = {name: common[name] for name in LEADING if name in common}
         by_variables: dict[tuple[tuple[str, str], ...], tuple[DriverFile, ...]] = {}
         found: dict[object, _Led] = {}
+
+        def files(leading: Mapping[str, str]) -> tuple[DriverFile, ...]:
+            text = tuple(sorted(leading.items()))
+            if text not in by_variables:
+                by_variables[text] = own if leading == usual else host.driver_files({**common, **leading})
+            return by_variables[text]
+
         for model in self._catalog.models():
             named = {**common, **model.workload.variables}
-            leading = {name: named[name] for name in LEADING if named.get(name)}
-            leading |= _beside(model, leading)
-
-            def files(leading: Mapping[str, str]) -> tuple[DriverFile, ...]:
-                text = tuple(sorted(leading.items()))
-                if text not in by_variables:
-                    by_variables[text] = own if leading == usual else host.driver_files({**common, **leading})
-                return by_variables[text]
-
+            leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
             libraries = next((run.libraries for run in self._runs(model)), None)
-            leading |= _mapped(libraries, leading)
-            driver, loaders = _driver(files(leading)), _loaders(files(leading))
-            if driver == _driver(own) and (
-                loaders <= _loaders(own) or (not driver and not _absent(leading)) or leading == usual
-            ):
+
+            try:
+                leading, these, absent = patience.ask(
+                    ("driver", model.name), functools.partial(_looked, model, leading, libraries, files)
+                )
+            except TimeoutError:
+                if leading != usual:
+                    found[model.name] = _Led(leading, (), (model.name,), (_silent(model.name),), silent=True)
                 continue
-            key = (driver, loaders, _absent(leading))
+            driver, loaders = _driver(these), _loaders(these)
+            if driver == _driver(own) and (loaders <= _loaders(own) or (not driver and not absent) or leading == usual):
+                continue
+            key = (driver, loaders, absent)
             if key in found:
                 found[key] = dataclasses.replace(found[key], models=(*found[key].models, model.name))
             else:
-                found[key] = _Led(leading, files(leading), (model.name,))
+                found[key] = _Led(leading, these, (model.name,), absent)
         return tuple(found.values())
 
     def _runs(self, model: Model) -> Iterator[Run]:
@@ -221,6 +255,14 @@ class Surveying:
                     f"now: {came or 'nothing'}; before: {went or 'nothing'}{whom}",
                     {"appeared": came or "nothing", "vanished": went or "nothing", "models": ", ".join(models)},
                 )
+
+
+def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
+    """Give the SYCL runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
+    program = model.workload.program
+    if not program:
+        return ()
+    return patience.ask(("runtimes", model.name), lambda: host.runtimes(Path(program), variables), _FINDING)
 
 
 def _words(some: Sequence[Environment]) -> str:
@@ -272,6 +314,24 @@ def _mapped(libraries: Libraries | None, leading: Mapping[str, str]) -> Mapping[
     if level_zero:
         found["ZE_ENABLE_ALT_DRIVERS"] = ",".join(level_zero)
     return found
+
+
+def _looked(
+    model: Model,
+    leading: Mapping[str, str],
+    libraries: Libraries | None,
+    files: Callable[[Mapping[str, str]], tuple[DriverFile, ...]],
+) -> tuple[Mapping[str, str], tuple[DriverFile, ...], tuple[Problem, ...]]:
+    """Give what leads a model to a driver, that driver's files, and what is named and is not there."""
+    leading = {**leading, **_beside(model, leading)}
+    leading = {**leading, **_mapped(libraries, leading)}
+    return leading, files(leading), _absent(leading)
+
+
+def _silent(name: ModelName) -> Problem:
+    """Say that the files to which a model's variables lead cannot be looked at."""
+    hint = "other models are not affected; it is looked at again when they answer"
+    return Problem("driver-missing", "the files that its variables name do not answer", hint, name)
 
 
 def _absent(leading: Mapping[str, str]) -> tuple[Problem, ...]:

@@ -141,6 +141,10 @@ class Warming:
                     if current is None:
                         covered.append(warm.model.name)
                         continue
+                    silence = await asyncio.to_thread(self._observing.silence, current)
+                    if silence:
+                        late.append(Deferred(warm.model.name, silence, None))
+                        continue
                     runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
@@ -162,7 +166,7 @@ class Warming:
         """Run one model until it is proven warm, or until it is clear that it will not be."""
         model = warm.model
         observing = self._observing
-        found = observing.store_of(model)
+        found = await asyncio.to_thread(observing.store_of, model)
         signature = observing.present.seen_by(model.name).signature
         reached = await asyncio.to_thread(observing.reached, model)
         run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, observing.clock())

@@ -1,0 +1,147 @@
+"""Paths of a user's environment lead to a file system that never answers: nothing but what needs it waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import silent
+from tests.builders import SyclStore
+from tests.test_upkeep import settled
+from xpucached import daemon, patience, settings
+from xpucached.api import AddModel
+from xpucached.catalog import Catalog
+from xpucached.dispatch import Dispatch
+from xpucached.domain import Booted, Due, ModelName, Store, StoreState
+from xpucached.kinds import sycl
+from xpucached.service import Service, owners, surveying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a directory whose file system never answers, for which nobody waits long."""
+    monkeypatch.setattr(patience, "SECONDS", 0.2)
+    monkeypatch.setattr(surveying, "_FINDING", 0.2)
+    with silent.mounted(tmp_path / "away") as place:
+        yield place
+    # They end with the file system.
+    for thread in threading.enumerate():
+        if thread.name == "patience":
+            thread.join()
+
+
+@pytest.fixture
+def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give a list of where the event loop's own thread touched something in this directory."""
+    found: list[str] = []
+
+    def noting(original: Callable[..., object]) -> Callable[..., object]:
+        def note(*given: object, **named: object) -> object:
+            if asyncio._get_running_loop() is not None and any(str(one).startswith(str(tmp_path)) for one in given):
+                found.append("".join(traceback.format_stack(limit=6)))
+            return original(*given, **named)
+
+        return note
+
+    for name in ("stat", "lstat", "listdir", "scandir", "readlink", "access"):
+        monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    for name in ("realpath", "exists", "isfile", "isdir", "lexists"):
+        monkeypatch.setattr(os.path, name, noting(getattr(os.path, name)))
+    return found
+
+
+def model(name: str, place: Path, **more: object) -> AddModel:
+    """Ask for a model whose variables lead below a directory."""
+    fields: dict[str, object] = {"name": ModelName(name), "command": ("/bin/true",), "directory": place.parent, **more}
+    return AddModel(**fields)  # type: ignore[arg-type] # as they are called
+
+
+def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
+    away: Path, touched: list[str], tmp_path: Path, short_dir: Path
+) -> None:
+    store = SyclStore(tmp_path / "here")
+    store.add()
+    environ = {
+        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(short_dir),
+        "XPUCACHED_STORES_FOUND": "false",
+        "XPUCACHED_STORES_PATHS": f"{away}/store:{away}:{store.root}",
+    }
+
+    config = settings.load(None, user=True, environ=environ)
+
+    async def work(catalog: Catalog) -> None:
+        service = Service(config, catalog, Dispatch({}, "test"), {})
+        await service.reconcile([Booted()])
+        await service.add_model(model("driver", tmp_path, variables={"OCL_ICD_FILENAMES": f"{away}/libintelocl.so"}))
+        await service.add_model(model("program", tmp_path, command=(f"{away}/bin/python3",)))
+        await service.add_model(model("store", tmp_path, store=away / "store"))
+        await service.add_model(model("well", tmp_path))
+        await service.reconcile([Due()])
+        await settled(service)
+        status = await service.status()
+        for name in ("driver", "program", "store", "well"):
+            await service.env(ModelName(name))
+            await service.why(ModelName(name))
+        states = {one.store.root: one.state for one in status.stores}
+        assert states[store.root] is StoreState.OK
+        assert {states[away], states[away / "store"]} == {StoreState.UNREADABLE}
+        said = {(one.code, one.subject): one.message for one in status.problems}
+        assert "does not answer" in said["store-unreadable", str(away)]
+        assert "do not answer" in said["driver-missing", "driver"]
+        assert not [one for one in status.problems if one.code == "automatic-job-failed"], status.problems
+
+        # A job for a store that does not answer ends, too.
+        runs = await service.runs(ModelName("store"), 5)
+        assert not runs
+        assert await asyncio.to_thread(daemon._answering, [away, store.root]) == [store.root]
+        places = await asyncio.to_thread(daemon._driver_places, service.driver_variables())
+        assert not [place for place in places if place.is_relative_to(away)]
+        await service.stop()
+
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
+    assert not touched, touched[0]
+
+
+def test_whose_a_store_is_that_does_not_answer_is_not_waited_for(away: Path) -> None:
+    assert owners.foreign(Store(sycl.NAME, away)) is None
+    assert owners.answers(away) is False
+    # While nobody answered, nobody is asked again.
+    before = threading.active_count()
+    assert owners.answers(away) is False
+    assert threading.active_count() == before
+
+
+def test_an_answer_and_an_error_are_given_as_they_are(tmp_path: Path) -> None:
+    assert patience.ask(tmp_path, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        patience.ask(tmp_path, lambda: 1 // 0)
+    assert owners.answers(tmp_path)
+    assert owners.answers(tmp_path / "nowhere")
+    assert owners.answers(tmp_path / "null\0byte")
+
+
+def test_only_so_many_questions_wait_for_ever() -> None:
+    answer = threading.Event()
+    for number in range(patience._MOST):
+        with pytest.raises(TimeoutError):
+            patience.ask(number, answer.wait, 0.0)
+    with pytest.raises(TimeoutError):
+        patience.ask("another", lambda: 1, 10.0)
+    answer.set()
+    for thread in list(patience._stuck.values()):
+        thread.join()
+    assert patience.ask("another", lambda: 1, 10.0) == 1
