@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import random
 import sys
@@ -36,6 +37,7 @@ from xpucached.domain import (
     VerifyReport,
 )
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import layout
 from xpucached.render.text import Look
 from xpucached.service import comparing
 from xpucached.service.comparing import Comparing
@@ -242,6 +244,18 @@ def test_a_pair_that_a_program_is_writing_stays(bench: Bench) -> None:
     second.lock.unlink()
     assert set(sycl.mend(pair).values()) == {True}
     assert (first.bin.read_bytes(), second.bin.read_bytes()) == (one, two)
+
+
+def test_a_program_of_more_than_we_take_into_memory_has_a_digest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "READ_LIMIT", 4096)
+    slot = bench.store.add(size=3 << 20)
+    bench.verify()
+    assert [one.entry.digest for one in bench.catalog.all_entries()] == [None]
+    bench.verify()
+    expected = hashlib.blake2b(slot.bin.read_bytes()[16:], digest_size=16).hexdigest()
+    assert [one.entry.digest for one in bench.catalog.all_entries()] == [expected]
+    flip(slot.bin, 2 << 20)
+    assert [one.flaw for one in bench.verify().findings] == [Flaw.BIN_CHANGED]
 
 
 def test_each_fate_and_each_reason_has_words(bench: Bench) -> None:

@@ -62,6 +62,7 @@ class Look:
     shut: list[str] = field(default_factory=list)  #: directories, below what is looked at, that may not be read
     shut_in_all: int = 0
     blocked: bool = False  #: whether something stands where programs need a directory
+    digests: dict[tuple[int, ...], str] = field(default_factory=dict)  #: of large programs, by file
     environments: dict[str, Environment | None] = field(default_factory=dict)
 
     @property

@@ -20,6 +20,7 @@ from typing import Final
 
 from xpucached.domain import Effect, Entry, EntryId, EntryKey, EntryState, Environment, Flaw, Generation, Seen
 from xpucached.kinds.sycl import files, images, layout, locks
+from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.look import Look
 from xpucached.kinds.sycl.slots import Slot, accessed, digest, key_of, slot_stamp
 
@@ -363,13 +364,14 @@ def _with_binary(look: Look, leaf: int, slot: Slot, entry: Entry, *, intel: bool
             if not frame.length and frame.flaw is not None:
                 return _flawed(entry, frame.flaw, frame.detail)
             payload = files.read(descriptor, min(frame.length, layout.READ_LIMIT), frame.offset)
+            whole = len(payload) == frame.length
+            read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
     except OSError as error:
         return _flawed(entry, _refused(error, "bin"), error.strerror or "")
-    whole = len(payload) == frame.length
     entry = dataclasses.replace(
         entry,
         binary=images.image_format(payload),
-        digest=hashlib.blake2b(payload, digest_size=16).hexdigest() if whole else None,
+        digest=hashlib.blake2b(payload, digest_size=16).hexdigest() if whole else read_apart,
         # A native image has no entry points of its own; the compiled program names its kernels by section.
         kernels=entry.kernels or images.kernels(payload),
     )
