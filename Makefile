@@ -22,12 +22,14 @@ help:
 	@echo 'make record  run the demo and make docs/demo.svg of it'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
+# Tests wait for other programs much of the time.  Each file's run in one process, one after the other.
+TEST_PROCESSES ?= 2
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
-	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES)
 
 lint: .venv/tested
 	$(BIN)/ruff check .

@@ -305,12 +305,14 @@ def boot(root: Path, binds: Mapping[Path, str]) -> Iterator[Machine]:
 
 
 def _sweep() -> None:
-    """Remove the empty cgroups of machines that are gone; one that is in use cannot be removed."""
+    """Remove the cgroups of machines that are gone.  Those of a machine that runs are its own, the empty ones, too."""
     for mount in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, *_ = mount.split()
         if kind == "cgroup2":
             for top in Path(place).glob(f"{_CGROUP}-*"):
                 with contextlib.suppress(OSError):
+                    if "populated 1" in Path(top, "cgroup.events").read_text():
+                        continue
                     for folder, _, _ in os.walk(top, topdown=False):
                         Path(folder).rmdir()
 
