@@ -370,6 +370,30 @@ def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(
         assert hands.started == [OURS]
 
 
+def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for it, and what it said in its first life is not all that is known of it for ever."""
+
+    class Restarting(Hands):
+        async def fate(self, _uid: int, /) -> units.Fate:
+            return units.Fate(active=True, failed=False, starting=True)
+
+    monkeypatch.setattr(f"{steward}._SLOW_BEAT", 0.05)
+    again = asyncio.Event()
+    with doors.running(short_dir) as there:
+        one = make(tmp_path, Restarting(on_start=lambda _uid: again.set()), there.path)
+
+        async def work() -> None:
+            await one.wake(OURS)
+            await one._answering[OURS].wait()
+            there.path.unlink()
+            async with asyncio.timeout(30):
+                await again.wait()
+
+        go(one, work)
+
+
 @pytest.mark.parametrize(
     ("said", "active"),
     [

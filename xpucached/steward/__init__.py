@@ -298,7 +298,22 @@ class Steward:
         return self._answering[uid]
 
     async def _attend(self, uid: int, *, urgent: bool) -> None:
-        """Start a worker, let it look at what is owed to it, and hear how it stands until it ends."""
+        """Start a worker, let it look at what is owed to it, and hear how it stands until it ends for good."""
+        try:
+            while await self._life(uid, urgent=urgent):
+                self._answering[uid] = asyncio.Event()
+        except XpucachedError as error:
+            log.warning("a worker refuses: uid %d: %s", uid, error.message)
+            self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
+        except Exception:
+            # Whatever a worker makes us stumble over, the others are still looked after.
+            log.exception("a worker could not be attended to: uid %d", uid)
+            self._say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
+        finally:
+            self._unwritten.set()
+
+    async def _life(self, uid: int, *, urgent: bool) -> bool:
+        """Attend to a worker until it ends; True if systemd starts it again."""
         answering = self._answering[uid]
         try:
             async with contextlib.AsyncExitStack() as turn:
@@ -314,16 +329,8 @@ class Steward:
                 raise Unavailable(f"it did not answer within {_BUSY:.0f} s")  # noqa: TRY301 - as if nobody answered
             await self._listen(uid, until_quiet=False)
         except Unavailable as error:
-            await self._ended(uid, error, began=answering.is_set())
-        except XpucachedError as error:
-            log.warning("a worker refuses: uid %d: %s", uid, error.message)
-            self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
-        except Exception:
-            # Whatever a worker makes us stumble over, the others are still looked after.
-            log.exception("a worker could not be attended to: uid %d", uid)
-            self._say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
-        finally:
-            self._unwritten.set()
+            return await self._ended(uid, error, began=answering.is_set())
+        return False
 
     async def _listen(self, uid: int, *, until_quiet: bool) -> None:
         """Hear how a worker stands, until it has done what it had to, or until it ends (raises `Unavailable`)."""
@@ -368,10 +375,10 @@ class Steward:
             self._failing.pop(uid, None)
         return said.verdict is not Verdict.STARTING and not said.jobs
 
-    async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> None:
-        """Note why a worker does not answer."""
+    async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:
+        """Note why a worker does not answer; True if it was there, and systemd starts it again."""
         fate = await self._fate(uid)
-        if fate.running:
+        if fate.running or fate.ending:
             # One that has just ended may not be known for it yet; one that is still there then keeps silent.
             await asyncio.sleep(_ENDING)
             fate = await self._fate(uid)
@@ -384,10 +391,14 @@ class Steward:
         elif fate.failed or not began:
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._say(uid, state=WorkerState.FAILED, sentence=error.message[:300])
+        elif fate.starting:
+            log.warning("a worker ended, and is started again: uid %d", uid)
+            return True
         else:
             self._say(uid, state=WorkerState.ASLEEP)
         if began or aside:
             self._owed.pop(uid, None)
+        return False
 
     async def _fate(self, uid: int) -> units.Fate:
         try:

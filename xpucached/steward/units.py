@@ -27,6 +27,8 @@ class Fate:
     active: bool
     failed: bool
     running: bool = False  #: it is neither starting nor ending
+    starting: bool = False  #: also: it ended, and is started again
+    ending: bool = False
 
 
 def unit(uid: int) -> str:
@@ -58,6 +60,8 @@ async def fate(uid: int) -> Fate:
         active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
         running=state == "active",
+        starting=state == "activating",
+        ending=state == "deactivating",
     )
 
 
