@@ -2,6 +2,7 @@
 
 What a compiled program would hand to the runtime comes from the assay (``assay.py`` in ``DIRECTORY``), so it needs no
 compiler and no numpy, and starts in a tenth of a second.  Each name is a kernel, and so an entry, of its own.
+``kernels:use`` is the same for a loader.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Callable, Sequence
 
 
-def main() -> None:
+def build(directory: str, library: str, names: Sequence[str]) -> None:
     """Build them all for the first device."""
-    sys.path.insert(0, sys.argv[1])
+    sys.path.insert(0, directory)
     assay = importlib.import_module("assay")
     memory = assay._Memory()
-    runtime = ctypes.CDLL(sys.argv[2])
+    runtime = ctypes.CDLL(library)
     pointer = ctypes.c_void_p
-    for name in sys.argv[3:]:
+    for name in names:
         setattr(assay, "_KERNEL", name)  # noqa: B010 - a constant of its own there
         runtime["__sycl_register_lib"](pointer(assay._program(memory, 2, "single")))
     device, context, bundle = (memory.room() for _ in range(3))
@@ -29,8 +31,18 @@ def main() -> None:
     runtime[assay._CONTEXT](pointer(context), pointer(device), pointer(memory.room()))
     devices = memory.put(assay._words(device, device + size, device + size))
     runtime[assay._BUNDLE](pointer(bundle), pointer(context), pointer(devices), ctypes.c_int(assay._EXECUTABLE))
-    print("built", len(sys.argv[3:]), flush=True)
-    # As the assay does: the runtime's own end would meet objects that are half ours.
+    print("built", len(names), flush=True)
+
+
+def use(directory: str, library: str, names: Sequence[str]) -> Callable[[], str]:
+    """Build them, and give what does nothing more: no process builds a program twice."""
+    build(directory, library, names)
+    return lambda: "built"
+
+
+def main() -> None:
+    """Do so, and leave as the assay does: the runtime's own end would meet objects that are half ours."""
+    build(sys.argv[1], sys.argv[2], sys.argv[3:])
     os._exit(0)
 
 

@@ -49,7 +49,14 @@ if TYPE_CHECKING:
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 OLD: Final = "2024.18.7.0.11_160000"
 PATIENCE: Final = 180.0
-MODELS: Final = {name: [f"{name}{number}" for number in range(3)] for name in ("one", "two", "three")}
+_AGAIN: Final = 0.35
+"""So often it is killed once more as it comes up."""
+_USUAL: Final = 0.6
+"""Seconds that a job or a start takes, where that was not seen."""
+MODELS: Final = {name: [f"{name}{number}" for number in range(3)] for name in ("one", "two", "loaded")}
+"""The kernels of each model; the last one is brought to life by a loader, the others are commands."""
+PASSING: Final = ("passing-command", "passing-loaded")
+"""Models that are registered and forgotten again."""
 BESIDE: Final = ["beside0", "beside1", "beside2"]
 
 
@@ -92,8 +99,12 @@ class Tally:
 class Campaign:
     """One daemon, one store, two drivers, three models, and a program beside them."""
 
-    def __init__(self, place: Path, run: Path, first: Runtime, second: Runtime, seed: int) -> None:
+    def __init__(
+        self, place: Path, run: Path, first: Runtime, second: Runtime, seed: int, kinds: Sequence[str] = ()
+    ) -> None:
+        """``kinds`` are the only ones in which it is killed, and how long these take is not seen before."""
         self.tally = Tally()
+        self._measure = not kinds
         self._chance = random.Random(seed)  # noqa: S311 - a test's own luck
         self._store = SyclStore(place / "store")
         self._drivers = [first, second]
@@ -107,6 +118,7 @@ class Campaign:
         self._forgiven: set[tuple[str, str]] = set()  # what may be gone: somebody emptied the trash of it
         self._halves: set[tuple[str, str, str]] = set()
         self._models: set[str] = set()
+        self._open: set[str] = set()  # whether these are registered nobody was told
         self._runs: set[int] = set()
         self._took: defaultdict[str, list[float]] = defaultdict(list)
         self._number = 0
@@ -120,14 +132,19 @@ class Campaign:
             "restore": self._restore,
             "empty": self._empty,
             "driver": self._driver,
+            "add": self._add,
+            "remove": self._remove,
         }
+        if kinds:
+            self._kinds = {kind: self._kinds[kind] for kind in kinds}
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
     def run(self, kills: int, *, every: Callable[[int, Tally], None] | None = None) -> Tally:
         """Kill the daemon so many times."""
         self._home.mkdir(parents=True)
-        shutil.copyfile(REPOSITORY / "xpucached" / "assay.py", self._home / "assay.py")
+        for program in (REPOSITORY / "xpucached" / "assay.py", REPOSITORY / "tests" / "kernels.py"):
+            shutil.copyfile(program, self._home / program.name)
         self._switch()
         variables = {"HOME": str(self._home)}
         for name, folder in (("CACHE", ".cache"), ("CONFIG", ".config"), ("STATE", ".local/state")):
@@ -162,19 +179,24 @@ class Campaign:
         return self.tally
 
     def _kill_all(self, kills: int, every: Callable[[int, Tally], None] | None) -> None:
-        for number in range(kills):
-            kinds = [*self._kinds, "open", "migrate"]
-            # Each kind in turn, in an order of its own each time.
-            kind = kinds[number % len(kinds)] if number >= len(kinds) else kinds[-1 - number]
-            self.tally.kills[kind] += 1
-            if kind in ("open", "migrate"):
-                self._kill_at_start(kind)
+        starts: dict[str, Callable[[], None]] = {"open": lambda: None, "migrate": self._older}
+        order: list[str] = []
+        while (number := self.tally.kills.total()) < kills:
+            if not order:
+                # Each kind in turn, in an order of its own each time.
+                order = self._chance.sample([*self._kinds, *starts], len(self._kinds) + len(starts))
+            kind = order.pop()
+            if kind in starts:
+                self._kill_at_start(kind, starts[kind])
             else:
                 self._kill_amid(kind)
+                if number + 1 < kills and self._chance.random() < _AGAIN:
+                    # What is to be finished by the next one may meet the same end there.
+                    self._kill_at_start("open", starts["open"])
             self._starts()
-            self._check(f"after kill {number + 1}, {kind}")
+            self._check(f"after kill {self.tally.kills.total()}, {kind}")
             if every is not None:
-                every(number + 1, self.tally)
+                every(self.tally.kills.total(), self.tally)
 
     @property
     def _daemon(self) -> Daemon:
@@ -182,19 +204,20 @@ class Campaign:
         return self._host
 
     def _model(self, name: str, kernels: list[str]) -> dict[str, object]:
-        return {
-            "name": name,
-            "command": self._command(kernels),
-            "directory": "/",
-            "variables": {},
-            "store": str(self._store.root),
-            "pinned": name == "one",
-        }
+        common = {"name": name, "variables": {}, "store": str(self._store.root), "pinned": name == "one"}
+        if not name.endswith("loaded"):
+            return {**common, "command": self._command(kernels), "directory": "/"}
+        options = {"directory": str(self._home), "library": str(self._library), "names": json.dumps(kernels)}
+        exercise = {"loader": "python", "python": sys.executable, "target": "kernels:use", "device": "cpu"}
+        return {**common, "directory": str(self._home), "exercise": {**exercise, "steps": 1, "options": options}}
+
+    @property
+    def _library(self) -> Path:
+        return self._runtime.lib / "libsycl.so.8"
 
     def _command(self, kernels: list[str]) -> list[str]:
-        library = self._runtime.lib / "libsycl.so.8"
-        program = REPOSITORY / "tests" / "kernels.py"
-        return [sys.executable, "-I", "-S", "-B", str(program), str(self._home), str(library), *kernels]
+        program = self._home / "kernels.py"
+        return [sys.executable, "-I", "-S", "-B", str(program), str(self._home), str(self._library), *kernels]
 
     def _switch(self) -> None:
         """Put the other driver in place, as a package manager does."""
@@ -230,7 +253,7 @@ class Campaign:
             text = None if body is None else json.dumps(body)
             door.request(method, path, text, {"Content-Type": "application/json"} if text else {})
             response = door.getresponse()
-            answer = json.loads(response.read())
+            answer = json.loads(response.read() or b'{"data": null}')
         if "error" in answer:
             raise AssertionError(f"{method} {path}: {answer['error']}")
         return answer["data"]
@@ -313,7 +336,10 @@ class Campaign:
         for leaf, source, program in self._found() - self._halves:
             self._whole[leaf, source].add(program)
         self._models = {str(one["name"]) for one in rows(self._ask("GET", "/v1/models"))}
-        self._runs |= {int(str(one["id"])) for one in rows(self._ask("GET", "/v1/runs?limit=20"))}
+        # Those of a model are forgotten with it.
+        self._runs |= {
+            int(str(one["id"])) for one in rows(self._ask("GET", "/v1/runs?limit=20")) if one["model"] not in PASSING
+        }
 
     def _lost(self) -> dict[tuple[str, str], str]:
         found = self._found()
@@ -344,8 +370,9 @@ class Campaign:
             del self._whole[one]
         self._forgiven.clear()
         models = {str(one["name"]) for one in rows(self._ask("GET", "/v1/models"))}
-        if models != self._models:
-            wrong.append(f"models: {sorted(models)}")
+        if (models ^ self._models) - self._open:
+            wrong.append(f"models: {sorted(models)}, not {sorted(self._models)}")
+        self._open.clear()
         remembered = {int(str(one["id"])) for one in rows(self._ask("GET", "/v1/runs?limit=1000"))}
         missing = {one for one in self._runs if one > max(self._runs) - 900} - remembered
         if missing:
@@ -408,15 +435,16 @@ class Campaign:
     def _kill_amid(self, kind: str) -> None:
         work = self._kinds[kind]()
         took = self._took[kind]
-        if len(took) < 2:
+        if not took and self._measure:
             # How long it takes is seen first, and then it is killed as it begins anew.
             before = time.monotonic()
             work()
             took.append(time.monotonic() - before)
             self._note()
             work = self._kinds[kind]()
-        usual = statistics.median(took)
+        usual = statistics.median(took or [_USUAL])
         delay = self._chance.uniform(0, 1.1 * usual)
+        self.tally.kills[kind] += 1
         self.tally.amid[kind] += delay < usual
 
         def asks() -> None:
@@ -437,22 +465,19 @@ class Campaign:
         process.wait()
         self._daemon.process = None
 
-    def _kill_at_start(self, kind: str) -> None:
-        self._kill()
-        if kind == "migrate":
-            self._older()
-        begun = time.monotonic()
-        self._daemon.start(ready=False)
-        took = self._took[kind]
-        if not took:
+    def _kill_at_start(self, kind: str, prepare: Callable[[], None]) -> None:
+        if self._daemon.process is not None:
             self._kill()
+        took = self._took["open"]
+        if not took and self._measure:
+            begun = time.monotonic()
             self._starts()
             took.append(time.monotonic() - begun)
             self._kill()
-            if kind == "migrate":
-                self._older()
-            self._daemon.start(ready=False)
-        time.sleep(self._chance.uniform(0, 1.1 * took[0]))
+        prepare()
+        self._daemon.start(ready=False)
+        time.sleep(self._chance.uniform(0, 1.1 * statistics.median(took or [_USUAL])))
+        self.tally.kills[kind] += 1
         self.tally.amid[kind] += 1
         self._kill()
 
@@ -498,12 +523,12 @@ class Campaign:
         return lambda: self._job("/v1/scan", {"full": True})
 
     def _prewarm(self) -> Callable[[], object]:
-        name = self._chance.choice(["two", "three"])
+        name = self._chance.choice(["two", "loaded"])
         self._take_out(name, 1)
         return lambda: self._job("/v1/prewarm", {"models": [name], "force": True})
 
     def _replay(self) -> Callable[[], object]:
-        for name in ("two", "three"):
+        for name in ("two", "loaded"):
             self._take_out(name, 2)
         return lambda: self._job("/v1/replay", {})
 
@@ -545,6 +570,36 @@ class Campaign:
             self._settled()
 
         return changes
+
+    def _add(self) -> Callable[[], object]:
+        name = self._chance.choice(PASSING)
+        if name in self._models:
+            self._forget(name)
+
+        def adds() -> object:
+            self._open.add(name)
+            self._ask("POST", "/v1/models", self._model(name, [name]))
+            self._models.add(name)
+            self._open.discard(name)
+            return self._job("/v1/prewarm", {"models": [name]})
+
+        return adds
+
+    def _remove(self) -> Callable[[], object]:
+        name = self._chance.choice(PASSING)
+        if name not in self._models:
+            self._ask("POST", "/v1/models", self._model(name, [name]))
+            self._models.add(name)
+        # While it is just being warmed, too.
+        if self._chance.random() < 0.5:
+            self._ask("POST", "/v1/prewarm", {"models": [name], "force": True})
+        return lambda: self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._open.add(name)
+        self._models.discard(name)
+        self._ask("DELETE", f"/v1/models/{name}")
+        self._open.discard(name)
 
     def _trashed(self) -> list[str]:
         return [str(row["ref"]) for row in rows(self._ask("GET", "/v1/trash")) if not row["quarantined"]]

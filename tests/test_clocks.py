@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,15 +15,17 @@ import pytest
 
 from tests.daemons import Daemon, daemon
 from tests.faults import Faults, faults
+from tests.test_daemon import driven, switch
 from tests.test_faults import keys, old, problems, truth, with_store
 from xpucached.domain import Drop, DropReason, EntryKey, EvictReason, Policy, Store, Trashed, TrashRef
 from xpucached.kinds import sycl
 from xpucached.planning import plan_trash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.builders import SyclStore
+    from tests.runtimes import Runtime
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 WEEK = 7 * 86400
@@ -109,3 +116,78 @@ def test_events_stay_in_order_and_jobs_end_while_the_clock_is_set(
     assert not [job for job in struck.rows("jobs") if job["state"] == "running"]
     assert "clock-jumped" in problems(struck)
     assert "Traceback" not in struck.log.read_text()
+
+
+@contextlib.contextmanager
+def restless(strike: Faults) -> Iterator[None]:
+    """Set the clock forward and back all the time."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            for offset in (*JUMPS, 0):
+                strike.set_clock(offset)
+                stop.wait(0.03)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        strike.set_clock(0)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_prewarm_and_a_replay_end_and_are_true_while_the_clock_is_set(
+    struck: Daemon, strike: Faults, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link, root, here = tmp_path / "driver", tmp_path / "cache", Path(__file__).resolve().parent
+    driven(struck, first, link, f"[stores]\npaths = ['{root}']\n")
+    with struck.config.open("a") as file:
+        file.write("prewarm = false\nreplay = false\n")
+    libraries = (str(here.parent / "xpucached"), str(first.lib / "libsycl.so.8"))
+    program = [sys.executable, "-I", "-S", "-B", str(here / "kernels.py"), *libraries]
+    struck.start()
+    struck.ctl("model", "add", "command", "--store", str(root), "--", *program, "a", "b")
+    struck.ctl(
+        *("model", "add", "loaded", "--store", str(root), "--loader", "python", "--python", sys.executable),
+        *("--device", "cpu", "--target", "kernels:use", "--directory", str(here), "--steps", "1"),
+        *("--option", f"directory={libraries[0]}", "--option", f"library={libraries[1]}"),
+        *("--option", f"names={json.dumps(['c', 'd'])}"),
+    )
+
+    def stand() -> set[tuple[object, object]]:
+        return {(row["name"], row["warmth"]) for row in struck.rows("model", "list")}
+
+    warm = {("command", "warm"), ("loaded", "warm")}
+    for step in ("first", "second"):
+        if step == "second":
+            switch(link, second)
+            struck.until(lambda: "cold" in {str(warmth) for _, warmth in stand()})
+        before = truth_of(root)
+        with restless(strike):
+            if step == "second":
+                struck.ctl("replay", check=None)
+            struck.ctl("prewarm", check=None)
+        assert truth_of(root) >= before
+        # What could not be proven meanwhile is said, and can be proven now.
+        if step == "second":
+            assert "nothing to rebuild" in struck.ctl("replay").stdout
+        struck.ctl("prewarm")
+        assert stand() == warm
+        for kernels in ("ab", "cd"):
+            variables = first.environment(root, driver=link / "libintelocl.so", trace=True)
+            done = subprocess.run([*program, *kernels], env=variables, capture_output=True, text=True, check=True)
+            assert "has been cached" not in done.stderr
+            assert done.stderr.count("using cached") >= 2
+    assert "clock-jumped" in problems(struck)
+    assert not [job for job in struck.rows("jobs") if job["state"] in ("running", "queued")]
+    assert "Traceback" not in struck.log.read_text()
+
+
+def truth_of(root: Path) -> set[Path]:
+    return {path.relative_to(root) for path in root.glob("[0-9]*/*/*/*/*.bin")}

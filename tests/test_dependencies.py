@@ -351,6 +351,24 @@ def test_what_an_earlier_pass_wrote_is_no_evidence_either(place: Path) -> None:
     assert changes(needs, place) == ()
 
 
+def test_what_comes_from_the_future_is_evidence_and_a_clock_that_was_set_is_noticed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, _ = of_place(place)
+    library = place / "kernel.so"
+    library.write_bytes(b"code")
+    before = host.named(of, {})
+    assert not host.clock_was_set(before)
+    # Installed while the clock was ahead, and then that was put right.
+    present, year = time.time_ns, 365 * 86400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: present() - year)
+    assert host.clock_was_set(before)
+    needs = proven(of, library)
+    assert str(library) in {one.path for one in needs}
+    library.write_bytes(b"another code")
+    assert changes(needs, place) == ("kernel.so was modified",)
+
+
 def test_code_that_changed_while_it_ran_is_not_proven_but_only_once(place: Path) -> None:
     of, _ = of_place(place)
     before = host.named(of, {})

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.daemons import Daemon, daemon
+from tests.kills import Campaign
 from xpucached.ctl import arguments
 
 if TYPE_CHECKING:
@@ -188,3 +189,16 @@ def test_programs_feel_nothing_of_all_that_goes_on(
         subprocess.run(command, env=variables, capture_output=True, check=True)
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
         assert "has been cached" not in done.stderr
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_daemon_killed_at_random_moments_of_its_jobs_loses_nothing(
+    tmp_path: Path, short_dir: Path, runtime: Callable[[str], Runtime]
+) -> None:
+    """A sample: ``python -m tests.kills`` kills it in every kind of job."""
+    jobs = ("prewarm", "replay", "evict", "verify")
+    tally = Campaign(tmp_path / "w", short_dir, runtime("rt2025.2"), runtime("drv2025.3"), 2, jobs).run(5)
+    assert tally.wrong == []
+    assert tally.kills.total() == 5
+    assert tally.beside > 1

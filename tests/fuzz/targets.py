@@ -11,6 +11,9 @@ import os
 import re
 import socket
 import struct
+import tempfile
+from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +21,11 @@ import uvicorn
 
 from tests.builders import framed, native, spirv
 from tests.doors import Standin, owner_only
-from xpucached import api
+from xpucached import api, messages
 from xpucached.api import intake
-from xpucached.domain import Flaw, ImageFormat
-from xpucached.errors import RequestError
+from xpucached.catalog import Catalog
+from xpucached.domain import Exercise, Flaw, ImageFormat, Loader, Model, ModelName, Workload
+from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import images, layout, mangling
@@ -122,7 +126,135 @@ def library(data: bytes) -> None:
     _check(found is None or (len(found) <= 128 and bytes.fromhex(found)), "no build id")
 
 
+# -- what lies in our own state directory ----------------------------------------------------------------------------
+
+_NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+_MODELS: Final = (
+    Model(ModelName("net"), Workload(("/usr/bin/python3", "app.py"), Path("/opt/app"), {"A": "b"}, 60.5), None, 70),
+    Model(
+        ModelName("loaded"),
+        Workload((), Path("/opt"), {}, 9.0, Exercise(loader=Loader.PYTHON, python="/p", target="a:b", device="xpu")),
+        None,
+        50,
+    ),
+)
+_sound: Final[list[bytes]] = []
+
+
+def _catalog() -> bytes:
+    """Give a catalog with two models in it."""
+    if not _sound:
+        with tempfile.TemporaryDirectory(prefix="xpucached-fuzz-") as made:
+            path = Path(made, "catalog.sqlite")
+            with closing(Catalog.open(path)) as opened:
+                for model in _MODELS:
+                    opened.add_model(model)
+            _sound.append(path.read_bytes())
+    return _sound[0]
+
+
+def catalog(data: bytes) -> None:
+    """Start with a damaged catalog: by the first byte it is these bytes, or a sound one that they change or follow.
+
+    What changes one is a row of places (three bytes each) and bytes; a journal beside it is another way to damage it.
+    """
+    way, data = (data[0] % 4, data[1:]) if data else (0, data)
+    sound, journal = _catalog(), b""
+    if way == 0:
+        content = data
+    elif way == 1:
+        changed = bytearray(sound)
+        for at in range(0, len(data) - 3, 4):
+            changed[int.from_bytes(data[at : at + 3], "big") % len(changed)] = data[at + 3]
+        content = bytes(changed)
+    elif way == 2:
+        content = sound[: int.from_bytes(data[:3], "big") % (len(sound) + 1)] + data[3:]
+    else:
+        content, journal = sound, data
+    with tempfile.TemporaryDirectory(prefix="xpucached-fuzz-") as made:
+        path = Path(made, "catalog.sqlite")
+        path.write_bytes(content)
+        if journal:
+            path.with_name(f"{path.name}-wal").write_bytes(journal)
+        try:
+            opened = Catalog.open(path)
+        except CatalogError as error:
+            # The one reason not to start: a newer version wrote it.
+            _check("newer" in error.message, f"a catalog that stops a start: {error.message}")
+            return
+        with closing(opened):
+            _check(opened.rebuilt is None or list(path.parent.glob("*.corrupt-*")), "it is set aside nowhere")
+            try:
+                _use(opened)
+            except CatalogError:
+                # What only shows at work: the next look sets it aside.
+                _check(opened.mend(), "what failed at work is not mended")
+                _use(opened)
+
+
+def _use(opened: Catalog) -> None:
+    opened.host()
+    opened.runs()
+    opened.stores()
+    opened.coverage()
+    opened.presence()
+    opened.all_entries()
+    opened.intents()
+    opened.close_lost_runs(_NOW)
+    digests = {one.workload.digest for one in _MODELS}
+    for model in opened.models():
+        _check(model.workload.digest in digests, "a command that nobody registered")
+
+
 # -- what clients send ------------------------------------------------------------------------------------------------
+
+
+def message(data: bytes) -> None:
+    """Read a message; the first byte says how large and how deep it may be, and whether it may have bytes as text."""
+    bounds = data[0] if data else 0
+    data = data[1:]
+    largest, depth, most = (64, 16384)[bounds & 1], (2, messages.DEPTH)[bounds >> 1 & 1], (None, 8)[bounds >> 2 & 1]
+    escaped = bool(bounds & 8)
+    try:
+        read = messages.parse(data, largest=largest, depth=depth, most=most, escaped_bytes=escaped)
+    except messages.BadMessage as error:
+        _check(len(str(error)) < 300, "a refusal without bounds")
+        return
+    _check(len(data) <= largest, "more was read than may be")
+    _check(_deep(read) <= depth, "it is deeper than may be")
+    _check(most is None or _values(read) <= most + 1, "it has more values than may be")
+    _check(json.loads(data) == read, "something else was read than stands there")
+    text = json.dumps(read, allow_nan=False)
+    if not escaped:
+        text.encode("utf-8")
+        json.dumps(read, ensure_ascii=False).encode("utf-8")
+    with suppress(messages.BadMessage):
+        members = messages.members(read)
+        for key in members:
+            _check_member(members, key)
+
+
+def _check_member(members: Mapping[str, messages.Json], key: str) -> None:
+    with suppress(messages.BadMessage):
+        _check(0 <= messages.whole(members, key, least=0, most=9) <= 9, "another number was taken")
+    with suppress(messages.BadMessage):
+        _check(0 <= messages.number(members, key, least=0, most=9) <= 9, "another number was taken")
+    with suppress(messages.BadMessage):
+        _check(len(messages.text(members, key, longest=9)) <= 9, "a longer text was taken")
+    with suppress(messages.BadMessage):
+        _check(len(messages.items(members, key, most=2)) <= 2, "more items were taken")
+    with suppress(messages.BadMessage):
+        _check(isinstance(messages.flag(members, key), bool), "what is no flag was taken")
+
+
+def _deep(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_deep, inner), default=0) if isinstance(value, (dict, list)) else 0
+
+
+def _values(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_values, inner)) + len(list(inner))
 
 
 def request(data: bytes) -> None:
@@ -255,9 +387,15 @@ def http(data: bytes) -> None:
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
-    one.__name__: one for one in (source, binary, image, name, trace, label, library, request, http)
+    one.__name__: one for one in (source, binary, image, name, trace, label, library, catalog, message, request, http)
 }
 """Every target by its name."""
+
+
+def _places() -> list[int]:
+    """Give where a sound catalog says what is worth changing: its schema, its revision, its models."""
+    words = (b"CREATE TABLE models", b"alembic_version", b"app.py", b"loaded", b"python3")
+    return [at for word in words if (at := _catalog().rfind(word)) > 0]
 
 
 # -- where it begins --------------------------------------------------------------------------------------------------
@@ -321,6 +459,20 @@ def seeds(target: str) -> list[bytes]:
             for key in ("1/2/3/4/0", "ext_kernel_compiler/1/2/3/0", "ext_kernel_compiler/" + "A" * 43 + "=/ir")
         ],
         "library": [one[16:] for one in programs] + [native(300)],
+        "catalog": [
+            b"\0",
+            b"\0" + _catalog()[:16000],
+            b"\1" + bytes((0, 0, 18, 2)),
+            *(b"\1" + at.to_bytes(3, "big") + b"\xff" for at in _places()),
+            b"\2" + (8192).to_bytes(3, "big"),
+            b"\3" + bytes.fromhex("377f0682002de218") + bytes(64),
+        ],
+        "message": [
+            *(b"\3" + text for text in texts),
+            b"\x07" + b"[1,2,3]",
+            b"\x0b" + b'{"a": "\\udcff"}',
+            b'\x03{"a": {"b": [[[1e9, -0, true, null]]]}, "c": "\\u00e9"}',
+        ],
         "request": [bytes([number]) + text for number, row in rows if row.method == "POST" for text in texts]
         + [bytes([4]) + b"12345678driver=current&limit=5&unused=3.5", bytes([19]) + b"        since=1&follow=true"],
         "http": [

@@ -33,6 +33,8 @@ ROUNDS = {
     "trace": 20_000,
     "label": 8_000,
     "library": 20_000,
+    "catalog": 12,
+    "message": 15_000,
     "request": 2_000,
     "http": 1_000,
 }
@@ -69,7 +71,7 @@ def test_what_was_found_stays_mended() -> None:
         targets.TARGETS[path.parent.name](path.read_bytes())
 
 
-@pytest.mark.parametrize("target", [name for name in targets.TARGETS if name != "http"])
+@pytest.mark.parametrize("target", [name for name in targets.TARGETS if name not in ("http", "catalog")])
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_break_nothing(target: str, data: st.DataObject) -> None:
@@ -109,3 +111,5 @@ def test_a_short_round_finds_nothing(target: str, tmp_path: Path) -> None:
 
 def test_every_target_has_a_round() -> None:
     assert set(ROUNDS) == set(targets.TARGETS)
+    (told,) = re.findall(r"FUZZ_TARGETS \?= (.*)", (REPOSITORY / "Makefile").read_text())
+    assert set(told.split()) == set(targets.TARGETS)

@@ -32,6 +32,7 @@ from xpucached.host.places import Places as Places
 from xpucached.host.proofs import Before as Before
 from xpucached.host.proofs import Comparing as Comparing
 from xpucached.host.proofs import Comparison as Comparison
+from xpucached.host.proofs import clock_was_set as clock_was_set
 from xpucached.host.proofs import named as named
 from xpucached.host.proofs import needed as needed
 from xpucached.host.runtimes import assay as assay

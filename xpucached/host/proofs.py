@@ -26,6 +26,9 @@ _TOLD: Final = 20
 _REMEMBERED: Final = 20_000
 """Comparisons whose results are remembered."""
 
+_SET: Final = 1_000_000_000
+"""Nanoseconds by which a clock that is only corrected is not off."""
+
 _FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES})
 _ORDER: Final = {role: number for number, role in enumerate(Role)}
 
@@ -36,6 +39,7 @@ class Before:
 
     named: tuple[Dependency, ...]
     began: int  #: nanoseconds since 1970, by the clock that the kernel stamps files with
+    steady: int  #: the same moment by the clock that nobody sets
 
 
 def named(workload: Workload, variables: Mapping[str, str]) -> Before:
@@ -43,7 +47,17 @@ def named(workload: Workload, variables: Mapping[str, str]) -> Before:
     needs = Needs(workload, variables)
     needs.look()
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
-    return Before(there, time.time_ns())
+    return Before(there, time.time_ns(), _steady())
+
+
+def _steady() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def clock_was_set(since: Before) -> bool:
+    """Tell whether the clock was set: then nothing tells what is younger than the pass from what is not."""
+    passed = _steady() - since.steady
+    return abs(time.time_ns() - since.began - passed) > _SET + passed // 1000
 
 
 def needed(
@@ -64,6 +78,7 @@ def needed(
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
     code if it changed in the last proof too, whose dependencies ``last`` are; else such code is unsettled.
     """
+    ended = time.time_ns()
     known = {one.path: one for one in last}
     found = _as_named(then, earlier, known, ours)
     seen = Needs(workload, {})
@@ -83,8 +98,9 @@ def needed(
         if path in before or _below(path, ours) or not ordinary(path):
             continue
         now = _look(path, role)
-        # What is younger than the pass is its own work.
-        if now is not None and now.changed < then.began and (role is not Role.DATA or now.size >= _DATA):
+        # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.
+        own = now is None or then.began <= now.changed <= ended
+        if now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
             found[path] = now
     reader = Reader()
     chosen = sorted(found.values(), key=lambda one: (_ORDER[one.role], one.path))[:MOST]

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -83,7 +84,7 @@ def mapped(libraries: Iterable[Path], since: datetime) -> Libraries:
     """Tell which SYCL runtimes and drivers are among the libraries that processes had mapped.
 
     One that was replaced after ``since``, when the first of these processes began, may not be what was mapped: it is
-    left out.
+    left out.  One from the future was put there while the clock was wrong.
     """
     runtimes: dict[str, SyclRuntime] = {}
     drivers: list[Path] = []
@@ -95,7 +96,7 @@ def mapped(libraries: Iterable[Path], since: datetime) -> Libraries:
             changed = path.stat().st_ctime
         except (OSError, ValueError):
             continue
-        if changed > since.timestamp():
+        if since.timestamp() < changed <= time.time():
             continue
         if match is None:
             drivers.append(path)

@@ -109,8 +109,13 @@ class Kind(Protocol):
         ``failed`` is told what the disk of a store, by its root, refused.
         """
 
-    def mend(self, remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
-        """Mend entries in their places (only those actions that leave them there): True if that was done."""
+    def mend(
+        self, remedies: Sequence[Remedy], failed: Callable[[Path, OSError], None] | None = None
+    ) -> Mapping[EntryId, bool]:
+        """Mend entries in their places (only those actions that leave them there): True if that was done.
+
+        ``failed`` as for `remove`.
+        """
 
     def trash(self, of: Store) -> tuple[Trashed, ...]:
         """Tell what is in a store's trash."""
@@ -118,8 +123,10 @@ class Kind(Protocol):
     def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
         """Bring entries back to where the runtime finds them; where it has made them again, that one stays."""
 
-    def discard(self, of: Store, refs: tuple[TrashRef, ...]) -> frozenset[TrashRef]:
-        """Remove from a store's trash for good; give those that are gone."""
+    def discard(
+        self, of: Store, refs: tuple[TrashRef, ...], failed: Callable[[Path, OSError], None] | None = None
+    ) -> frozenset[TrashRef]:
+        """Remove from a store's trash for good; give those that are gone.  ``failed`` as for `remove`."""
 
     def hazards(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
         """Tell what is wrong with a store as a whole; ``writer_since`` as for `scan`."""
@@ -159,9 +166,10 @@ def remove(
     return results
 
 
-def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+def mend(remedies: Sequence[Remedy], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
     """Mend entries of any kinds in their places; see `Kind.mend`."""
     results: dict[EntryId, bool] = {}
     for name in {remedy.entry.id.store.kind for remedy in remedies}:
-        results.update(KINDS[name].mend([remedy for remedy in remedies if remedy.entry.id.store.kind == name]))
+        some = [remedy for remedy in remedies if remedy.entry.id.store.kind == name]
+        results.update(KINDS[name].mend(some, failed))
     return results

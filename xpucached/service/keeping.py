@@ -147,8 +147,12 @@ class Keeping:
 
         def drop() -> frozenset[TrashRef]:
             gone: set[TrashRef] = set()
+            troubles = self._observing.troubles
             for store, refs in _by_store(one.item for one in drops):
-                gone |= KINDS[store.kind].discard(store, refs)
+                some = KINDS[store.kind].discard(store, refs, troubles.failed)
+                if some.issuperset(refs):
+                    troubles.worked(store.root)
+                gone |= some
             return frozenset(gone)
 
         async with self._observing.storing:

@@ -71,12 +71,13 @@ class Proving:
         last = self._last(model.name)
         others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
         files = done.told.files if done.told is not None else ()
-        return _within(
+        found = _within(
             _NOTING,
             lambda: host.needed(
                 model.workload, before, done.mapped, done.mapped_data, files, ours, last, others, earlier
             ),
         )
+        return None if host.clock_was_set(before) else found
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
         good = next((one.good for one in self._catalog.coverage() if one.model == name), None)

@@ -173,12 +173,13 @@ class Verifying:
 
     def _mend(self, remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
         catalog, now = self._observing.catalog, self._observing.clock()
-        results = dict(kinds.mend([one for one in remedies if one.action in _IN_PLACE]))
+        failed = self._observing.troubles.failed
+        results = dict(kinds.mend([one for one in remedies if one.action in _IN_PLACE], failed))
         going = [one.entry for one in remedies if one.action not in _IN_PLACE]
         ids = tuple(one.id for one in going)
         catalog.intend(ids, now)
         notes = {one.id: Note(now, EvictReason.FLAWED, one.flaw.words if one.flaw else "") for one in going}
-        results.update(kinds.remove(going, notes, self._observing.troubles.failed))
+        results.update(kinds.remove(going, notes, failed))
         catalog.fulfil(ids)
         return results
 

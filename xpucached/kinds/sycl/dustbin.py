@@ -15,9 +15,10 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from xpucached.domain import Entry, EntryKey, EvictReason, Flaw, Note, Restored, Store, Trashed, TrashRef
@@ -371,16 +372,21 @@ def _statuses(place: int | None) -> dict[str, os.stat_result]:
 # -- out of it --------------------------------------------------------------------------------------------------------
 
 
-def discard(of: Store, refs: tuple[TrashRef, ...]) -> frozenset[TrashRef]:
+def discard(
+    of: Store, refs: tuple[TrashRef, ...], failed: Callable[[Path, OSError], None] | None = None
+) -> frozenset[TrashRef]:
     """Remove from the trash for good; see `Kind.discard`."""
     gone: set[TrashRef] = set()
     try:
         with files.root_to_change(os.fspath(of.root)) as (root, status):
             with files.directory_in(root, layout.TRASH, status.st_dev) as place:
                 for ref in refs:
-                    with contextlib.suppress(OSError):
+                    try:
                         if _drop(place, ref, status.st_dev):
                             gone.add(ref)
+                    except OSError as error:
+                        if failed is not None and files.refused(error):
+                            failed(of.root, error)
             with contextlib.suppress(OSError):
                 os.rmdir(layout.TRASH, dir_fd=root)
     except FileNotFoundError:

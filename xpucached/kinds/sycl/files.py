@@ -33,6 +33,20 @@ def passing(error: OSError) -> bool:
     return error.errno not in _LASTING
 
 
+_REFUSING: Final = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN),
+    }
+)
+"""With these, and where we have no more room, a file system refuses whatever is asked of it."""
+
+
+def refused(error: OSError) -> bool:
+    """Tell whether an error is a trouble of the disk, and not of what somebody forged there."""
+    return ours(error) or error.errno in _REFUSING
+
+
 # -- opening without following -----------------------------------------------------------------------------------------
 
 

@@ -28,14 +28,6 @@ log = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".src", ".bin", "_access_time.txt")
 
-_REFUSING: Final = frozenset(
-    {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
-        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN),
-    }
-)
-"""With these, and where we have no more room, a file system refuses whatever is asked of it."""
-
 _BUSY: Final = 64
 """So many slots that are being written are passed over in search of one that can be moved."""
 
@@ -79,10 +71,10 @@ def _unheard(_root: Path, _error: OSError) -> None:
     return
 
 
-def _refused(entry: Entry, error: OSError, failed: Callable[[Path, OSError], None]) -> None:
+def _refused(entry: Entry, error: OSError, failed: Callable[[Path, OSError], None], what: str = "removed") -> None:
     """Tell what a disk refused; what somebody forged there is no trouble of the disk."""
-    log.warning("an entry could not be removed: %s: %s", entry.id.key, error)
-    if files.ours(error) or error.errno in _REFUSING:
+    log.warning("an entry could not be %s: %s: %s", what, entry.id.key, error)
+    if files.refused(error):
         failed(entry.id.store.root, error)
 
 
@@ -145,7 +137,7 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None
     return True
 
 
-def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
+def mend(remedies: Sequence[Remedy], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
     """Mend entries in their places; see `Kind.mend`."""
     results = {one.entry.id: False for one in remedies}
     actions = {one.entry.id: one.action for one in remedies}
@@ -167,7 +159,7 @@ def mend(remedies: Sequence[Remedy]) -> Mapping[EntryId, bool]:
                     _close_gaps(leaf)
                     results.update((entry.id, True) for entry in gapped)
         except OSError as error:
-            log.warning("a leaf could not be mended: %s: %s", entries[0].id.key, error)
+            _refused(entries[0], error, failed or _unheard, "mended")
     return results
 
 
