@@ -46,10 +46,11 @@ def parse(
 ) -> Json:
     """Read one value of JSON.
 
-    Refused are: more than ``largest`` bytes, more than ``depth`` levels, more than ``most`` values in its lists and
-    objects, what is no UTF-8, NaN and numbers that become infinite, whole numbers of more than 20 digits, a key that
-    stands twice in one object, and text that is none (lone surrogates).  With ``escaped_bytes``, surrogates that stand
-    for bytes of a file name that is no UTF-8 are let through.  Raise `BadMessage`, and nothing else.
+    Refused are: more than ``largest`` bytes, more than ``depth`` levels, more than ``most`` values (those that only
+    hold others are not counted), what is no UTF-8, NaN and numbers that become infinite, whole numbers of more than 20
+    digits, a key that stands twice in one object, and text that is none (lone surrogates).  With ``escaped_bytes``,
+    surrogates that stand for bytes of a file name that is no UTF-8 are let through.  Raise `BadMessage`, and nothing
+    else.
     """
     if len(data) > largest:
         raise BadMessage(f"it has more than {largest} bytes")

@@ -184,6 +184,7 @@ def _open(path: Path, *, whole: bool) -> Opened:
             soundness.check(connection, growing=False)
             if examined:
                 soundness.check_types(connection, growing=True)
+        _check_writable(path)
     except BaseException:
         engine.dispose()
         raise
@@ -270,6 +271,18 @@ def _known_revisions(path: Path, revisions: list[str]) -> None:
             f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}", hint=_NEWER_HINT
         )
     raise Corrupt(f"there never was a revision {', '.join(revisions)[:40]!r}")
+
+
+def _check_writable(path: Path) -> None:
+    """Raise `Corrupt` for a file that can be read, and whose header forbids to write: so it would stay for ever."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as look:
+        try:
+            look.execute("BEGIN IMMEDIATE")
+            look.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            # Not for what may pass: a file system that is read-only, a directory without rights, somebody who writes.
+            if error.sqlite_errorcode == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
+                raise Corrupt("its header says that nobody may write to it") from error
 
 
 def _settled(path: Path) -> AbstractContextManager[sqlite3.Connection]:
