@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import daemons
-from xpucached import host, settings
+from xpucached import host, settings, worker
 from xpucached.catalog import Catalog
 from xpucached.domain import (
     Attribution,
@@ -323,6 +323,30 @@ def test_what_cannot_be_read_or_looked_at_is_unknown(place: Path) -> None:
     assert any(one.startswith("helper.py was") for one in said)
 
 
+def test_a_new_version_of_xpucached_changes_no_model() -> None:
+    told = worker._own_modules()
+
+    assert __file__ in told
+    assert worker.__file__ not in told
+
+
+def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, needs = of_place(place)
+    for path in (place / "app.py", place / "helper.py", place / "weights.bin"):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
+    monkeypatch.setattr("xpucached.host.digests._MOST", 16)
+    comparing = host.Comparing()
+    unread = "was written anew, and has not been read yet: whether it changed is unknown"
+    seen = []
+    for _ in range(4):
+        compared = comparing.compare(needs, str(of.directory))
+        assert all(unread in one for one in compared.changes)
+        seen.append(len(compared.changes))
+        needs = compared.needs
+    assert seen[0] > 0
+    assert seen[-1] == 0
+
+
 def test_what_a_run_writes_itself_is_no_evidence(place: Path) -> None:
     of, _ = of_place(place)
     before = host.named(of, {})
@@ -403,6 +427,7 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
 ) -> None:
     monkeypatch.setattr("xpucached.service.proving._PATIENCE", 0.3)
     monkeypatch.setattr("xpucached.service.proving._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proving._SHARE", 0.0)
     answer, stat = threading.Event(), os.stat
     with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
         for name in ("away", "here", "old"):
@@ -416,8 +441,8 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
         observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
         proving = Proving(observing)
 
-        def changed() -> dict[str, tuple[str, ...]]:
-            return {one.model: one.changes for one in proving.coverage()}
+        def changed() -> dict[str, tuple[str, ...] | None]:
+            return {one.model: one.changes if one.noted else None for one in proving.coverage()}
 
         def hang(path: str) -> os.stat_result:
             # As a server does that is away.
@@ -427,14 +452,38 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
 
         monkeypatch.setattr("xpucached.host.proofs.os.stat", hang)
         silent = ("its files do not answer: whether they changed is unknown",)
-        unnoted = ("what it needs was not written down when it was proven",)
         for _ in range(3):
-            assert changed() == {"away": silent, "here": (), "old": unnoted}
+            assert changed() == {"away": silent, "here": (), "old": None}
         answer.set()
         end = time.monotonic() + daemons.PATIENCE
         while changed()["away"] == silent and time.monotonic() < end:
             time.sleep(0.05)
-        assert changed() == {"away": (), "here": (), "old": unnoted}
+        assert changed() == {"away": (), "here": (), "old": None}
+
+
+def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proving._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proving._SHARE", 0.0)
+    monkeypatch.setattr("xpucached.service.proving._KEPT", 5)
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        for number in range(4):
+            place = tmp_path / str(number)
+            place.mkdir()
+            (place / "data").touch()
+            of = workload(place, "/bin/true", "data")
+            catalog.add_model(Model(ModelName(f"net{number}"), of))
+            run = catalog.begin_run(Model(ModelName(f"net{number}"), of), WarmReason.NEVER, "", NOW)
+            needs = proven(of)
+            assert 1 < len(needs) < 5
+            catalog.finish_run(run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proving = Proving(observing)
+        for number in range(4):
+            assert [len(one.changes) for one in proving.coverage()] == [1] * number + [0] * (4 - number)
+            assert 0 < sum(map(len, proving._needs.values())) <= 5
+            (tmp_path / str(number) / "data").write_text("changed")
 
 
 @pytest.mark.parametrize("warmth", [Warmth.CHANGED, Warmth.WARMING])

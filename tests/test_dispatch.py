@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from xpucached import dispatch
 from xpucached.dispatch import Dispatch, Execution
 from xpucached.domain import EntryKey, Exercise, Outcome, Variant, Workload
 
@@ -38,9 +39,8 @@ def trace(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey
 
 
 def execute(command: tuple[str, ...], directory: Path, *, timeout: float = 20, **variables: str) -> Execution:
-    dispatch = Dispatch(os.environ, "test")
     workload = Workload(command, directory, variables, timeout)
-    return asyncio.run(dispatch.execute(workload, {}, trace, polite=True))
+    return asyncio.run(Dispatch(os.environ, "test").execute(workload, {}, trace, polite=True))
 
 
 def shell(script: str, directory: Path, *, timeout: float = 20) -> Execution:
@@ -157,6 +157,41 @@ def test_a_daemon_is_ended_when_time_is_up(tmp_path: Path, monkeypatch: pytest.M
     done = shell(f"trap '' TERM; {sys.executable} away.py {pid}; while :; do sleep 1; done", tmp_path, timeout=3)
     assert done.outcome is Outcome.TIMED_OUT
     assert not alive(int(pid.read_text()))
+
+
+def test_who_writes_without_end_to_the_descriptor_for_answers_is_ended(tmp_path: Path) -> None:
+    flood = """
+import os
+answers = [one for one in range(3, 64) if os.path.exists(f"/proc/self/fd/{one}")]
+while answers:
+    os.write(answers[0], bytes(1 << 16))
+"""
+    done = execute((sys.executable, "-c", flood), tmp_path, timeout=60)
+    assert done.outcome is Outcome.FAILED
+    assert done.detail == "it wrote more than 16 MiB to the descriptor for answers, and was ended"
+
+
+def test_a_supervisor_that_fails_ends_the_family_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path(dispatch.__file__).parent.parent / "warden.py"
+    (tmp_path / "warden.py").write_text(f"""
+import importlib.util, sys
+found = importlib.util.spec_from_file_location("real", {str(real)!r})
+real = importlib.util.module_from_spec(found)
+found.loader.exec_module(real)
+def machine():
+    raise OSError(23, "Too many open files in system")
+real._machine = machine
+sys.exit(real.main())
+""")
+    monkeypatch.setattr(dispatch, "_PACKAGE", tmp_path)
+    # This one carries no mark by which it could be found later.
+    script = f"env -i setsid sleep 600 & echo $! > {tmp_path}/pid; sleep 600"
+    done = shell(script, tmp_path)
+    assert (done.outcome, done.detail) == (
+        Outcome.FAILED,
+        "its supervisor could not go on: OSError(23, 'Too many open files in system')",
+    )
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 def test_a_model_that_ends_its_warden_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,6 +353,16 @@ def test_package_of_a_wheels_file(tmp_path: Path) -> None:
     assert drivers.packages([library]) == {library: "intel-opencl-rt 2025.2.2"}
 
 
+@pytest.mark.timeout(20)
+def test_a_record_of_a_wheel_that_is_a_pipe_holds_nobody_up(tmp_path: Path) -> None:
+    library = tmp_path / "lib/libintelocl.so"
+    record = tmp_path / "lib/python3.11/site-packages/intel_opencl_rt-2025.2.2.dist-info/RECORD"
+    record.parent.mkdir(parents=True)
+    library.touch()
+    os.mkfifo(record)
+    assert drivers.packages([library]) == {library: None}
+
+
 def test_watched_directories_follow_links(machine: Machine) -> None:
     real = machine.root / "opt/2025.3/lib"
     real.mkdir(parents=True)

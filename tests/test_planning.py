@@ -1054,3 +1054,16 @@ def test_a_hundred_thousand_entries() -> None:
 
     assert made.kept == 100
     assert {one.reason for one in made.evict} == {EvictReason.SUPERSEDED, EvictReason.BUDGET}
+
+
+def test_a_proof_whose_needs_were_not_recorded_holds_and_says_so() -> None:
+    """An upgrade of xpucached is no reason to run every model again."""
+    on = host(env("2"))
+    good = run(environments=(env("2"),), on=on)
+    known = replace(coverage(last=good, good=good), noted=False)
+
+    assert plan(known, on=on).warm == ()
+    state, why, reason = warmth(model(), known, on, Policy(), NOW)
+    assert (state, reason) == (Warmth.WARM, None)
+    assert why.endswith("the model is proven again (xpucachectl prewarm net --force)")
+    assert "recorded" not in warmth(model(), coverage(last=good, good=good), on, Policy(), NOW)[1]

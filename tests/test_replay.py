@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
-from tests.builders import SyclStore, bomb, framed, spirv
+from tests.builders import SyclStore, bomb, framed, native, spirv
 from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
 from xpucached import host, settings
@@ -575,7 +576,7 @@ def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
     assert {row["flaw"] for row in replayer.rows("ls")} == {None}
 
 
-KILLED: Final = """import json, os, signal, sys
+FAKE: Final = """import json, os, signal, sys, time
 answers = os.fdopen(int(sys.argv[sys.argv.index("--fd") + 1]), "wb", 0)
 answers.write(b'{"ready": true}\\n')
 while line := sys.stdin.buffer.readline():
@@ -584,29 +585,31 @@ while line := sys.stdin.buffer.readline():
     sys.stdin.buffer.read(head["image"])
     if b"heavy" in options:
         os.kill(os.getpid(), signal.SIGKILL)
-    answers.write(b'{"binary": 4, "seconds": 0.5}\\nmade')
+    while b"drips" in options:
+        answers.write(b" ")
+        time.sleep(0.01)
+    made = b"made" if b"damaged" in options else MADE
+    answers.write(json.dumps({"binary": len(made), "seconds": 0.5}).encode() + b"\\n" + made)
 """
-"""A compiler that the kernel kills, as if out of memory, for some programs."""
+"""A compiler that the kernel kills, as if out of memory, for some programs, and that others make do other things."""
 
 
-@pytest.mark.parametrize("heavy", [4, 12])
-def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
-    home: Path, sycl_store: SyclStore, short_dir: Path, heavy: int
-) -> None:
-    tool = short_dir / "compiler"
-    tool.write_text(f"#!{sys.executable}\n{KILLED}")
+def fake_compiler(place: Path) -> Path:
+    """Give the program of such a compiler."""
+    tool = place / "compiler"
+    tool.write_text(f"#!{sys.executable}\n{FAKE.replace('MADE', repr(native()))}")
     tool.chmod(0o755)
-    for number in range(heavy):
-        sycl_store.add(f"_ZTS{number}k", options="-heavy")
-    for number in range(3):
-        sycl_store.add(f"_ZTS{number}k", options="-light")
-    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
-    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    return tool
+
+
+def rebuilt(store: SyclStore, place: Path) -> tuple[replaying._Publishing, list[str]]:
+    """Rebuild all of a store for another driver with that compiler; give what came of it, and what is refused since."""
+    found = FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
 
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    try:
+    with contextlib.closing(Catalog.open(place / "catalog.sqlite")) as catalog:
         observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
         observing.scan(found, None)
         entries = sorted(catalog.all_entries(), key=lambda one: one.entry.options)
@@ -614,15 +617,52 @@ def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
         assert old is not None
         to = replace(old, driver="new")
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
-        driver = OtherDriver((to,), "stamp", {}, (os.fspath(tool),))
+        driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
         results = replaying._Publishing(observing, replaying.Wish(), (driver,))
         RebuildJob(Dispatch(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
         results.close()
         results.check()
+        return results, [str(one) for one in catalog.refusals("stamp")]
 
-        # Where each compiler is killed there is an end, and nothing is held against any program.
-        assert (results.rebuilt, len(results.failures)) == ((3, 4) if heavy == 4 else (0, 15))
-        assert sum("after the other" in one for one in results.failures) == (0 if heavy == 4 else 5)
-        assert not list(catalog.refusals("stamp"))
-    finally:
-        catalog.close()
+
+@pytest.mark.parametrize("heavy", [4, 12])
+def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
+    home: Path, sycl_store: SyclStore, short_dir: Path, heavy: int
+) -> None:
+    for number in range(heavy):
+        sycl_store.add(f"_ZTS{number}k", options="-heavy")
+    for number in range(3):
+        sycl_store.add(f"_ZTS{number}k", options="-light")
+    results, refused = rebuilt(sycl_store, short_dir)
+
+    # Where each compiler is killed there is an end, and nothing is held against any program.
+    assert (results.rebuilt, len(results.failures)) == ((3, 4) if heavy == 4 else (0, 15))
+    assert sum("after the other" in one for one in results.failures) == (0 if heavy == 4 else 5)
+    assert not refused
+
+
+def test_what_a_compiler_gives_that_no_program_can_load_is_not_published(
+    home: Path, sycl_store: SyclStore, short_dir: Path
+) -> None:
+    sycl_store.add("_ZTS1k", options="-damaged")
+    sycl_store.add("_ZTS2k", options="-light")
+    results, refused = rebuilt(sycl_store, short_dir)
+
+    assert (results.rebuilt, len(results.failures), len(refused)) == (1, 1, 1)
+    assert "gave what no program can load" in results.failures[0]
+    assert len(list(sycl_store.root.rglob("0.bin"))) == 3
+
+
+@pytest.mark.timeout(30)
+def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add("_ZTS1k", options="-drips")
+    (entry,) = sycl.scan(
+        FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None
+    ).entries
+    recipe = sycl.recipe(entry)
+    assert isinstance(recipe, Recipe)
+    assert entry.environment is not None
+    builder = Dispatch(os.environ, "test").builder(entry.environment, {}, (os.fspath(fake_compiler(tmp_path)),))
+    with pytest.raises(BuildHung, match=r"longer than 0\.5 s"):
+        builder.build(recipe, threading.Event(), 0.5)
+    builder.close()

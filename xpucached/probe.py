@@ -105,8 +105,8 @@ class DriverError(Exception):
 
 
 def _text(raw: bytes) -> str:
-    """Decode what a C program would see; bytes that are no UTF-8 survive as surrogates."""
-    return raw.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+    """Decode what a C program would see; bytes that are no UTF-8 stay visible as escapes, as those in a store do."""
+    return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
 # -- OpenCL -------------------------------------------------------------------------------------------------------

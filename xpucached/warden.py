@@ -250,7 +250,14 @@ def _end(main: int) -> tuple[int | None, list[int]]:
     status = None
     deadline = time.monotonic() + _END
     while True:
-        left = family()
+        try:
+            left = family()
+        except OSError:
+            # There is no descriptor to be had just now: they are asked for again.
+            if time.monotonic() > deadline:
+                return status, []
+            time.sleep(_TICK)
+            continue
         # Whoever is stopped cannot fork while the others are told.
         _tell(left, signal.SIGSTOP)
         _tell(left, signal.SIGKILL)
@@ -354,9 +361,13 @@ def main() -> int:
     # The child has its own; what stays open here would keep its readers waiting.
     for descriptor in (0, 1, 2, *given.passed):
         os.close(descriptor)
-    status, exceeded = _attend(child.pid, given.orders, watch, maps)
+    try:
+        status, exceeded = _attend(child.pid, given.orders, watch, maps)
+    except Exception as error:  # noqa: BLE001 - nobody else ends the family
+        status, exceeded = None, ("failed", f"its supervisor could not go on: {error!r}")
     seconds = time.monotonic() - began
     with contextlib.suppress(OSError, ValueError):
+        # Not what limits it, only what it did.
         watch.engine_times(family())
         maps.look(family())
     late, left = _end(child.pid)

@@ -601,7 +601,8 @@ def _own_modules() -> list[str]:
     for module in list(sys.modules.values()):
         # What stands there may be anything, and come to life when it is asked.
         path = vars(module).get("__file__") if type(module) is ModuleType else None
-        if not isinstance(path, str) or not path.startswith("/") or path in found:
+        # This file is no part of the model: a new version of xpucached is no reason to prove it anew.
+        if not isinstance(path, str) or not path.startswith("/") or path in found or path == __file__:
             continue
         installed = any(part in {"site-packages", "dist-packages"} for part in path.split("/"))
         size += len(path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.builders import SyclStore, native, spirv
+from xpucached import probe
 from xpucached.domain import (
     Entry,
     EntryId,
@@ -25,7 +26,7 @@ from xpucached.domain import (
     StoreOrigin,
 )
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import recipes
+from xpucached.kinds.sycl import layout, recipes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +142,18 @@ def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path
     with pytest.raises(OSError, match=r".+"):
         sycl.publish(found, NEW, native(900))
     assert list(outside.iterdir()) == []
+
+
+def test_a_name_that_is_no_utf_8_has_one_spelling(sycl_store: SyclStore) -> None:
+    raw = b"A\xff\xc3 GPU \xe2\x82\xac"
+    spelled = probe._text(raw)
+    assert (layout.text(raw), layout.data(spelled)) == (spelled, raw)
+    sycl_store.add(kernel="_ZTS3foo")
+    told = Environment(NEW.platform, spelled, NEW.version, NEW.driver)
+    key = sycl.publish(recipe_of(sycl_store), told, native(900))
+    made = next(one for one in look(sycl_store.root).entries if one.id.key == key)
+    assert (made.environment, made.flaw) == (told, None)
+    assert raw in (sycl_store.root / f"{key}.src").read_bytes()
 
 
 KILLED = """

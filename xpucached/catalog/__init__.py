@@ -525,6 +525,11 @@ class Catalog:
         with self._read() as connection:
             return dependencies.of(connection, runs)
 
+    def noted(self, runs: Collection[int]) -> frozenset[int]:
+        """Give those of these runs of which it was noted what they needed."""
+        with self._read() as connection:
+            return dependencies.noted(connection, runs)
+
     def refresh_dependencies(self, run: int, needs: Sequence[Dependency]) -> None:
         """Note the times that files have now whose content is what it was."""
         with self._write() as connection:

@@ -40,6 +40,12 @@ def of(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[D
     return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
 
 
+def noted(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
+    """Give those of these runs of which anything is known."""
+    c = DEPENDENCIES.c
+    return frozenset(connection.scalars(sa.select(c.run_id).where(c.run_id.in_(list(runs)))))
+
+
 def _row(one: Dependency) -> list[object]:
     return [
         *(one.role.value, one.path, one.size, one.modified, one.changed, one.inode, one.digest, one.version),

@@ -443,22 +443,22 @@ def _read_some(selector: selectors.BaseSelector, ear: _Ear, wait: float = childr
     if ear.resting:
         wait = min(wait, max(0.0, min(ear.resting.values()) - now))
     for key, _ in selector.select(wait):
+        began = time.monotonic()
         try:
             data = os.read(key.fd, 1 << 16)
         except BlockingIOError:
             continue
         except OSError:
             data = b""
-        if not data:
-            selector.unregister(key.fd)
-        elif key.fd in ear.heard:
-            # The model's code may write there too: of what is too long, the end counts.
-            ear.heard[key.fd] += data
-            del ear.heard[key.fd][: -(1 << 20)]
-        else:
-            began = time.monotonic()
-            ear.output.feed(key.fd, data)
+        selector.unregister(key.fd)
+        if data:
+            if key.fd in ear.heard:
+                # The model's code may write there too: of what is too long, the end counts.
+                ear.heard[key.fd] += data
+                del ear.heard[key.fd][: -(1 << 20)]
+                ear.output.told += len(data)
+            else:
+                ear.output.feed(key.fd, data)
             ear.resting[key.fd] = time.monotonic() + _REST * (time.monotonic() - began)
-            selector.unregister(key.fd)
         read = read or bool(data)
     return read

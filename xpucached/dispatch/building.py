@@ -63,6 +63,7 @@ class Builder:
         self._environment = environment
         self._child: child.Process | None = None
         self._answers = -1
+        self._weighed = 0.0
 
     def build(self, recipe: Recipe, cancel: threading.Event, limit: float = 300.0) -> tuple[bytes, float]:
         """Compile within ``limit`` seconds: the binary, and the seconds it took.
@@ -77,11 +78,12 @@ class Builder:
         head = json.dumps({"id": 1, "options": len(recipe.options), "image": len(recipe.image)}).encode()
         try:
             self._write(compiler.stdin.fileno(), head + b"\n" + recipe.options + recipe.image, cancel, limit)
-            answer = self._line(cancel, limit)
+            end = time.monotonic() + limit
+            answer = self._line(cancel, limit, end)
             seconds = answer.get("seconds")
             size = answer.get("binary")
             if isinstance(size, int) and isinstance(seconds, float) and 0 < size <= _LARGEST:
-                return self._read(size, cancel, limit), seconds
+                return self._read(size, cancel, limit, end), seconds
         except OSError as error:
             ended = self._ended()
             self.close()
@@ -124,7 +126,7 @@ class Builder:
         self._answers = reading
         children.be_polite(self._child.pid)
         try:
-            ready = self._line(cancel, _START)
+            ready = self._line(cancel, _START, time.monotonic() + _START)
         except BuildFailed as error:
             self.close()
             raise NoCompiler(str(error)) from error
@@ -134,18 +136,20 @@ class Builder:
 
     def _weigh(self) -> None:
         """Stop a compiler that takes too much memory, before the host runs out of it."""
-        if self._child is None:
+        now = time.monotonic()
+        if self._child is None or now - self._weighed < children.TICK:
             return
+        self._weighed = now
         with contextlib.suppress(psutil.Error, OSError):
             resident: int = psutil.Process(self._child.pid).memory_info().rss
             if resident > _RESIDENT:
                 raise BuildFailed(f"the compiler took more than {_RESIDENT >> 20} MiB of memory")
 
-    def _line(self, cancel: threading.Event, patience: float) -> Mapping[str, object]:
-        """Read one answer's head.  The child runs foreign code: it may say anything, or nothing."""
+    def _line(self, cancel: threading.Event, patience: float, end: float) -> Mapping[str, object]:
+        """Read one answer's head.  The child runs foreign code: it may say anything, nothing, or a byte a second."""
         line = bytearray()
         while not line.endswith(b"\n"):
-            line += self._read(1, cancel, patience)
+            line += self._read(1, cancel, patience, end)
             if len(line) > _HEAD:
                 raise BuildFailed("the compiler's answer cannot be read")
         try:
@@ -162,21 +166,21 @@ class Builder:
                 raise BuildFailed("cancelled")
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
+            self._weigh()
             if not select.select([], [descriptor], [], children.TICK)[1]:
-                self._weigh()
                 continue
             left = left[os.write(descriptor, left) :]
 
-    def _read(self, size: int, cancel: threading.Event, patience: float) -> bytes:
+    def _read(self, size: int, cancel: threading.Event, patience: float, end: float) -> bytes:
+        """Read so much of an answer, all of which has to be there at ``end``: ``patience`` seconds after its order."""
         content = bytearray()
-        end = time.monotonic() + patience
         while len(content) < size:
             if cancel.is_set():
                 raise BuildFailed("cancelled")
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
+            self._weigh()
             if not select.select([self._answers], [], [], children.TICK)[0]:
-                self._weigh()
                 continue
             part = os.read(self._answers, min(size - len(content), 1 << 20))
             if not part:

@@ -25,6 +25,8 @@ _LINE: Final = 64 << 10
 """A longer line is no trace; it is kept in pieces."""
 _MOST: Final = 1 << 30
 """Bytes that a child may print in all."""
+_MOST_TOLD: Final = 16 << 20
+"""Bytes that it may write to the descriptor on which a worker of ours answers."""
 _MOST_ENTRIES: Final = 200_000
 """Entries that it may name."""
 
@@ -42,6 +44,7 @@ class Output:
     used: set[EntryKey] = field(default_factory=set)
     traced: bool = False
     size: int = 0
+    told: int = 0  #: bytes that came on the descriptor for answers
 
     def feed(self, descriptor: int, data: bytes) -> None:
         """Take what was read from a descriptor."""
@@ -80,6 +83,8 @@ class Output:
         """Say what is too much of it; empty if nothing is."""
         if self.size > _MOST:
             return f"it printed more than {_MOST >> 20} MiB, and was ended"
+        if self.told > _MOST_TOLD:
+            return f"it wrote more than {_MOST_TOLD >> 20} MiB to the descriptor for answers, and was ended"
         if len(self.created) + len(self.used) > _MOST_ENTRIES:
             return f"its trace names more than {_MOST_ENTRIES} entries, and it was ended"
         return ""

@@ -213,6 +213,7 @@ class Coverage:
     remaining: int  #: of those, still there and whole
     changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
     inherited: int = 0  #: entries that replay made for it and present drivers, and that no run has seen yet
+    noted: bool = True  #: whether it was written down what the good run needed; if not, changes are not noticed
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
 
 

@@ -19,7 +19,11 @@ _NOT_FILES: Final = ("/proc/", "/sys/", "/dev/")
 
 
 class Unread(Exception):
-    """A file is too large to be read, or enough was read already."""
+    """A file is not read."""
+
+
+class Enough(Unread):
+    """A file is not read now, because enough was read already."""
 
 
 class Reader:
@@ -36,8 +40,10 @@ class Reader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > min(_LARGEST, self._left):
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
                 raise Unread
+            if found.st_size > self._left:
+                raise Enough
             left = found.st_size
             digest = hashlib.blake2b(digest_size=16)
             while left > 0 and (piece := os.read(descriptor, min(left, _PIECE))):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached.domain import DriverFile
+from xpucached.host.digests import head
 from xpucached.host.elf import build_id
 from xpucached.host.places import HERE
 from xpucached.processes import child
@@ -296,11 +297,7 @@ def _wheel(path: Path) -> str | None:
     line = re.compile(rf"^\.\./\.\./(?:\.\./lib/)?{re.escape(path.name)},", re.MULTILINE)
     for record in records:
         name, dash, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
-        try:
-            with record.open(encoding="utf-8", errors="replace") as stream:
-                text = stream.read(_LONGEST_RECORD)
-        except OSError:
-            continue
+        text = head(os.fspath(record), _LONGEST_RECORD).decode("utf-8", "replace")
         if dash and line.search(text):
             return f"{name.replace('_', '-')} {version}"
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain import Dependency, Role
-from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary
+from xpucached.host.digests import Enough, Reader, Unread, digest_names, names, ordinary
 from xpucached.host.needs import MOST, Needs, packages, site_of
 
 if TYPE_CHECKING:
@@ -255,7 +255,12 @@ class _Look:
         now = replace(old, size=size, modified=found.st_mtime_ns, changed=found.st_ctime_ns, inode=found.st_ino)
         said = self._known.get((old, now))
         if said is None:
-            said = self._known[old, now] = self._compared(old, now, name)
+            try:
+                said = self._known[old, now] = self._compared(old, now, name)
+            except Enough:
+                # The next look goes on with it.
+                self.said.append(f"{name} was written anew, and has not been read yet: whether it changed is unknown")
+                return old
         if not said:
             return now
         if old.role is Role.PACKAGES:
@@ -275,6 +280,8 @@ class _Look:
                 return ""
             if now.size == old.size and old.digest and self._reader.digest(old.path) == old.digest:
                 return ""
+        except Enough:
+            raise
         except Unread:
             return "" if untouched else f"{name} was written anew, and is too large to be compared"
         except (OSError, ValueError) as error:

@@ -140,6 +140,9 @@ class Kind(Protocol):
     def recipe(self, entry: Entry) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again."""
 
+    def unusable(self, environment: Environment, binary: bytes) -> str | None:
+        """Say what is wrong with a compiled program that a driver gave; None if nothing is known to be."""
+
     def publish(
         self, recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None
     ) -> EntryKey | None:

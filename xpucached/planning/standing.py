@@ -20,6 +20,11 @@ _HIDING: Final = frozenset({"bad-settings", "conflict"})
 AUTOMATIC: Final = "automatic-job-failed"
 """The code of a problem with what the daemon does by itself."""
 
+UNNOTED: Final = (
+    ", and it is not recorded what its program needed then: a change of it is not noticed before the model is proven"
+    " again (xpucachectl prewarm NAME --force)"
+)
+
 _THEN: Final = "; "
 """Stands between what a model waits for and why it is cold."""
 
@@ -48,6 +53,8 @@ def warmth(
         good = coverage.good if coverage is not None else None
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
+        if good is not None and coverage is not None and not coverage.noted:
+            proof += UNNOTED.replace("NAME", model.name)
         return Warmth.WARM, f"all its {count} entries are there; {proof}" if count else proof, None
     if uncached(model, coverage, host) is not None:
         return Warmth.UNCACHED, UNCACHED, None

@@ -6,14 +6,14 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import host, planning
 from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from xpucached.dispatch import Execution
     from xpucached.domain import Coverage, Dependency, Model, ModelName, Workload
@@ -32,7 +32,13 @@ _NOTING: Final = 120.0
 _MOST_STUCK: Final = 4
 """Looks that may wait for a file system which does not answer."""
 
-_UNNOTED: Final = "what it needs was not written down when it was proven"
+_KEPT: Final = 50_000
+"""Dependencies of models that stay in memory, at half a kilobyte each; those of further models are read each time."""
+_SHARE: Final = 10.0
+"""So many times as long as it took, a look holds …"""
+_LONGEST: Final = 30.0
+"""… but no longer than so many seconds."""
+
 _SILENT: Final = "its files do not answer: whether they changed is unknown"
 
 
@@ -44,9 +50,10 @@ class Proving:
         self._catalog = observing.catalog
         self._comparing = host.Comparing()
         self._needs: dict[int, tuple[Dependency, ...]] = {}
+        self._unnoted: frozenset[int] = frozenset()
         self._found: dict[int, tuple[str, ...]] = {}
         self._stuck: dict[int, threading.Thread] = {}
-        self._looked = -_FRESH
+        self._fresh_until = 0.0
         self._looking = threading.Lock()
 
     # -- when a model is proven ---------------------------------------------------------------------------------------
@@ -91,37 +98,37 @@ class Proving:
         # An earlier driver that came back has a proof of its own, which needs other files.
         found = [planning.applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
         with self._looking:
-            if time.monotonic() - self._looked >= _FRESH or any(
+            began = time.monotonic()
+            if began >= self._fresh_until or any(
                 one.good is not None and one.good.id not in self._found for one in found
             ):
                 self._look(found)
-                self._looked = time.monotonic()
-            return tuple(
-                one if one.good is None else replace(one, changes=self._found.get(one.good.id, ())) for one in found
-            )
+                ended = time.monotonic()
+                self._fresh_until = ended + max(_FRESH, min(_SHARE * (ended - began), _LONGEST))
+            return tuple(self._told(one) for one in found)
+
+    def _told(self, coverage: Coverage) -> Coverage:
+        good = coverage.good
+        if good is None:
+            return coverage
+        return replace(coverage, changes=self._found.get(good.id, ()), noted=good.id not in self._unnoted)
 
     def _look(self, found: Sequence[Coverage]) -> None:
         wanted = {one.good.id: one.model for one in found if one.good is not None}
-        fresh = [run for run in wanted if run not in self._needs]
-        known = {run: needs for run, needs in self._needs.items() if run in wanted}
-        self._needs = {**known, **(self._catalog.dependencies(fresh) if fresh else {})}
+        self._needs = {run: needs for run, needs in self._needs.items() if run in wanted}
         self._stuck = {run: thread for run, thread in self._stuck.items() if thread.is_alive() and run in wanted}
         places = {model.name: os.fspath(model.workload.directory) for model in self._catalog.models()}
-        self._found = {run: (_UNNOTED,) for run in wanted if run not in self._needs}
+        noted = self._catalog.noted(wanted)
+        self._unnoted = frozenset(wanted) - noted
+        # Nothing is known of them, so nothing that changed is: their proofs hold as far as they go.
+        self._found = dict.fromkeys(self._unnoted, ())
         self._found |= dict.fromkeys(self._stuck, (_SILENT,))
         todo = [run for run in wanted if run not in self._found]
         while todo:
-            results: dict[int, host.Comparison] = {}
-            thread = self._compare([(run, self._needs[run], places.get(wanted[run], "/")) for run in todo], results)
+            results: dict[int, _Compared] = {}
+            thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
             for run, compared in results.items():
-                self._found[run] = compared.changes
-                if compared.needs != self._needs[run]:
-                    self._needs[run] = compared.needs
-                    try:
-                        self._catalog.refresh_dependencies(run, compared.needs)
-                    except CatalogError as error:
-                        # The next start reads once more what was read now.
-                        log.warning("times of files could not be written down: %s", error.message)
+                self._take(run, compared)
             todo = [run for run in todo if run not in results]
             if todo and thread.is_alive() and len(self._stuck) < _MOST_STUCK:
                 # They are looked at in their order: it is the first of the others that waits.
@@ -132,17 +139,45 @@ class Proving:
                 self._found |= dict.fromkeys(todo, (_SILENT,))
                 return
 
-    def _compare(
-        self, todo: Iterable[tuple[int, Sequence[Dependency], str]], results: dict[int, host.Comparison]
-    ) -> threading.Thread:
+    def _take(self, run: int, compared: _Compared) -> None:
+        self._found[run] = compared.changes
+        self._needs.pop(run, None)
+        if compared.kept is not None:
+            self._needs[run] = compared.kept
+        if compared.moved is not None:
+            try:
+                self._catalog.refresh_dependencies(run, compared.moved)
+            except CatalogError as error:
+                # The next start reads once more what was read now.
+                log.warning("times of files could not be written down: %s", error.message)
+
+    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared]) -> threading.Thread:
         """Look at one model after the other, until one takes too long."""
         stop = threading.Event()
+        # What a thread that is stuck would still change is no other look's.
+        needs = dict(self._needs)
+        failed: list[CatalogError] = []
 
         def work() -> None:
-            for run, needs, directory in todo:
+            try:
+                look()
+            except CatalogError as error:
+                failed.append(error)
+
+        def look() -> None:
+            kept = sum(map(len, needs.values()))
+            for run, directory in todo:
                 if stop.is_set():
                     return
-                results[run] = self._comparing.compare(needs, directory)
+                before = needs.get(run)
+                if before is None:
+                    before = self._catalog.dependencies([run]).get(run, ())
+                    kept += len(before)
+                compared = self._comparing.compare(before, directory)
+                moved = compared.needs if compared.needs != before else None
+                small = run in needs or kept <= _KEPT
+                kept -= 0 if small else len(before)
+                results[run] = _Compared(compared.changes, compared.needs if small else None, moved)
 
         thread = threading.Thread(target=work, name="proofs", daemon=True)
         thread.start()
@@ -151,7 +186,18 @@ class Proving:
             done = len(results)
             thread.join(_PATIENCE)
         stop.set()
+        if failed:
+            raise failed[0]
         return thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What a look at one model's files showed."""
+
+    changes: tuple[str, ...]
+    kept: tuple[Dependency, ...] | None  #: what it needs, if that is to stay in memory
+    moved: tuple[Dependency, ...] | None  #: the same, if its files have other times now
 
 
 def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:

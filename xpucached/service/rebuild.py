@@ -175,6 +175,11 @@ class RebuildJob:
             return
         with self._lock:
             self._killed[one.to] = 0
+        wrong = KINDS[entry.id.store.kind].unusable(one.to, binary)
+        if wrong:
+            # Programs would fail with it at every start, or until the next look.
+            self._results.failed(one, f"the driver's compiler gave what no program can load: {wrong}", blamed=True)
+            return
         self._results.built(one, recipe, binary, seconds)
 
     def _admitted(self) -> bool:

@@ -33,6 +33,7 @@ discard = dustbin.discard
 hazards = perils.hazards
 clear = perils.clear
 recipe = recipes.recipe
+unusable = recipes.unusable
 publish = recipes.publish
 
 _STANDARD: Final = (

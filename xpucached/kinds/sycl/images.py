@@ -310,6 +310,11 @@ def _owner(display: str, plain: str) -> str | None:
 # -- does a compiled program hold together? ---------------------------------------------------------------------------
 
 
+def is_intel(platform: str) -> bool:
+    """Tell whether a platform's programs are of a form that we know."""
+    return "intel" in platform.lower()
+
+
 def damage(data: bytes, *, intel: bool) -> str | None:
     """Say what is wrong with a compiled program; None if it holds together.
 

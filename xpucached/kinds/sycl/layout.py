@@ -98,6 +98,14 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
+def data(text: str) -> bytes:
+    """Encode what `text`, or a driver's answer, has decoded: no device is named by such escapes itself."""
+    return _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode("utf-8", "surrogateescape"))
+
+
+_ESCAPED: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
+
+
 def environment(identity: str) -> Environment | None:
     """Take a device id string apart: from the right, because a device's name may hold a slash."""
     parts = identity.rsplit("/", 2)

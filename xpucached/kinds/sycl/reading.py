@@ -287,7 +287,7 @@ def _ordinary(look: Look, leaf: int, path: tuple[str, ...], slot: Slot, entry: E
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.platform if entry.environment else ""
-    entry = _with_binary(look, leaf, slot, entry, intel="intel" in platform.lower())
+    entry = _with_binary(look, leaf, slot, entry, intel=images.is_intel(platform))
     if not (entry.flaw and entry.state is EntryState.FLAWED):
         if source.flaw is not None:
             entry = _flawed(entry, source.flaw, source.detail)

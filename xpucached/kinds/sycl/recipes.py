@@ -79,9 +79,14 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
     )
 
 
+def unusable(environment: Environment, binary: bytes) -> str | None:
+    """Say what is wrong with a compiled program; see `Kind.unusable`."""
+    return images.damage(binary, intel=images.is_intel(environment.platform))
+
+
 def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Kind.publish`."""
-    identity = environment.identity.encode("utf-8", "surrogateescape")
+    identity = layout.data(environment.identity)
     fields = (identity, recipe.options, recipe.constants, recipe.image)
     source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
     hashed = (identity, recipe.image, recipe.constants, recipe.options)
