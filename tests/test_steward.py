@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests import doors
+from tests import doors, users
 from tests.test_docs import codes, page, rows, section
 from xpucached import api, daemon, host, server, settings, sockets, systemd
 from xpucached.api import codec, hosting
@@ -416,8 +416,8 @@ def test_one_that_waits_for_its_turn_is_not_dead(
 
 
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:
-    (short_dir / sockets.ASIDE).touch()
     one = make(tmp_path, Hands(), short_dir / "nobody")
+    one._hands = Hands(on_start=one.step_aside)
 
     async def work() -> None:
         with pytest.raises(Conflict, match="runs a daemon himself"):
@@ -428,10 +428,29 @@ def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> 
 
 
 def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Path) -> None:
+    other = OURS or users.NOBODY
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_dir / "s"))
+        # Who listens is who that is now.  Root may: systemd listens for workers.
+        os.seteuid(other)
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(OURS)
+        with pytest.raises(Unavailable, match=f"user {other} listens on"):
+            envoy.ask(other + 1, api.GetStatus(), lambda _uid: short_dir / "s")
     with doors.running(short_dir) as there:
-        with pytest.raises(Unavailable, match=f"user {OURS} listens on"):
-            envoy.ask(OURS + 1, api.GetStatus(), lambda _uid: there.path)
         assert envoy.ask(OURS, api.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
+
+
+def test_a_socket_that_may_not_be_opened_yet_is_one_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> socket.socket:
+        raise PermissionError
+
+    # systemd makes it, and gives it to the user a moment later.
+    monkeypatch.setattr(sockets, "connect", refuses)
+    with pytest.raises(Unavailable, match="you may not open"):
+        envoy.ask(OURS, api.GetHello())
 
 
 @contextmanager

@@ -264,13 +264,13 @@ def test_a_user_sees_only_himself(house: House) -> None:
 @pytest.mark.parametrize("way", ["through the host's daemon", "at the worker's socket"])
 def test_a_user_is_refused_at_anothers(house: House, words: tuple[str, ...], way: str) -> None:
     if way == "at the worker's socket":
-        # The client asks nothing there; a client that does is refused.
-        assert "belongs to user 1000" in house.ctl("--socket", ALICES, *words, user="bob", check=77)
+        # Nobody else can even connect, whoever a client believes.
+        assert "you may not open" in house.ctl("--socket", ALICES, *words, user="bob", check=77)
         said = house.ask_anyway(ALICES, *words, user="bob")
     else:
         said = house.ctl("--of", "alice", *words, user="bob", check=77)
 
-    assert "another user's" in said or "may look" in said or "administrators" in said
+    assert "another user's" in said or "you may not open" in said or "administrators" in said
 
 
 def test_a_user_can_neither_wake_warm_nor_stop_anothers(house: House) -> None:
@@ -287,6 +287,19 @@ def test_a_user_can_neither_wake_warm_nor_stop_anothers(house: House) -> None:
     assert machine.run("kill", before, user="bob", check=None).returncode != 0
     assert machine.run("ls", "/var/lib/xpucached-worker/1000", user="bob", check=None).returncode != 0
     assert machine.show("xpucached-worker@1000.service", "MainPID") == before
+
+
+def test_a_user_can_put_nothing_into_run(house: House) -> None:
+    """It is in memory, all of the host shares it, and without room there systemd does nothing more."""
+    machine = house.machine
+    assert machine.out("stat", "-c", "%U:%G %a", ALICES) == "alice:xpucached 660"
+    found = machine.run("find", "/run", "-xdev", "-writable", "-type", "d", user="alice", check=None).stdout
+    # Where the distribution lets everybody write is a small file system of its own.
+    assert set(found.split()) <= {"/run/lock"}
+    # Nor does she keep what her worker had: it goes with it, and comes with the next one.
+    machine.run("systemctl", "stop", "xpucached-worker@1000.service")
+    assert machine.run("stat", ALICES, check=None).returncode != 0
+    assert '"verdict"' in house.ctl("status", "--json", user="alice")
 
 
 def test_who_is_not_looked_after_is_told_so(house: House) -> None:

@@ -184,7 +184,12 @@ def test_a_worker_is_where_the_host_s_daemon_looks_for_it() -> None:
     config = settings.load(None, user=True, worker=True, environ={"HOME": "/home/x", **environ})
 
     assert str(config.socket) == sockets.worker_path(1234)
-    assert config.socket_mode == 0o666
+    socket = directives(SYSTEMD / "xpucached-worker@.socket")
+    assert [text.replace("%i", "1234") for text in socket["ListenStream"]] == [sockets.worker_path(1234)]
+    # Nobody but the user, the host's daemon and root may even connect.
+    assert (socket["SocketUser"], socket["SocketGroup"], socket["SocketMode"]) == (["%i"], [sockets.ACCOUNT], ["0660"])
+    # In /run a user may fill nothing: it is in the memory of all.
+    assert "RuntimeDirectory" not in service
     assert config.state == Path("/var/lib", service["StateDirectory"][0].replace("%i", "1234"))
     assert daemon.parser().parse_args(shlex.split(service["ExecStart"][0])[1:]).worker
     assert units.unit(1234) == "xpucached-worker@1234.service"

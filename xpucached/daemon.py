@@ -27,6 +27,8 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from xpucached import __version__, api, host, logs, patience, server, settings, sockets, systemd
+from xpucached.api import hosting
+from xpucached.api.client import Client
 from xpucached.catalog import Catalog
 from xpucached.dispatch import Dispatch
 from xpucached.domain import (
@@ -345,7 +347,7 @@ class Daemon:
         while True:
             idle = self._settings.workers.idle
             await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
-            await asyncio.to_thread(step_aside, self._settings)
+            await asyncio.to_thread(step_aside)
             now = self._loop.time()
             if self._service.busy or self._door.busy or self._wakes:
                 self._stirred = now
@@ -452,18 +454,16 @@ def load(options: argparse.Namespace) -> settings.Settings:
     return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
 
 
-def step_aside(config: settings.Settings) -> None:
-    """See that our user runs no daemon himself.  Raises `RunningError` if one answers, and leaves word of it."""
-    word = config.socket.with_name(sockets.ASIDE)
+def step_aside() -> None:
+    """See that our user runs no daemon himself.  If one answers, tell the host's daemon, and raise `RunningError`."""
     path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
     try:
         sockets.connect(path, owner=os.getuid(), timeout=int(_RETRY)).close()
     except OSError:
-        with contextlib.suppress(OSError):
-            word.unlink(missing_ok=True)
         return
-    with contextlib.suppress(OSError):
-        word.touch(0o644)
+    # Where there is no daemon of the host, nobody waits for us either.
+    with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_RETRY) as client:
+        client.call(hosting.StepAside())
     raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
 
 
@@ -576,7 +576,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.begin(config.log_level)
         share_memory()
         if options.worker:
-            step_aside(config)
+            step_aside()
         if options.user:
             asyncio.run(serve(options, config))
         else:

@@ -26,9 +26,6 @@ WATCH = "/run/xpucached-watch/watch.sock"
 ACCOUNT = "xpucached"
 """The account of the host's daemon."""
 
-ASIDE = "aside"
-"""The file beside a worker's socket by which it says that its user runs a daemon himself."""
-
 
 class Untrusted(OSError):
     """What is at a socket's path may be somebody else's."""
@@ -123,9 +120,9 @@ def connect(
 ) -> socket.socket:
     """Connect to a socket of ours; nothing else in this program connects to a path and believes who answers.
 
-    ``owner`` is the one user who must listen there; without it that is root, the caller, or the ``account``.  The way
-    there must be theirs, see `enter`.  ``timeout`` is in seconds, for a listener whose queue is full.  Raises
-    `Untrusted`, or what the kernel says.
+    ``owner`` is the one user who must listen there, or root, as which systemd listens for a worker; without it that is
+    root, the caller, or the ``account``.  The way there must be theirs, see `enter`.  ``timeout`` is in seconds, for a
+    listener whose queue is full.  Raises `Untrusted`, or what the kernel says.
     """
     path = os.fspath(path)
     if path in {PUBLIC, ADMIN}:
@@ -142,8 +139,8 @@ def connect(
         one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
         said = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED)
         uid = int.from_bytes(said[4:8], sys.byteorder)
-        if uid not in (trusted if owner is None else {owner}):
-            wanted = f"user {owner}" if owner is not None else "root and you"
+        if uid not in (trusted if owner is None else {owner, 0}):
+            wanted = f"root and user {owner}" if owner is not None else "root and you"
             message = f"user {uid} listens on {path}, where only {wanted} may"
             raise Untrusted(message, f"to ask a daemon of user {uid}, ask as that user: sudo -u '#{uid}' xpucachectl")  # noqa: TRY301 - what is open is closed below
     except BaseException:

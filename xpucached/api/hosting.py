@@ -26,10 +26,16 @@ class WakeWorker(Request[Awake]):
     user: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAside(Request[None]):
+    """Say, as a worker, that its user runs a daemon himself, so that the worker ends."""
+
+
 ENDPOINTS: Final = (
     Endpoint("GET", "/v1", api.GetHello, api.Hello),
     Endpoint("GET", "/v1/host", GetHost, HostStatus),
     Endpoint("POST", "/v1/wake", WakeWorker, Awake, Right.CHANGE),
+    Endpoint("POST", "/v1/aside", StepAside, None, Right.CHANGE, 202),
     Endpoint("POST", "/v1/look", api.LookAgain, None, Right.CHANGE, 202),
     Endpoint("POST", "/v1/prewarm", api.PrewarmModels, Job, Right.CHANGE, 202, "/v1/jobs/{id}"),
     Endpoint("GET", "/v1/jobs/{id}", api.GetJob, Job),

@@ -57,6 +57,9 @@ class Steward(Protocol):
     def look(self) -> None:
         """Hear that something may have changed."""
 
+    def step_aside(self, uid: int) -> None:
+        """Hear that a user runs a daemon himself."""
+
     def meaning(self, names: tuple[ModelName, ...], /) -> tuple[int, tuple[ModelName, ...]]:
         """Give the user whose models these are, and what that user calls them."""
 
@@ -181,6 +184,8 @@ class HostRoutes:
                 if asked.user is not None and not self._trusts(peer) and _is_other(steward, asked.user, peer):
                     raise _denied()
                 return codec.to_json(await steward.wake(steward.find(asked.user, peer.uid)))
+            case hosting.StepAside():
+                return steward.step_aside(steward.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
             case api.LookAgain():
                 if not self._trusts(peer):
                     raise _denied()

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from xpucached import __version__, api, host, sockets, systemd
+from xpucached import __version__, api, host, systemd
 from xpucached.api import hosting
 from xpucached.domain import (
     Awake,
@@ -130,6 +130,8 @@ class Steward:
         self._answering: dict[int, asyncio.Event] = {}
         self._urgent: set[int] = set()
         self._unwanted: set[int] = set()
+        self._aside: set[int] = set()
+        """Whose worker said that its user runs a daemon himself."""
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._asker = Asker(place)
         self._census = ThreadPoolExecutor(_CENSUS_THREADS, thread_name_prefix="census")
@@ -349,6 +351,7 @@ class Steward:
             await self._asker.ask(uid, api.GetHello(), own=True)
             return
         self._say(uid, state=WorkerState.STARTING)
+        self._aside.discard(uid)
         await self._hands.start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
         pause = _SOON
@@ -382,7 +385,7 @@ class Steward:
             # One that has just ended may not be known for it yet; one that is still there then keeps silent.
             await asyncio.sleep(_ENDING)
             fate = await self._fate(uid)
-        aside = await asyncio.to_thread(os.path.lexists, self._place(uid).with_name(sockets.ASIDE))
+        aside = uid in self._aside
         if aside:
             self._say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
         elif fate.running:
@@ -454,6 +457,10 @@ class Steward:
             f"nobody else is concerned; see: journalctl -u {unit}; one that hangs is ended by: systemctl stop {unit}",
             one.user,
         )
+
+    def step_aside(self, uid: int) -> None:
+        """Hear from a user's worker that this user runs a daemon himself; whoever says so, it is his own row."""
+        self._aside.add(uid)
 
     async def wake(self, uid: int) -> Awake:
         """See that a user's worker answers.  Raises `Unavailable`."""

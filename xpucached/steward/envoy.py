@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from xpucached import api, sockets
 from xpucached.api.client import Client
 from xpucached.domain import Job, JobId, ModelName, UserStatus, Warmth, WorkerState, check_name
-from xpucached.errors import Busy, Unavailable, Untrusted
+from xpucached.errors import Busy, Denied, Unavailable, Untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,8 +79,8 @@ def ask(
     ) as client:
         try:
             text = client.fetch(request)
-        except Untrusted as error:
-            # Whoever it is, it is not this worker.
+        except (Denied, Untrusted) as error:
+            # Whoever it is, it is not this worker; and one that is starting has a socket that is not its user's yet.
             raise Unavailable(error.message, hint=error.hint) from error
         with _READING:
             answer = client.read(request, text)
