@@ -36,7 +36,6 @@ ATTACKERS: Final = (
     "A hostile store",
     "A hostile runtime, driver or compiler",
     "Hostile output of a program",
-    "Nobody at all",
 )
 
 
