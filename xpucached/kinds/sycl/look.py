@@ -6,9 +6,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from xpucached.domain import Entry, EntryKey, Environment, FoundStore, Hazard, Known, Scan, Seen, Store, StoreState
 from xpucached.kinds.sycl import perils
+
+PART: Final = 1000
+"""Entries that are handed over at a time.  A store of any size takes the memory of so many."""
+
+_WEIGHT: Final = 64 << 20
+"""So many characters of names are handed over at a time, and one entry's: they may be forged."""
 
 
 class Rows:
@@ -64,6 +71,19 @@ class Look:
     blocked: bool = False  #: whether something stands where programs need a directory
     digests: dict[tuple[int, ...], str] = field(default_factory=dict)  #: of large programs, by file
     environments: dict[str, Environment | None] = field(default_factory=dict)
+    weight: int = 0  #: characters of the names in the entries
+    parts: int = 0  #: that were given
+
+    def add(self, entry: Entry) -> None:
+        """Note an entry that is there."""
+        self.entries.append(entry)
+        self.weight += len(entry.options) + len(entry.constants)
+        self.weight += sum(len(kernel.name) + len(kernel.display) for kernel in entry.kernels)
+
+    @property
+    def full(self) -> bool:
+        """Whether what was found since the part before is enough for one."""
+        return len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= PART or self.weight >= _WEIGHT
 
     @property
     def store(self) -> Store:
@@ -97,4 +117,6 @@ class Look:
         )
         for one in (self.entries, self.unchanged, self.rows.passed):
             one.clear()
+        self.weight = 0
+        self.parts += 1
         return found

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -22,7 +22,7 @@ from xpucached.domain import Effect, Entry, EntryId, EntryKey, EntryState, Envir
 from xpucached.kinds.sycl import files, images, layout, locks
 from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.look import Look
-from xpucached.kinds.sycl.slots import Slot, accessed, digest, key_of, slot_stamp
+from xpucached.kinds.sycl.slots import Slot, Slots, accessed, digest, key_of, slot_stamp
 
 _DEPTH: Final = 4
 _SIZE: Final = (1 << 63) - 1
@@ -54,42 +54,52 @@ class _Unread(Exception):
     """A file cannot be read just now, which says nothing about what is in it."""
 
 
-def read_slots(
-    look: Look, leaf: int, path: tuple[str, ...], slots: Mapping[str, Slot], place: int | None
-) -> list[Entry]:
-    """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth."""
-    stamps = {name: slot_stamp(slot) for name, slot in slots.items()}
-    leaf_stamp = digest((name, stamp) for name, stamp in stamps.items())
-    keys = {name: key_of(path, name) for name in slots}
-    full = {name: f"{leaf_stamp}:{stamps[name]}" for name in slots}
-    locked = any(".lock" in slot.files for slot in slots.values())
-    if not locked and slots and all(_stamp(look, keys[name]) == full[name] for name in slots):
-        for name, slot in slots.items():
-            look.unchanged.append(Seen(keys[name], accessed(slot), place))
-            look.seen.add(keys[name])
-        return []
+def read_slots(look: Look, leaf: int, path: tuple[str, ...], slots: Slots, place: int | None) -> Iterator[Entry | None]:
+    """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth.
+
+    Gives None for each that is unchanged.
+    """
+    stamps: list[str] = []
+    locked = False
+    for slot in slots:
+        stamps.append(slot_stamp(slot))
+        locked = locked or ".lock" in slot.files
+    leaf_stamp = digest(zip(slots.names, stamps, strict=False))
+    if not locked and len(stamps) == len(slots) and _unchanged(look, leaf_stamp, stamps, path, slots):
+        for slot in slots:
+            key = key_of(path, slot.name)
+            look.unchanged.append(Seen(key, accessed(slot), place))
+            look.seen.add(key)
+            yield None
+        return
     compiled = path[0] == layout.RTC
-    alone = len(slots) == 1
-    readings: list[_Reading] = []
+    neighbours = _Neighbours()
     expected = 0
     gap = False
-    for name, slot in slots.items():
-        entry = _described(look, path, slot, full[name], place)
+    for slot, stamp in zip(slots, stamps, strict=False):
+        if slot_stamp(slot) != stamp:
+            raise Changed
+        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", place)
         try:
             reading = _locked(look, leaf, slot, entry)
             if reading is None and compiled:
                 reading = _run_time_compiled(look, leaf, path, slot, entry)
             elif reading is None:
-                reading = _ordinary(look, leaf, path, slot, entry, alone=alone)
+                reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
         except _Unread as error:
             reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
-        if name.isdigit() and not compiled:
-            gap = gap or int(name) != expected
+        if slot.name.isdigit() and not compiled:
+            gap = gap or int(slot.name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
-            expected = int(name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
+            expected = int(slot.name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
             reading.reachable = not gap
-        readings.append(reading)
-    return _compared(readings)
+        yield neighbours.judged(reading)
+
+
+def _unchanged(look: Look, leaf_stamp: str, stamps: list[str], path: tuple[str, ...], slots: Slots) -> bool:
+    """Tell whether every slot of a leaf is as it was known."""
+    names = zip(slots.names, stamps, strict=True)
+    return bool(stamps) and all(_stamp(look, key_of(path, name)) == f"{leaf_stamp}:{one}" for name, one in names)
 
 
 def _stamp(look: Look, key: EntryKey) -> str | None:
@@ -393,22 +403,24 @@ def _run_time_compiled(look: Look, leaf: int, path: tuple[str, ...], slot: Slot,
     return _Reading(_with_binary(look, leaf, slot, entry, intel=False))
 
 
-def _compared(readings: list[_Reading]) -> list[Entry]:
-    """Let the slots of a leaf judge each other, lowest first, as the runtime meets them."""
-    first: dict[str, _Reading] = {}
-    entries: list[Entry] = []
-    for reading in readings:
+class _Neighbours:
+    """The slots of a leaf judge each other, lowest first, as the runtime meets them."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[bool, str]] = {}
+        """The first slot of each source: whether it is live, and its number."""
+
+    def judged(self, reading: _Reading) -> Entry:
+        """Give the next slot as those below it leave it."""
         entry = reading.entry
         whole = reading.live and entry.state is EntryState.OK
+        lower = self._first.get(reading.identity) if reading.identity is not None else None
         if whole and not reading.reachable:
             entry = _flawed(entry, Flaw.BEHIND_GAP)
-        elif whole and reading.identity is not None and reading.identity in first:
-            lower = first[reading.identity]
-            number = lower.entry.id.key.rpartition("/")[2]
-            flaw = Flaw.DUPLICATE if lower.live else Flaw.SHADOWED
-            entry = _flawed(entry, flaw, f"of slot {number}")
+        elif whole and lower is not None:
+            live, number = lower
+            entry = _flawed(entry, Flaw.DUPLICATE if live else Flaw.SHADOWED, f"of slot {number}")
         # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
         if reading.reachable and reading.identity is not None and entry.flaw is not Flaw.BIN_MISSING:
-            first.setdefault(reading.identity, reading)
-        entries.append(entry)
-    return entries
+            self._first.setdefault(reading.identity, (reading.live, entry.id.key.rpartition("/")[2]))
+        return entry

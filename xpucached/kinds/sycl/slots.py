@@ -6,9 +6,11 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
+from typing import Final
 
 from xpucached.domain import EntryKey
 from xpucached.kinds.sycl import layout, locks
@@ -22,22 +24,61 @@ class Slot:
     files: dict[str, os.stat_result] = field(default_factory=dict)
 
 
-def slots_in(leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> tuple[dict[str, Slot], int]:
-    """List the slots of a leaf in the runtime's order, and count what belongs to none."""
-    slots: dict[str, Slot] = {}
-    foreign = 0
-    for name in os.listdir(leaf):
-        match = pattern.match(name)
-        if match is None:
-            foreign += 1
-            continue
-        try:
-            status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        slots.setdefault(match[1], Slot(match[1])).files[match[2]] = status
-    ordered = sorted(slots, key=lambda name: int(name) if name.isdigit() else 0)
-    return {name: slots[name] for name in ordered}, foreign
+class Slots:
+    """The slots of a leaf, in the runtime's order.
+
+    Only those of a small leaf are kept as they were found: a program that stores anew at every start makes a hundred
+    thousand in a year, and what the kernel says of each takes a kilobyte.
+    """
+
+    def __init__(self, leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> None:
+        self._leaf = leaf
+        self._kept: dict[str, Slot] = {}
+        self.foreign = 0  #: files that belong to none
+        suffixes: dict[str, tuple[str, ...]] = {}
+        for name in os.listdir(leaf):
+            match = pattern.match(name)
+            if match is None:
+                self.foreign += 1
+            else:
+                # One tuple for all that have the same files.
+                found = tuple(sorted((*suffixes.get(match[1], ()), match[2])))
+                suffixes[match[1]] = _alike(found)
+        ordered = sorted(suffixes, key=lambda name: int(name) if name.isdigit() else 0)
+        self._suffixes = {name: suffixes[name] for name in ordered}
+        if len(ordered) <= KEPT:
+            self._kept = {name: self._look(name) for name in ordered}
+
+    def _look(self, name: str) -> Slot:
+        slot = Slot(name)
+        for suffix in self._suffixes[name]:
+            with contextlib.suppress(FileNotFoundError):
+                slot.files[suffix] = os.stat(name + suffix, dir_fd=self._leaf, follow_symlinks=False)
+        return slot
+
+    def __len__(self) -> int:
+        return len(self._suffixes)
+
+    def __iter__(self) -> Iterator[Slot]:
+        """Give each slot that has a file, as it was, or as it is now."""
+        for name in self._suffixes:
+            slot = self._kept.get(name) or self._look(name)
+            if slot.files:
+                yield slot
+
+    @property
+    def names(self) -> Collection[str]:
+        """What they are called."""
+        return self._suffixes.keys()
+
+
+KEPT: Final = 1000
+"""Slots of one leaf that are kept in memory at a time."""
+
+
+@cache
+def _alike(suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    return suffixes
 
 
 def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
@@ -46,7 +87,7 @@ def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
 
 
 def slot_in(leaf: int, name: str) -> Slot:
-    """Look at one slot as `slots_in` does; without files if there is none.  Raises OSError if it cannot be told."""
+    """Look at one slot as `Slots` does; without files if there is none.  Raises OSError if it cannot be told."""
     slot = Slot(name)
     for suffix in layout.SLOT_SUFFIXES if name.isdigit() else layout.IR_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):

@@ -14,16 +14,13 @@ from xpucached.domain import Entry, EntryKey, FoundStore, Known, Scan, Seen, Sto
 from xpucached.kinds.sycl import blocking, files, layout, perils, recipes
 from xpucached.kinds.sycl.look import Look, Rows
 from xpucached.kinds.sycl.reading import Changed, read_slots, unfinished
-from xpucached.kinds.sycl.slots import names_in, slots_in
+from xpucached.kinds.sycl.slots import Slots, names_in
 
 _Placed = TypeVar("_Placed", Entry, Seen)
 
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
 _RETRIES: Final = 3
-
-_PART: Final = 1000
-"""Entries that are handed over at a time.  A store of any size takes the memory of so many."""
 
 _TICK: Final = 2_000_000_000
 """Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
@@ -32,14 +29,15 @@ _TICK: Final = 2_000_000_000
 def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
     """Look at a whole store; see `Kind.scan`."""
     rows = (Known(key, known[key]) for key in sorted(known))
-    entries: list[Entry] = []
+    entries: dict[EntryKey, Entry] = {}
     unchanged: list[Seen] = []
     for part in parts(found, now, rows, writer_since):
         if part.state is not StoreState.OK:
             return dataclasses.replace(part, vanished=None)
-        entries += part.entries
+        # One that was told twice has changed meanwhile.
+        entries.update((entry.id.key, entry) for entry in part.entries)
         unchanged += part.unchanged
-    return dataclasses.replace(part, entries=tuple(entries), unchanged=tuple(unchanged), vanished=None)
+    return dataclasses.replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), vanished=None)
 
 
 def parts(
@@ -79,7 +77,7 @@ def _walk_root(look: Look) -> Iterator[Scan]:
             look.foreign += 1
     if layout.RTC in names:
         with _remembered(look, look.rows.take(layout.RTC + "/")):
-            _walk_run_time_compiled(look)
+            yield from _walk_run_time_compiled(look)
     look.rows.pass_all()
 
 
@@ -140,13 +138,16 @@ def _walk_device(look: Look, name: str) -> Iterator[Scan]:
             rows = look.rows.take(f"{name}/{below}/")
             if look.quick and rows and _settled(here, below, rows):
                 continue
-            before = len(look.entries), len(look.unchanged)
+            before, begun = look.parts, (len(look.entries), len(look.unchanged))
             with _remembered(look, rows):
-                _walk(look, here, status.st_uid, below, (name, below), ())
-            if look.hollow:
-                _unsettle(look.entries, before[0])
-                _unsettle(look.unchanged, before[1])
-            if len(look.entries) + len(look.unchanged) + len(look.rows.passed) >= _PART:
+                yield from _walk(look, here, status.st_uid, below, (name, below), ())
+            if look.parts != before:
+                begun = (0, 0)
+            # Where a part was given on the way, too: nobody knows any more whether it was hollow.
+            if look.hollow or look.parts != before:
+                _unsettle(look.entries, begun[0])
+                _unsettle(look.unchanged, begun[1])
+            if look.full:
                 yield look.part()
     finally:
         if here >= 0:
@@ -191,7 +192,7 @@ def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -
 
 def _walk(
     look: Look, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
-) -> None:
+) -> Iterator[Scan]:
     """Go down the numbered levels; a leaf is at the fourth."""
     before = len(look.seen)
     with _foreign(look, *path):
@@ -199,10 +200,10 @@ def _walk(
         try:
             through = (*above, status)
             if len(path) == _DEPTH:
-                _leaf(look, here, path, layout.SLOT_FILE, through)
+                yield from _leaf(look, here, path, layout.SLOT_FILE, through)
             for below in sorted(os.listdir(here)) if len(path) < _DEPTH else ():
                 if layout.NUMBER.match(below):
-                    _walk(look, here, status.st_uid, below, (*path, below), through)
+                    yield from _walk(look, here, status.st_uid, below, (*path, below), through)
                 else:
                     look.foreign += 1
         finally:
@@ -211,38 +212,59 @@ def _walk(
         look.hollow = True
 
 
-def _walk_run_time_compiled(look: Look) -> None:
+def _walk_run_time_compiled(look: Look) -> Iterator[Scan]:
     with _foreign(look, layout.RTC), files.directory_in(look.root, layout.RTC, look.device) as here:
         owner = os.fstat(here).st_uid
         for name in sorted(os.listdir(here)):
             if layout.NUMBER.match(name):
-                _walk(look, here, owner, name, (layout.RTC, name), ())
+                yield from _walk(look, here, owner, name, (layout.RTC, name), ())
             elif layout.IR_KEY.match(name):
                 with _foreign(look, layout.RTC, name), files.directory_in(here, name, look.device) as leaf:
-                    _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE, ())
+                    yield from _leaf(look, leaf, (layout.RTC, name), layout.IR_FILE, ())
             else:
                 look.foreign += 1
 
 
 def _leaf(
     look: Look, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
-) -> None:
+) -> Iterator[Scan]:
     place = None
     if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
         place = _place(*through)
     for _ in range(_RETRIES):
-        slots, foreign = slots_in(leaf, pattern)
+        slots = Slots(leaf, pattern)
+        before, begun = look.parts, len(look.entries)
+        read: set[EntryKey] = set()
         try:
-            readings = read_slots(look, leaf, path, slots, place)
+            for entry in read_slots(look, leaf, path, slots, place):
+                if entry is not None:
+                    look.add(entry)
+                    read.add(entry.id.key)
+                if look.full:
+                    yield _part(look)
+            # What is unchanged was looked at only now.
+            if not read or names_in(leaf, pattern) == slots.names:
+                look.seen |= read
+                break
         except Changed:
-            continue
-        if readings and names_in(leaf, pattern) != slots.keys():
-            continue
-        break
+            pass
+        # What was handed over already is told again, as it is then.
+        del look.entries[begun if before == look.parts else 0 :]
     else:
         # Somebody writes here all the time: what could not be read at rest is unfinished by definition.
-        slots, foreign = slots_in(leaf, pattern)
-        readings = [unfinished(look, path, slot, "it changes while we look") for slot in slots.values()]
-    look.foreign += foreign
-    look.entries.extend(readings)
-    look.seen.update(one.id.key for one in readings)
+        slots = Slots(leaf, pattern)
+        for slot in slots:
+            look.add(unfinished(look, path, slot, "it changes while we look"))
+            look.seen.add(look.entries[-1].id.key)
+            if look.full:
+                yield _part(look)
+    look.foreign += slots.foreign
+    if look.full:
+        yield _part(look)
+
+
+def _part(look: Look) -> Scan:
+    """Hand over what was found in the middle of an image: the next look has to go there again."""
+    _unsettle(look.entries, 0)
+    _unsettle(look.unchanged, 0)
+    return look.part()

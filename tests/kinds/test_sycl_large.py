@@ -1,0 +1,137 @@
+"""Leaves and levels of any size: read in parts of bounded size, and judged as if they were read at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.catalog import Catalog
+from xpucached.domain import Architecture, EntryKey, Flaw, FoundStore, Known, Scan, Store, StoreOrigin
+from xpucached.kinds import sycl
+from xpucached.kinds.sycl import look as looking
+from xpucached.kinds.sycl import reading, slots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.builders import SyclStore
+
+BOUND = 10
+
+
+@pytest.fixture
+def store(sycl_store: SyclStore) -> SyclStore:
+    """A leaf of many slots, some the same, some damaged, one missing; more leaves of its image; intermediate code."""
+    for number in range(40):
+        if number != 30:
+            made = sycl_store.add(slot=number, size=300 + number)
+            if number % 7 == 3:
+                made.bin.write_bytes(b"")
+            elif number % 7 == 4:
+                made.src.unlink()
+    leaf = made.src.parent
+    for number in range(15):
+        other = leaf.parent.with_name(str(int(leaf.parent.name) // 10 + number)) / leaf.name
+        other.mkdir(parents=True)
+        shutil.copy(leaf / "0.src", other / "0.src")
+        shutil.copy(leaf / "0.bin", other / "0.bin")
+    for number in range(12):
+        sycl_store.add_intermediate("A" * 40 + f"{number:03}=")
+    return sycl_store
+
+
+def parts(root: Path, known: Iterable[Known] = (), *, quick: bool = False) -> list[Scan]:
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    return list(sycl.parts(found, datetime.now(UTC) + timedelta(minutes=1), known, None, quick=quick))
+
+
+def verdicts(some: Iterable[Scan]) -> dict[EntryKey, tuple[object, ...]]:
+    return {one.id.key: (one.state, one.flaw, one.detail, one.stamp) for part in some for one in part.entries}
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "PART", BOUND)
+    monkeypatch.setattr(slots, "KEPT", BOUND)
+
+
+def test_a_large_leaf_is_judged_in_parts_as_at_once(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = verdicts(parts(store.root))
+    assert {flaw for _, flaw, _, _ in once.values()} >= {Flaw.DUPLICATE, Flaw.BIN_EMPTY, Flaw.SRC_MISSING, None}
+    assert len(once) == 39 + 15 + 12
+
+    monkeypatch.setattr(looking, "PART", BOUND)
+    monkeypatch.setattr(slots, "KEPT", BOUND)
+    found = parts(store.root)
+
+    assert max(len(one.entries) for one in found) <= BOUND
+    assert sum(len(one.entries) for one in found) == len(once)
+    assert verdicts(found) == once
+
+
+@pytest.mark.usefixtures("bounded")
+def test_what_is_kept_of_each_slot_is_bounded(store: SyclStore) -> None:
+    leaf = next(store.root.glob("[0-9]*/*/*/*/39.bin")).parent
+    descriptor = os.open(leaf, os.O_RDONLY)
+    try:
+        large = slots.Slots(descriptor)
+        assert len(list(large)) == len(large) == 39
+        assert large._kept == {}
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_what_is_unchanged_comes_in_parts_and_nothing_vanishes(store: SyclStore, tmp_path: Path) -> None:
+    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+        for part in parts(store.root):
+            catalog.record_scan(part, lambda _: Architecture("x86_64"))
+        of = Store(sycl.NAME, store.root)
+        before = catalog.keys(of)
+        for quick in (False, True):
+            found = parts(store.root, catalog.known(of), quick=quick)
+            assert max(len(one.unchanged) + len(one.entries) for one in found) <= BOUND
+            assert sum(len(one.unchanged) for one in found) == len(before)
+            for part in found:
+                catalog.record_scan(part, lambda _: Architecture("x86_64"))
+            assert catalog.keys(of) == before
+        for path in store.root.glob("[0-9]*/*/*/*/27[._]*"):
+            path.unlink()
+        for part in parts(store.root, catalog.known(of), quick=True):
+            catalog.record_scan(part, lambda _: Architecture("x86_64"))
+        assert len(before - catalog.keys(of)) == 1
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_large_leaf_that_changes_meanwhile_is_read_again(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next(store.root.glob("[0-9]*/*/*/*/25.bin"))
+    read, again = reading._ordinary, [True]
+
+    def change(*arguments: object, **more: object) -> object:
+        slot = arguments[3]
+        if isinstance(slot, slots.Slot) and slot.name == "20" and again:
+            again.pop()
+            path.write_bytes(b"")
+        return read(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "_ordinary", change)
+    found = parts(store.root)
+
+    assert again == []
+    assert max(len(one.entries) for one in found) <= BOUND
+    monkeypatch.undo()
+    assert verdicts(found) == verdicts(parts(store.root))
+
+
+def test_few_heavy_names_are_handed_over_at_a_time(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_WEIGHT", 1)
+    found = parts(store.root)
+    named = [one for part in found for one in part.entries if one.kernels]
+    assert len(named) > BOUND
+    assert all(sum(bool(one.kernels) for one in part.entries) <= 1 for part in found)
