@@ -17,6 +17,7 @@ from typing import Final
 
 from xpucached.domain import ImageFormat, Kernel
 from xpucached.kinds.sycl import mangling
+from xpucached.kinds.sycl.structure import table_damage
 
 _SPIRV: Final = b"\x03\x02\x23\x07"
 _SPIRV_WORD: Final = 0x07230203
@@ -359,4 +360,4 @@ def _elf_damage(data: bytes, depth: int) -> str | None:
                 return f"section .ocl.obj: {inner}"
         elif name == b".ocl.obj" and size and depth == 0 and not content.startswith(_ARCHIVE):
             return "section .ocl.obj is no object file"
-    return None
+    return table_damage(data)
