@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.test_planning import NOW, coverage, failed, host, model, plan, run, status
+from tests.test_upkeep import alone
 from xpucached.catalog import Catalog
 from xpucached.domain import (
     Attribution,
@@ -75,3 +78,21 @@ def test_a_cancelled_run_says_nothing(before: Outcome, tmp_path: Path) -> None:
         assert (found.last.outcome, found.failures) == (before, 1 if before is Outcome.FAILED else 0)
     finally:
         catalog.close()
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_run_whose_daemon_was_told_to_end_and_then_killed_is_no_failure(
+    home: Path, tmp_path: Path, *, told: bool
+) -> None:
+    """At the end of a host, or of a worker that has nothing to do, systemd kills those who take too long."""
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.add_model(model())
+        catalog.begin_run(model(), WarmReason.NEVER, "here", NOW)
+        if told:
+            asyncio.run(alone(catalog).stop())
+    # It was killed here, and this is its successor.
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        assert catalog.close_lost_runs(NOW) == 1
+        (ended,) = catalog.runs()
+        (known,) = catalog.coverage()
+        assert (ended.outcome, known.failures) == ((Outcome.CANCELLED, 0) if told else (Outcome.LOST, 1))

@@ -535,6 +535,11 @@ class Catalog:
         with self._write() as connection:
             dependencies.refresh(connection, run, needs)
 
+    def note_ending(self) -> None:
+        """Note that runs which go on now are ended by us, whether or not we live to see it."""
+        with self._write() as connection:
+            runs.note_ending(connection)
+
     def close_lost_runs(self, now: datetime) -> int:
         """At start: end the runs that a dead daemon left, as lost; give how many."""
         with self._write() as connection:

@@ -53,6 +53,7 @@ KEPT: Final = 200
 PROOFS: Final = 16
 
 _LOST_DETAIL: Final = "the daemon ended while it ran"
+_ENDING_DETAIL: Final = "the daemon was told to end while it ran"
 
 
 def begin(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
@@ -172,9 +173,19 @@ def _prune(connection: sa.Connection, model: ModelName) -> None:
     connection.execute(sa.delete(RUNS).where(mine, RUNS.c.id.not_in(newest), RUNS.c.id.not_in(good)))
 
 
+def note_ending(connection: sa.Connection) -> None:
+    """Note of every unfinished run that we are about to end it: if we do not come to say so, it was not lost."""
+    connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(detail=_ENDING_DETAIL))
+
+
 def close_lost(connection: sa.Connection, now: datetime) -> int:
     """Note of every unfinished run that its end was not seen; give their number."""
-    values = {"finished": now, "outcome": Outcome.LOST.value, "detail": _LOST_DETAIL}
+    ending = RUNS.c.detail == _ENDING_DETAIL
+    values = {
+        "finished": now,
+        "outcome": sa.case((ending, Outcome.CANCELLED.value), else_=Outcome.LOST.value),
+        "detail": sa.case((ending, RUNS.c.detail), else_=_LOST_DETAIL),
+    }
     return connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(values)).rowcount
 
 

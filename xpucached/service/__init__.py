@@ -240,7 +240,11 @@ class Service:
         return not self._steadiness.distrusted
 
     async def stop(self) -> None:
-        """No new work; what runs is ended and recorded as cancelled."""
+        """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done."""
+        try:
+            await asyncio.to_thread(self._catalog.note_ending)
+        except CatalogError as error:
+            log.warning("runs that go on could not be noted as ended by us: %s", error.message)
         await self._upkeep.stop()
         if self._examining is not None:
             self._examining.cancel()
