@@ -44,9 +44,10 @@ def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give a list of where the event loop's own thread touched something in this directory."""
     found: list[str] = []
 
-    def noting(original: Callable[..., object]) -> Callable[..., object]:
+    def noting(original: Callable[..., object], *, whatever: bool = False) -> Callable[..., object]:
         def note(*given: object, **named: object) -> object:
-            if asyncio._get_running_loop() is not None and any(str(one).startswith(str(tmp_path)) for one in given):
+            ours = whatever or any(str(one).startswith(str(tmp_path)) for one in given)
+            if ours and asyncio._get_running_loop() is not None:
                 found.append("".join(traceback.format_stack(limit=6)))
             return original(*given, **named)
 
@@ -54,6 +55,8 @@ def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name in ("stat", "lstat", "listdir", "scandir", "readlink", "access"):
         monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    # To wait for an answer there is as bad.
+    monkeypatch.setattr(patience, "ask", noting(patience.ask, whatever=True))
     for name in ("realpath", "exists", "isfile", "isdir", "lexists"):
         monkeypatch.setattr(os.path, name, noting(getattr(os.path, name)))
     return found
