@@ -148,6 +148,8 @@ def running(account: User, place: Path, program: str) -> Iterator[Host]:
                 "XPUCACHED_PATHS_STATE": str(state),
                 "XPUCACHED_PATHS_SOCKET": str(public),
                 "RUNTIME_DIRECTORY": str(state),
+                # It looks after nobody, so it takes nobody for a stranger.
+                "XPUCACHED_WORKERS_HUMANS": "false",
             },
             pass_fds=given,
             cwd="/",
