@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 import struct
 import tempfile
@@ -24,11 +25,26 @@ from tests.doors import Standin, owner_only
 from xpucached import api, messages
 from xpucached.api import intake
 from xpucached.catalog import Catalog
-from xpucached.domain import Exercise, Flaw, ImageFormat, Loader, Model, ModelName, Workload
+from xpucached.domain import (
+    EntryState,
+    Exercise,
+    Flaw,
+    FoundStore,
+    Hazard,
+    ImageFormat,
+    Loader,
+    Model,
+    ModelName,
+    Process,
+    Store,
+    StoreOrigin,
+    StoreState,
+    Workload,
+)
 from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import images, layout, mangling
+from xpucached.kinds.sycl import images, layout, makers, mangling
 from xpucached.kinds.sycl.dustbin import _is_place, _loads
 from xpucached.server.connection import Connection, Limits, Places
 from xpucached.server.routes import Routes
@@ -113,6 +129,54 @@ def label(data: bytes) -> None:
     _check(all(suffix in layout.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
     _check(0 <= read.mode <= 0o777, "a mode with more than permissions")
     _check(_loads(read.dumps()).key == read.key, "what was read cannot be written")
+
+
+_made: Final[list[tempfile.TemporaryDirectory[str]]] = []
+"""Where a store is, for what is read from files only; `close` removes it."""
+
+
+def _root() -> Path:
+    if not _made:
+        _made.append(tempfile.TemporaryDirectory(prefix="xpucached-fuzz-"))
+    return Path(_made[0].name) / "store"
+
+
+_AT: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def slot(data: bytes) -> None:
+    """Look at a store whose files hold these bytes: an entry, its lock, its time, the size."""
+    source, binary, accessed, lock, size = (*data.split(b"\xfe\xff"), b"", b"", b"", b"", b"")[:5]
+    read = layout.source(source, len(source))
+    root = _root()
+    shutil.rmtree(root, ignore_errors=True)
+    leaf = root.joinpath(*read.directories) if read.whole else root / "1/2/3/4"
+    code = root / layout.RTC / ("A" * 43 + "=")
+    for place, name in ((leaf, "0"), (code, layout.IR)):
+        place.mkdir(parents=True)
+        (place / f"{name}.bin").write_bytes(binary)
+        (place / f"{name}_access_time.txt").write_bytes(accessed)
+    (leaf / "0.src").write_bytes(source)
+    if lock:
+        (leaf / "0.lock").write_bytes(lock)
+    (root / "cache_size.txt").write_bytes(size)
+    scan = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "fuzz"), _AT, {}, None)
+    _check((scan.state, len(scan.entries)) == (StoreState.OK, 2), "an entry is lost")
+    _check((Hazard.SIZE_GARBAGE in scan.hazards) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size")
+    for entry in scan.entries:
+        _check(entry.created <= _AT, "made after it was seen")
+        _check(sum(len(kernel.name) for kernel in entry.kernels) <= 4 << 20, "names without bounds")
+        of = entry.environment
+        _check(of is None or len(of.platform + of.device + of.version + of.driver) <= 4 * 4096, "an endless device")
+        _check(lock or entry.state is not EntryState.UNFINISHED, "unfinished without a lock")
+
+
+def configuration(data: bytes) -> None:
+    """Read a runtime's configuration file."""
+    file = _root().with_name("sycl.conf")
+    file.write_bytes(data)
+    place = sycl.locate(Process(7, 0, _AT, "app", Path("/work"), {"SYCL_CONFIG_FILE_NAME": str(file), "HOME": "/h"}))
+    _check(place is None or (place[0].is_absolute() and len(str(place[0])) < 1000), "a place that is none")
 
 
 def library(data: bytes) -> None:
@@ -371,7 +435,9 @@ _door: Final[list[_Door]] = []
 
 
 def close() -> None:
-    """End what `http` keeps between two calls."""
+    """End what targets keep between two calls."""
+    while _made:
+        _made.pop().cleanup()
     while _door:
         _door.pop().close()
 
@@ -388,7 +454,22 @@ def http(data: bytes) -> None:
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
-    one.__name__: one for one in (source, binary, image, name, trace, label, library, catalog, message, request, http)
+    one.__name__: one
+    for one in (
+        source,
+        binary,
+        image,
+        name,
+        trace,
+        slot,
+        configuration,
+        label,
+        library,
+        catalog,
+        message,
+        request,
+        http,
+    )
 }
 """Every target by its name."""
 
@@ -458,6 +539,16 @@ def seeds(target: str) -> list[bytes]:
                 }
             ).encode()
             for key in ("1/2/3/4/0", "ext_kernel_compiler/1/2/3/0", "ext_kernel_compiler/" + "A" * 43 + "=/ir")
+        ],
+        "slot": [
+            b"\xfe\xff".join((source, program, b"1700000000000000000", lock, b"12345"))
+            for source, program in zip(sources[-3:], programs[-3:], strict=True)
+            for lock in (b"", b"xpucached 7-8-9-" + b"a" * 32, f"xpucached {makers.ourselves()}\n".encode())
+        ],
+        "configuration": [
+            b"SYCL_CACHE_PERSISTENT=1\nSYCL_CACHE_DIR=/from/file\n",
+            b"# SYCL_CACHE_DIR=/a\nSYCL_CACHE_DIR=rel\n",
+            b"SYCL_CACHE_PERSISTENT=1",
         ],
         "library": [one[16:] for one in programs] + [native(300)],
         "catalog": [

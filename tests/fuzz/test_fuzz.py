@@ -31,6 +31,8 @@ ROUNDS = {
     "image": 8_000,
     "name": 8_000,
     "trace": 20_000,
+    "slot": 250,
+    "configuration": 600,
     "label": 8_000,
     "library": 20_000,
     "catalog": 12,
@@ -99,10 +101,18 @@ def test_a_short_round_finds_nothing(target: str, tmp_path: Path) -> None:
             pytest.fail("atheris is not installed: pip install '.[test]'")
         pytest.skip("there is no fuzzer here: atheris is not installed")
     command = [sys.executable, "-m", "tests.fuzz", target, f"--runs={ROUNDS[target]}", "--seed=7"]
+    found = tmp_path / "found"
+    # It ends without tidying up.
     done = subprocess.run(
-        [*command, f"--found={tmp_path}"], capture_output=True, text=True, cwd=REPOSITORY, timeout=55, check=False
+        [*command, f"--found={found}"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=55,
+        check=False,
     )
-    kept = [path.read_bytes() for path in tmp_path.glob("*-*")]
+    kept = [path.read_bytes() for path in found.glob("*-*")]
     assert done.returncode == 0, f"{kept}\n{done.stderr[-3000:]}"
     # It was guided: inputs that reached something new were kept.
     assert int(re.findall(r"cov: (\d+)", done.stderr)[-1]) > 20
