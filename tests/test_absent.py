@@ -106,3 +106,28 @@ def test_what_the_end_of_the_host_cuts_short_is_no_failed_attempt(
     host.start()
     assert [row["outcome"] for row in host.rows("runs", "slow")] == ["cancelled"]
     assert host.ask("model", "show", "slow")["warmth"] == "cold"
+
+
+@pytest.mark.runtime
+def test_a_program_that_uses_no_cache_runs_once_when_the_driver_changed_meanwhile(
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    link = tmp_path / "driver"
+    switch(link, runtime("drv2025.3"))
+    led(host, runtime("rt2025.2"), link, "replay = false\n[policy]\nretry_after = '0s'")
+    host.start()
+    host.ctl("model", "add", "app", "--", "/bin/true")
+    host.ctl("prewarm", "app", check=None)
+    host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
+    before = len(host.rows("runs", "app"))
+    assert host.end() == 0
+
+    switch(link, runtime("drv2026.0"))
+    host.start()
+    host.until(lambda: len(host.rows("runs", "app")) > before)
+    # Whatever is to be tried again comes before this one, by its name.
+    models = host.config.with_name("models.d")
+    models.mkdir(exist_ok=True)
+    (models / "later.toml").write_text('command = ["/bin/true"]\n')
+    host.until(lambda: any(row["finished"] for row in host.rows("runs", "later")))
+    assert len(host.rows("runs", "app")) == before + 1
