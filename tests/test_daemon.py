@@ -369,10 +369,10 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
     driven(host, first, link, "[policy]\nkeep_driver_generations = 0\ngrace = '0s'\n")
     host.start()
     assert host.ask("status")["verdict"] == "no-models"
-    host.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
+    host.add_models(first.python, workload)
     assert host.ctl("status", "--check", check=None).returncode == 1
-    host.ctl("prewarm", "net")
-    before = warm(host, "net")
+    host.ctl("prewarm", "net", "loaded")
+    before, loaded = warm(host, "net"), warm(host, "loaded")
     entries = host.rows("ls", "--model", "net")
     assert len(entries) == before["entries"]
     assert entries
@@ -381,13 +381,14 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
     assert len(drivers) == 1
     assert all(row["kernels"] and row["state"] == "ok" for row in entries)
     # A second prewarming has nothing to do.
-    assert host.ask("prewarm", "net")["prewarm"]["runs"] == []  # type: ignore[index]
+    assert host.ask("prewarm", "net", "loaded")["prewarm"]["runs"] == []  # type: ignore[index]
 
     switch(link, second)
     host.until(lambda: host.ask("status")["changes"] != [])
     host.until(lambda: {row["driver"] for row in host.rows("ls")}.isdisjoint(drivers))
     after = warm(host, "net")
     assert after["entries"] == before["entries"]
+    assert warm(host, "loaded")["entries"] == loaded["entries"]
     topics = [event["topic"] for event in host.rows("events")]
     assert topics.index("driver-changed") < topics.index("evicted")
     # The program itself now compiles nothing.
