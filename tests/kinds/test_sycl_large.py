@@ -28,14 +28,13 @@ BOUND = 10
 @pytest.fixture
 def store(sycl_store: SyclStore) -> SyclStore:
     """A leaf of many slots, some the same, some damaged, one missing; more leaves of its image; intermediate code."""
-    for number in range(40):
-        if number != 30:
-            made = sycl_store.add(slot=number, size=300 + number)
-            if number % 7 == 3:
-                made.bin.write_bytes(b"")
-            elif number % 7 == 4:
-                made.src.unlink()
-    leaf = made.src.parent
+    slots = {number: sycl_store.add(slot=number, size=300 + number) for number in range(40) if number != 30}
+    for number, made in slots.items():
+        if number % 7 == 3:
+            made.bin.write_bytes(b"")
+        elif number % 7 == 4:
+            made.src.unlink()
+    leaf = slots[0].src.parent
     for number in range(15):
         other = leaf.parent.with_name(str(int(leaf.parent.name) // 10 + number)) / leaf.name
         other.mkdir(parents=True)
