@@ -155,7 +155,7 @@ class Campaign:
                 f"[stores]\npaths = ['{self._store.root}']\n"
                 f"[driver]\nvariables = {{ LD_LIBRARY_PATH = '{self._runtime.lib}',"
                 f" OCL_ICD_FILENAMES = '{self._link}/libintelocl.so' }}\n"
-                "[policy]\ngrace = '0s'\nmax_unused = '1h'\nattempts = 100\nretry_after = '1s'\n"
+                "[policy]\ngrace = '0s'\nmax_unused = '30d'\nattempts = 100\nretry_after = '1s'\n"
                 "[schedule]\nsettle = '0.1s'\n"
             )
             self._starts()
@@ -619,7 +619,7 @@ class Campaign:
             self._number += 1
             name = f"_ZTS{len(str(self._number)) + 1}k{self._number}"
             for slot in range(1 + self._number % 3):
-                made = self._store.add(name, driver=OLD, age=7200, slot=slot, size=300)
+                made = self._store.add(name, driver=OLD, age=90 * 86400, slot=slot, size=300)
                 if cut and self._chance.random() < 0.6:
                     # Half a program, as a full disk leaves it: that one is not missed when it is mended.
                     made.cut(made.bin, 20)
