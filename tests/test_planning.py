@@ -309,7 +309,8 @@ def test_each_model_is_in_one_list_and_failures_end(
     assert len(decided.warm) + len(decided.deferred) + len(decided.covered) == 1
     assert why
     assert (state is Warmth.WARM) == bool(decided.covered)
-    assert (reason is None) == (state is Warmth.WARM or not then.environments)
+    # What uses no cache needs nothing, and is not called warm.
+    assert (reason is None) == (state in {Warmth.WARM, Warmth.UNCACHED} or not then.environments)
     if then == host(NEW) and failures >= attempts:
         assert not decided.warm
     if state is Warmth.COLD and then.environments:
