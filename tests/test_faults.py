@@ -579,7 +579,7 @@ def test_killed_before_any_change_nothing_is_lost(
     changes = strike.stop()
     assert changes > 8
     whole = truth(type(sycl_store)(root))
-    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // 8)):
+    for at in range(1, changes + 1, 1 if EVERY else max(1, changes // 5)):
         root = tmp_path / str(at)
         store = prepared(root)
         strike.kill(root, at)

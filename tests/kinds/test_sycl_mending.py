@@ -1,4 +1,4 @@
-"""Every row of the damage table, healed: a real program before and after, on three versions of the runtime."""
+"""Every row of the damage table, healed: a real program before and after, on both generations of the runtime."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mend(root: Path) -> int:
 
 
 @pytest.mark.runtime
-@pytest.mark.parametrize("name", ["rt2024.2", "rt2025.2", "rt2026.2"])
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2026.2"])  # one that honours the count, one that does not
 @pytest.mark.parametrize("row", HEALED, ids=lambda row: row.name)
 def test_every_damage_is_healed(
     written: Callable[[str], Path], runtime: Callable[[str], Runtime], tmp_path: Path, row: Row, name: str
