@@ -358,7 +358,7 @@ def test_a_queue_that_is_full_is_told(root: Path, running: Callable[..., Lookout
         pytest.skip(f"{OVERFLOWS} is {most}: to fill it takes too long")
     gate = threading.Event()
     gate.set()
-    lookout = Lookout(opens=False, turn=lambda: gate.wait(PATIENCE))
+    lookout = Lookout(opens=False, turn=lambda: gate.wait(10 * PATIENCE))
     client = Client(lookout, 0)
     running(lookout)
     assert client.watch(root) == ""
