@@ -111,6 +111,7 @@ def test_a_lock_from_the_future_that_was_made_anew_stays(sycl_store: SyclStore) 
 
 def test_few_locks_from_the_future_are_remembered(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_FIRST", 3)
+    monkeypatch.setattr(locks, "_first", {})
     lock = from_the_future(sycl_store)
     for number in range(10):
         os.utime(lock, (time.time() + HOUR + number,) * 2)
