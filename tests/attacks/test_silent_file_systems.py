@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a directory whose file system never answers, for which nobody waits long."""
-    monkeypatch.setattr(patience, "SECONDS", 0.2)
-    monkeypatch.setattr(surveying, "_FINDING", 0.2)
+    monkeypatch.setattr(patience, "SECONDS", 2.0)
+    monkeypatch.setattr(surveying, "_FINDING", 2.0)
     with silent.mounted(tmp_path / "away") as place:
         yield place
     # They end with the file system.
