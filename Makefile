@@ -22,14 +22,15 @@ help:
 	@echo 'make record  run the demo and make docs/demo.svg of it'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
-# Tests wait for other programs much of the time.  Each file's run in one process, one after the other.
+# Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
+# fails is run once more, and both are listed: real programs on a busy machine may miss a moment that a test waits for.
 TEST_PROCESSES ?= 2
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
-	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES)
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
 
 lint: .venv/tested
 	$(BIN)/ruff check .
