@@ -417,6 +417,9 @@ def _bounded(number: int) -> int:
 def _part(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
     if len(text) > _LONG_TEXT:
         raise RequestError(f"more than {_LONG_TEXT} characters to look for")
+    if "\0" in text:
+        # For LIKE a pattern ends there.
+        return sa.func.instr(column, text) > 0
     return column.contains(text, autoescape=True)
 
 
