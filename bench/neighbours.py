@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.watch.fanotify import Covered, Fanotify
+from xpucached.watch.fanotify_client import Fanotify, WatchCoverage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MODES: Final[Mapping[str, bool | None]] = {"not watched": None, "watch": False, "watch.opens": True}
+MODES: Final[Mapping[str, bool | None]] = {"not watched": None, "watch": False, "watch.loads": True}
 _IMPORTS: Final = "import sqlalchemy, pydantic, starlette, uvicorn, apscheduler, watchdog, psutil"
 
 
@@ -33,8 +33,8 @@ def watching(root: Path, place: Path, rounds: int) -> dict[str, float]:
         works["importing packages"] = [sys.executable, "-c", _IMPORTS]
     seen: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):
-        for mode, opens in MODES.items():
-            watcher = _watcher(root, opens=opens) if opens is not None else None
+        for mode, loads in MODES.items():
+            watcher = _watcher(root, loads=loads) if loads is not None else None
             for name, words in works.items():
                 began = time.perf_counter()
                 subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
@@ -50,10 +50,10 @@ def watching(root: Path, place: Path, rounds: int) -> dict[str, float]:
     }
 
 
-def _watcher(root: Path, *, opens: bool) -> Fanotify:
-    watcher = Fanotify(lambda _: None, lambda _: None, place=Path("/nonexistent"), opens=opens)
+def _watcher(root: Path, *, loads: bool) -> Fanotify:
+    watcher = Fanotify(lambda _: None, lambda _: None, place=Path("/nonexistent"), loads=loads)
     answer = watcher.cover([root]).get(root, watcher.reason)
-    if not isinstance(answer, Covered):
+    if not isinstance(answer, WatchCoverage):
         watcher.stop()
         raise PermissionError(answer)
     return watcher

@@ -74,7 +74,7 @@ def replay(runtimes: Path, cache: Path, home: Path) -> dict[str, float]:
         [sys.executable, "-m", "xpucached", "--user", "--config", config], env=variables, stderr=subprocess.DEVNULL
     )
     try:
-        ctl = [sys.executable, "-m", "xpucached.ctl", "--user", "--json"]
+        ctl = [sys.executable, "-m", "xpucached.cli", "--user", "--json"]
         for _ in range(200):
             status = subprocess.run([*ctl, "status"], env=variables, capture_output=True, text=True, check=False)
             if json.loads(status.stdout or "{}").get("data", {}).get("verdict") == "no-models":

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tests.builders import framed, native, spirv
-from xpucached.kinds.sycl import layout
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ _IDENTITIES: Final = tuple(
     for minor in (18, 13, 9)
 )
 _SHARES: Final = (0.8, 0.15, 0.05)
-_NOTHING: Final = str(layout.string_hash(b""))
+_NOTHING: Final = str(entry_format.string_hash(b""))
 # What stands before the first function of a module (names, decorations, types), and where that one begins: readers
 # that look for kernels walk as far.
 _BEFORE: Final = struct.pack("<4I", 4 << 16 | 5, 1, 0x6E616D65, 0) * 60
@@ -43,7 +43,7 @@ def store(root: Path, entries: int) -> Path:
     if not done.exists():
         root.mkdir(parents=True, exist_ok=True)
         for identity in _IDENTITIES:
-            (root / str(layout.string_hash(identity))).mkdir(exist_ok=True)
+            (root / str(entry_format.string_hash(identity))).mkdir(exist_ok=True)
         workers = min(4, os.cpu_count() or 1)
         edges = [entries * one // workers for one in range(workers + 1)]
         with ProcessPoolExecutor(workers) as pool:
@@ -60,7 +60,7 @@ def _fill(root: Path, first: int, last: int, scale: float) -> None:
         image = spirv(f"_ZTS{number:07}")
         image += _BEFORE + _FUNCTION + _NOP * (int(chance.lognormvariate(9.0, 0.8) * scale) // 4)
         binary = native(int(chance.lognormvariate(9.0, 0.8) * scale))
-        leaf = os.fspath(root / str(layout.string_hash(identity)) / str(layout.string_hash(image)))
+        leaf = os.fspath(root / str(entry_format.string_hash(identity)) / str(entry_format.string_hash(image)))
         for part in ("", _NOTHING, _NOTHING):
             leaf = os.path.join(leaf, part) if part else leaf
             os.mkdir(leaf)

@@ -34,14 +34,17 @@ from bench import drawing, neighbours, stores  # noqa: E402 - found beside us
 from tests.daemons import Daemon  # noqa: E402 - as above
 from xpucached import host  # noqa: E402 - as above
 from xpucached.catalog import Catalog  # noqa: E402 - as above
-from xpucached.domain import Delta, EvictReason, FoundStore, Host, Note, Policy, Store, StoreOrigin  # noqa: E402 - as above
+from xpucached.domain.host import Host  # noqa: E402 - as above
+from xpucached.domain.plans import EvictReason, Policy  # noqa: E402 - as above
+from xpucached.domain.stores import Delta, FoundStore, Store, StoreOrigin  # noqa: E402 - as above
+from xpucached.domain.trash import TrashLabel  # noqa: E402 - as above
 from xpucached.kinds import sycl  # noqa: E402 - as above
-from xpucached.service import evicting as eviction  # noqa: E402 - as above
+from xpucached.service import evict as eviction  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xpucached.domain import EvictionPlan
+    from xpucached.domain.plans import EvictionPlan
 
 Times = dict[str, list[float]]
 
@@ -238,7 +241,7 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
             plan = decided(catalog, Host(now, "", "", ""), Policy(max_unused=30 * stores.DAY, grace=0.0), now)
             catalog.close()
             victims = [one.entry.entry for one in plan.evict]
-            notes = {one.id: Note(now, EvictReason.UNUSED, "unused") for one in victims} if trashing else {}
+            notes = {one.id: TrashLabel(now, EvictReason.UNUSED, "unused") for one in victims} if trashing else {}
             measure(name, copied, lambda victims=victims, notes=notes: sycl.remove(victims, notes), half)  # type: ignore[misc]
     return times
 
@@ -315,7 +318,7 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             ("status", "/v1/status"),
             ("ls, first page", "/v1/entries?limit=50"),
             ("ls by driver, first page", "/v1/entries?limit=50&driver=25.9.33578"),
-            ("ls by state, first page", "/v1/entries?limit=50&state=flawed"),
+            ("ls by state, first page", "/v1/entries?limit=50&state=defective"),
             ("ls by device, first page", "/v1/entries?limit=50&device=Arc"),
             ("ls by kernel, first page", "/v1/entries?limit=50&kernel=00042"),
         ):

@@ -118,7 +118,7 @@ def warm(home: Path, interpreter: str, device: str) -> dict[str, object]:
         )
 
     def ctl(*words: str) -> str:
-        command = [sys.executable, "-m", "xpucached.ctl", "--user", *words]
+        command = [sys.executable, "-m", "xpucached.cli", "--user", *words]
         done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)
         return done.stdout
 

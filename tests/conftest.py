@@ -6,6 +6,8 @@ The fixtures that a test asks for by name:
 ``terminal``    nothing; skips where there are no pseudo-terminals
 ``short_dir``   a private directory with a short path, for unix sockets (their paths end at 107 bytes)
 ``sycl_store``  a `tests.builders.SyclStore` that writes byte-exact entries
+``strike``      `tests.faults.Faults` for programs that run with its variables
+``struck``      a `tests.daemons.Daemon` that can be struck so, with one store
 ``runtimes``    the folder with the real SYCL runtimes
 ``runtime``     ``runtime("rt2025.2")`` gives a `tests.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver alone
 ``gpu``         a `tests.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
@@ -30,6 +32,8 @@ import pytest
 
 from tests import hosts
 from tests.builders import SyclStore
+from tests.daemons import Daemon, daemon
+from tests.faults import Faults, faults, with_store
 from tests.runtimes import Runtime, SimulatedGpu, look_up
 from tests.torches import Torch, make
 
@@ -164,6 +168,21 @@ def short_dir() -> Iterator[Path]:
 def sycl_store(tmp_path: Path) -> SyclStore:
     """Give an empty SYCL store, below the test's own directory."""
     return SyclStore(tmp_path / "libsycl_cache")
+
+
+@pytest.fixture
+def strike(tmp_path: Path) -> Iterator[Faults]:
+    """Give faults for programs that run with its variables."""
+    with faults(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -> Iterator[Daemon]:
+    """Give a daemon that can be struck, with one store."""
+    with daemon(home, short_dir, **strike.variables) as one:
+        with_store(one, sycl_store)
+        yield one
 
 
 @pytest.fixture(scope="session")

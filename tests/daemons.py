@@ -43,8 +43,10 @@ class Daemon:
             # Other programs of this user, and their caches, are none of a test's business.
             "XPUCACHED_STORES_FOUND": "false",
             # However busy the host is on which the tests run, theirs go on.
-            **{f"XPUCACHED_MANNERS_{name}": "unlimited" for name in ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE")},
-            "XPUCACHED_MANNERS_GPU_BUSY": "unlimited",
+            **{
+                f"XPUCACHED_THROTTLE_{name}": "unlimited" for name in ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE")
+            },
+            "XPUCACHED_THROTTLE_GPU_BUSY": "unlimited",
             **self.variables,
         }
 
@@ -93,7 +95,7 @@ class Daemon:
     @property
     def client(self) -> list[str]:
         """Give the words with which ``xpucachectl`` is called."""
-        return [self.program, "-m", "xpucached.ctl", "--user"]
+        return [self.program, "-m", "xpucached.cli", "--user"]
 
     def ctl(
         self, *arguments: str, check: int | None = 0, timeout: float | None = PATIENCE * 2
@@ -125,13 +127,27 @@ class Daemon:
         rows: list[dict[str, object]] = found["entries"] if isinstance(found, dict) else found
         return rows
 
-    def add_models(self, python: Path, workload: Path) -> None:
-        """Register a model of each sort: ``net`` is a command, ``loaded`` is brought to life by a loader."""
-        self.ctl("model", "add", "net", "--", str(python), "-W", "ignore", str(workload), "small")
+    def add_models(self, python: Path, workload: Path, *options: str) -> tuple[str, str]:
+        """Register a model of each sort, and return their names.
+
+        ``net`` is a command, ``loaded`` is brought to life by a loader; both get the options.
+        """
+        self.ctl("model", "add", "net", *options, "--", str(python), "-W", "ignore", str(workload), "small")
         self.ctl(
             *("model", "add", "loaded", "--loader", "python", "--python", str(python), "--device", "xpu"),
             *("--target", "products:attention", "--directory", str(APPLICATION), "--shape", "4", "--store", "default"),
+            *options,
         )
+        return "net", "loaded"
+
+    def idle(self) -> bool:
+        """Tell whether all jobs have ended."""
+        return all(row["finished"] for row in self.rows("jobs"))
+
+    def failed(self) -> list[object]:
+        """Return what it was doing by itself, or was asked for, when that failed."""
+        jobs = [row["error"] for row in self.rows("jobs") if row["error"] is not None]
+        return jobs + [row["message"] for row in self.rows("events") if row["topic"] == "automatic-job-failed"]
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End it, and give its exit status."""

@@ -14,75 +14,58 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import server
 from xpucached.api import Right
-from xpucached.domain import (
-    Architecture,
-    Assay,
-    Baseline,
-    Cause,
-    Comparison,
-    Defect,
-    Device,
-    Diagnosis,
-    DriverChange,
-    DriverFile,
-    DriverInUse,
-    Effect,
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryPage,
-    EntryState,
-    Environment,
-    Event,
-    Evict,
-    EvictionPlan,
-    EvictionReport,
-    EvictReason,
-    Figure,
+from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
+from xpucached.domain.host import Device, DriverChange, DriverFile, DriverInUse, Host, Problem
+from xpucached.domain.jobs import Event, Job, JobState, Progress
+from xpucached.domain.models import (
     Figures,
-    Finding,
-    Flaw,
-    Hazard,
-    Host,
-    ImageFormat,
-    IndexedEntry,
-    Job,
-    JobId,
-    JobState,
-    Kernel,
-    KindName,
-    MendAction,
     Model,
-    ModelName,
     ModelStatus,
-    Origin,
     Outcome,
     Pass,
-    PrewarmReport,
-    Problem,
-    Progress,
     RanOn,
-    Restored,
     Run,
-    Safety,
-    ScanReport,
-    Status,
-    Store,
-    StoreOrigin,
-    StoreState,
-    StoreStatus,
-    Trashed,
-    TrashRef,
-    TrashReport,
     Trial,
-    Unproven,
-    Variant,
-    Verdict,
-    VerifyReport,
     WarmReason,
     Warmth,
     Workload,
 )
+from xpucached.domain.names import Architecture, EntryKey, JobId, KindName, ModelName, TrashRef
+from xpucached.domain.plans import (
+    Evict,
+    EvictionPlan,
+    EvictionReport,
+    EvictReason,
+    IndexedEntry,
+    PrewarmReport,
+    ScanReport,
+)
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Status, Verdict
+from xpucached.domain.stores import (
+    Entry,
+    EntryId,
+    EntryState,
+    ImageFormat,
+    Kernel,
+    Store,
+    StoreOrigin,
+    StoreState,
+    StoreStatus,
+)
+from xpucached.domain.targets import Origin, Target
+from xpucached.domain.trash import (
+    Comparison,
+    Finding,
+    RepairAction,
+    Restored,
+    Trashed,
+    TrashReport,
+    Unproven,
+    VerifyReport,
+)
+from xpucached.domain.workloads import Variant
 from xpucached.errors import Conflict, NotFound
 from xpucached.server.connection import Connection
 
@@ -99,11 +82,11 @@ if TYPE_CHECKING:
         ScanStores,
         VerifyStores,
     )
-    from xpucached.domain import EntryQuery
-    from xpucached.server.connection import Limits
+    from xpucached.domain.queries import EntryQuery
+    from xpucached.server.connection import ConnectionLimits
 
 NOW: Final = datetime(2026, 3, 4, 5, 6, 7, 89000, tzinfo=UTC)
-OPENCL: Final = Environment("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
+OPENCL: Final = Target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/xpucached/sycl"))
 
 # What a hostile file name or kernel may hold: an escape, a bell, a direction mark, half of a surrogate pair.
@@ -138,11 +121,11 @@ def make_entry(number: int, *, kernels: tuple[Kernel, ...] = (Kernel("_ZTS4Gemm"
     )
 
 
-def make_flawed() -> IndexedEntry:
-    """Give an entry of which nothing is known but its flaw."""
+def make_defective() -> IndexedEntry:
+    """Give an entry of which nothing is known but its defect."""
     good = make_entry(999)
     entry = replace(
-        good.entry, environment=None, kernels=(), state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, detail=NASTY
+        good.entry, environment=None, kernels=(), state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY, detail=NASTY
     )
     return replace(good, entry=entry, origin=None, architecture=None, models=())
 
@@ -221,7 +204,7 @@ def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> 
         host=make_host(),
         problems=make_host().problems,
         entries=3,
-        flawed=1,
+        defective=1,
         allocated=12288,
         stale=1,
         stores=(make_store(),),
@@ -233,20 +216,22 @@ def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> 
 
 def make_eviction(*, dry_run: bool) -> EvictionReport:
     """Give an eviction of one entry."""
-    entry = make_flawed()
+    entry = make_defective()
     gone = () if dry_run else (entry.entry.id.ref,)
-    plan = EvictionPlan((Evict(entry, EvictReason.FLAWED, "the binary is empty"),), 4096, 2)
+    plan = EvictionPlan((Evict(entry, EvictReason.DEFECTIVE, "the binary is empty"),), 4096, 2)
     return EvictionReport(plan, dry_run, gone, (), 0 if dry_run else 4096)
 
 
 def make_diagnosis() -> Diagnosis:
     """Give what is wrong with a model whose runtime crashes."""
-    assay = Assay("ab" * 16, Path("/opt/app/lib/libsycl.so.8"), Safety.UNSAFE, "with 1 it was ended by SIGSEGV", NOW)
-    findings = (
-        Finding(Cause.UNSAFE, f"its runtime is unsafe {NASTY}", "xpucachectl prewarm resnet"),
-        Finding(Cause.SLOWER, "slower", ""),
+    check_runtime = RuntimeCheck(
+        "ab" * 16, Path("/opt/app/lib/libsycl.so.8"), Safety.UNSAFE, "with 1 it was ended by SIGSEGV", NOW
     )
-    return Diagnosis(ModelName("resnet"), Warmth.COLD, findings, (assay,))
+    findings = (
+        Explanation(Cause.UNSAFE, f"its runtime is unsafe {NASTY}", "xpucachectl prewarm resnet"),
+        Explanation(Cause.SLOWER, "slower", ""),
+    )
+    return Diagnosis(ModelName("resnet"), Warmth.COLD, findings, (check_runtime,))
 
 
 def make_baseline() -> Baseline:
@@ -277,21 +262,30 @@ def make_trashed() -> Trashed:
 
 def make_verification() -> VerifyReport:
     """Give a thorough look with two findings."""
-    entry = make_flawed().entry
-    flawed = Defect.of(entry.id, Flaw.BIN_EMPTY, Effect.GROWS, "0 bytes", MendAction.QUARANTINE, done=True)
-    hazard = Defect(
-        STORE, None, None, None, Hazard.BARRIER, Effect.HANGS, Hazard.BARRIER.words, "", MendAction.CLEAR, done=False
+    entry = make_defective().entry
+    defective = Finding.of(entry.id, Defect.BIN_EMPTY, Effect.GROWS, "0 bytes", RepairAction.QUARANTINE, done=True)
+    fault = Finding(
+        STORE,
+        None,
+        None,
+        None,
+        StoreFault.BARRIER,
+        Effect.HANGS,
+        StoreFault.BARRIER.message,
+        "",
+        RepairAction.CLEAR,
+        done=False,
     )
     problem = Problem("disk-full", "the disk is full", "make room", "/cache")
     deep = Comparison(2, {Unproven.OTHER_BYTES: 1, Unproven.FAILED: 1}, (entry.id.ref,), ("00: no",), 1.5)
-    return VerifyReport(True, 1, 3, (flawed, hazard), 0.5, problems=(problem,), deep=deep)  # noqa: FBT003
+    return VerifyReport(True, 1, 3, (defective, fault), 0.5, problems=(problem,), deep=deep)  # noqa: FBT003
 
 
 @dataclass
 class Standin:
     """A service that answers from memory, as the real one would."""
 
-    known: list[IndexedEntry] = field(default_factory=lambda: [make_entry(1), make_entry(2), make_flawed()])
+    known: list[IndexedEntry] = field(default_factory=lambda: [make_entry(1), make_entry(2), make_defective()])
     registered: dict[str, ModelStatus] = field(default_factory=lambda: {"resnet": make_model()})
     begun: dict[str, Job] = field(default_factory=dict)
     asked: list[object] = field(default_factory=list)
@@ -381,15 +375,15 @@ class Standin:
         self.asked.append((model, limit))
         return (make_run(),)
 
-    def _begin(self, verb: str) -> Job:
-        job = Job(JobId(str(len(self.begun) + 1)), verb, JobState.RUNNING, NOW, NOW, None, Progress(1, 2, "resnet"))
+    def _begin(self, kind: str) -> Job:
+        job = Job(JobId(str(len(self.begun) + 1)), kind, JobState.RUNNING, NOW, NOW, None, Progress(1, 2, "resnet"))
         self.begun[job.id] = job
         return job
 
     def _end(self, job: Job) -> Job:
         if job.state is JobState.RUNNING and not self.hold:
             job = replace(job, state=JobState.DONE, finished=NOW, progress=Progress(2, 2))
-            match job.verb:
+            match job.kind:
                 case "prewarm":
                     runs = (replace(make_run(), outcome=self.outcome),)
                     job = replace(job, prewarm=PrewarmReport(runs, (ModelName("bert"),)))
@@ -399,8 +393,8 @@ class Standin:
                     job = replace(job, trash=TrashReport((Restored(TRASHED, KEY),), (TRASHED,), 4096))
                 case "scan":
                     job = replace(job, scan=ScanReport(1, 2, 0, 1, 3, 0.5))
-                case verb:
-                    job = replace(job, evict=make_eviction(dry_run=verb == "evict-dry"))
+                case kind:
+                    job = replace(job, evict=make_eviction(dry_run=kind == "evict-dry"))
             self.begun[job.id] = job
         return job
 
@@ -543,7 +537,7 @@ def owner_only(uid: int, right: Right) -> bool:
 def running(
     directory: Path,
     *,
-    limits: Limits | None = None,
+    limits: ConnectionLimits | None = None,
     allowed: Callable[[int, Right], bool] = owner_only,
     service: Standin | None = None,
     tends: Callable[[int], bool] | None = None,

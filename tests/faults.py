@@ -18,6 +18,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tests.builders import SyclStore
+    from tests.daemons import Daemon
+
 SOURCE: Final = Path(__file__).with_name("faults.c")
 ENDLESS: Final = (1 << 31) - 1
 
@@ -99,3 +102,11 @@ def faults(place: Path) -> Iterator[Faults]:
         yield Faults(library, page, control)
     finally:
         control.armed = 0
+
+
+def with_store(one: Daemon, store: SyclStore, policy: str = "") -> None:
+    """Configure a daemon that looks after one store, and evicts only when it is asked to."""
+    one.configure(
+        f"[stores]\npaths = ['{store.root}']\n[policy]\ngrace = '0s'\nmax_unused = '1d'\n{policy}"
+        "[schedule]\nsettle = '0.1s'\nevict = false\n"
+    )

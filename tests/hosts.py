@@ -259,7 +259,7 @@ class Machine:
         self.put(REPOSITORY / "xpucached", f"{here}/xpucached")
         self.put(REPOSITORY / "migrations", f"{here}/xpucached/migrations")
         self.write(f"{here}/needs.pth", f"{_NEEDS}\n")
-        scripts = {"xpucached": "daemon", "xpucachectl": "ctl", "xpucached-watch": "lookout.__main__"}
+        scripts = {"xpucached": "daemon.user_daemon", "xpucachectl": "cli", "xpucached-watch": "watchd.__main__"}
         for name, module in scripts.items():
             text = f"#!{place}/bin/python\nimport sys\nfrom xpucached.{module} import main\nsys.exit(main())\n"
             self.write(f"/usr/bin/{name}", text, 0o755)

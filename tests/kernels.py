@@ -1,7 +1,7 @@
 """``kernels.py DIRECTORY LIBSYCL NAME…``: a program of so many small kernels, built with a real SYCL runtime.
 
-What a compiled program would hand to the runtime comes from the assay (``assay.py`` in ``DIRECTORY``), so it needs no
-compiler and no numpy, and starts in a tenth of a second.  Each name is a kernel, and so an entry, of its own.
+What a compiled program would hand to the runtime comes from ``sycl_check.py`` in ``DIRECTORY``, so it needs
+no compiler and no numpy, and starts in a tenth of a second.  Each name is a kernel, and so an entry, of its own.
 ``kernels:use`` is the same for a loader.
 """
 
@@ -17,20 +17,22 @@ from collections.abc import Callable, Sequence
 def build(directory: str, library: str, names: Sequence[str]) -> None:
     """Build them all for the first device."""
     sys.path.insert(0, directory)
-    assay = importlib.import_module("assay")
-    memory = assay._Memory()
+    check_runtime = importlib.import_module("sycl_check")
+    memory = check_runtime._Memory()
     runtime = ctypes.CDLL(library)
     pointer = ctypes.c_void_p
     for name in names:
-        setattr(assay, "_KERNEL", name)  # noqa: B010 - a constant of its own there
-        runtime["__sycl_register_lib"](pointer(assay._program(memory, 2, "single")))
+        setattr(check_runtime, "_KERNEL", name)  # noqa: B010 - a constant of its own there
+        runtime["__sycl_register_lib"](pointer(check_runtime._program(memory, 2, "single")))
     device, context, bundle = (memory.room() for _ in range(3))
-    ctypes.memset(device, assay._PATTERN, assay._LARGEST_OBJECT)
-    runtime[assay._DEVICE](pointer(device))
-    size = len(ctypes.string_at(device, assay._LARGEST_OBJECT).rstrip(bytes([assay._PATTERN])))
-    runtime[assay._CONTEXT](pointer(context), pointer(device), pointer(memory.room()))
-    devices = memory.put(assay._words(device, device + size, device + size))
-    runtime[assay._BUNDLE](pointer(bundle), pointer(context), pointer(devices), ctypes.c_int(assay._EXECUTABLE))
+    ctypes.memset(device, check_runtime._PATTERN, check_runtime._LARGEST_OBJECT)
+    runtime[check_runtime._DEVICE](pointer(device))
+    size = len(ctypes.string_at(device, check_runtime._LARGEST_OBJECT).rstrip(bytes([check_runtime._PATTERN])))
+    runtime[check_runtime._CONTEXT](pointer(context), pointer(device), pointer(memory.room()))
+    devices = memory.put(check_runtime._words(device, device + size, device + size))
+    runtime[check_runtime._BUNDLE](
+        pointer(bundle), pointer(context), pointer(devices), ctypes.c_int(check_runtime._EXECUTABLE)
+    )
     print("built", len(names), flush=True)
 
 
@@ -41,7 +43,7 @@ def use(directory: str, library: str, names: Sequence[str]) -> Callable[[], str]
 
 
 def main() -> None:
-    """Do so, and leave as the assay does: the runtime's own end would meet objects that are half ours."""
+    """Do so, and leave as that check does: the runtime's own end would meet objects that are half ours."""
     build(sys.argv[1], sys.argv[2], sys.argv[3:])
     os._exit(0)
 

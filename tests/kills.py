@@ -72,7 +72,7 @@ def rows(data: object) -> list[dict[str, object]]:
     return data
 
 
-class Door(http.client.HTTPConnection):
+class SocketConnection(http.client.HTTPConnection):
     """The daemon's socket."""
 
     def __init__(self, path: Path) -> None:
@@ -143,7 +143,7 @@ class Campaign:
     def run(self, kills: int, *, every: Callable[[int, Tally], None] | None = None) -> Tally:
         """Kill the daemon so many times."""
         self._home.mkdir(parents=True)
-        for program in (REPOSITORY / "xpucached" / "assay.py", REPOSITORY / "tests" / "kernels.py"):
+        for program in (REPOSITORY / "xpucached" / "libexec" / "sycl_check.py", REPOSITORY / "tests" / "kernels.py"):
             shutil.copyfile(program, self._home / program.name)
         self._switch()
         variables = {"HOME": str(self._home)}
@@ -249,10 +249,10 @@ class Campaign:
     # -- asking it ----------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: object = None) -> object:
-        with closing(Door(self._run / "xpucached" / "xpucached.sock")) as door:
+        with closing(SocketConnection(self._run / "xpucached" / "xpucached.sock")) as connection:
             text = None if body is None else json.dumps(body)
-            door.request(method, path, text, {"Content-Type": "application/json"} if text else {})
-            response = door.getresponse()
+            connection.request(method, path, text, {"Content-Type": "application/json"} if text else {})
+            response = connection.getresponse()
             answer = json.loads(response.read() or b'{"data": null}')
         if "error" in answer:
             raise AssertionError(f"{method} {path}: {answer['error']}")
@@ -565,7 +565,7 @@ class Campaign:
     def _driver(self) -> Callable[[], object]:
         def changes() -> None:
             self._switch()
-            self._ask("POST", "/v1/look")
+            self._ask("POST", "/v1/refresh")
             time.sleep(0.3)
             self._settled()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.runtimes import Runtime
-
-MODELS: Final = ("net", "loaded", "trial")
 
 
 @pytest.fixture
@@ -54,13 +53,13 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
     switch(own, first)
     led(host, program, link, f"replay = {replay}")
     host.start()
-    host.add_models(program.python, workload)
+    names = (*host.add_models(program.python, workload), "trial")
     icd = f"OCL_ICD_FILENAMES={own}/libintelocl.so"
     host.ctl("model", "add", "trial", "--env", icd, "--", str(program.python), "-W", "ignore", str(workload), "small")
-    host.ctl("prewarm", *MODELS)
-    for name in MODELS:
+    host.ctl("prewarm", *names)
+    for name in names:
         assert warm(host, name)
-    before = {name: len(host.rows("runs", name)) for name in MODELS}
+    before = {name: len(host.rows("runs", name)) for name in names}
     assert host.end() == 0
 
     switch(own, second)
@@ -69,16 +68,45 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
     else:
         led(host, program, second.lib, f"replay = {replay}")
     host.start()
-    for name in MODELS:
+    for name in names:
         host.until(lambda name=name: len(host.rows("runs", name)) > before[name])  # type: ignore[misc]
         warm(host, name)
     # Looks that follow find nothing to do.
     host.ctl("scan")
-    host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
-    for name in MODELS:
+    host.until(host.idle)
+    for name in names:
         runs = host.rows("runs", name)
         assert len(runs) == before[name] + 1
         assert runs[0]["reason"] == "driver-changed"
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_what_was_lost_while_no_daemon_ran_is_made_again_when_it_starts(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    program = runtime("rt2025.2")
+    switch(tmp_path / "driver", program)
+    led(host, program, tmp_path / "driver")
+    host.start()
+    names = host.add_models(program.python, workload)
+    host.ctl("prewarm", *names)
+    before = {name: warm(host, name)["entries"] for name in names}
+    assert host.end() == 0
+    shutil.rmtree(host.home / ".cache" / "xpucached" / "sycl")
+
+    host.start()
+    for name in names:
+        host.until(lambda name=name: len(host.rows("runs", name)) == 2)  # type: ignore[misc]
+        assert warm(host, name)["entries"] == before[name]
+    host.ctl("scan")
+    host.until(host.idle)
+    for name in names:
+        newest, first = host.rows("runs", name)
+        assert (first["reason"], newest["reason"]) == ("manual", "entries-lost")
+    begun = [row["fields"] for row in host.rows("events") if row["topic"] == "run-started"]
+    assert {row["model"]: row["occasion"] for row in begun} == dict.fromkeys(names, "boot")  # type: ignore[index]
+    assert host.failed() == []
 
 
 @pytest.mark.runtime
@@ -94,9 +122,9 @@ def test_what_the_end_of_the_host_cuts_short_is_no_failed_attempt(
     host.ctl("model", "add", "slow", "--", "/bin/sh", "-c", script)
     host.ctl("prewarm", "slow", "--no-wait")
     host.until(pids.exists)
-    warden, model = map(int, pids.read_text().split())
+    supervisor, model = map(int, pids.read_text().split())
     # Systemd ends all groups at once, the one of the run a moment before the daemon's.
-    for pid in (warden, model):
+    for pid in (supervisor, model):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     host.until(lambda: not psutil.pid_exists(model))
@@ -118,7 +146,7 @@ def test_a_program_that_uses_no_cache_runs_once_when_the_driver_changed_meanwhil
     host.start()
     host.ctl("model", "add", "app", "--", "/bin/true")
     host.ctl("prewarm", "app", check=None)
-    host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
+    host.until(host.idle)
     before = len(host.rows("runs", "app"))
     assert host.end() == 0
 

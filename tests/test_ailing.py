@@ -17,8 +17,11 @@ import pytest
 from tests.ailing import CHANGES
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
-from tests.test_faults import keys, look, old, problems, truth, with_store
-from xpucached.domain import EvictReason, Note, Policy, Store
+from tests.faults import with_store
+from tests.test_faults import keys, look, old, problems, truth
+from xpucached.domain.plans import EvictReason, Policy
+from xpucached.domain.stores import Store
+from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
 from xpucached.planning import plan_trash
 
@@ -136,7 +139,7 @@ def test_a_trash_that_cannot_be_read_just_now_is_no_debris(disk: Disk, store: Sy
         old(store, kernel)
     before = truth(store)
     going = look(store.root).entries
-    note = Note(datetime.now(UTC), EvictReason.UNUSED, "test")
+    note = TrashLabel(datetime.now(UTC), EvictReason.UNUSED, "test")
     assert all(sycl.remove(going, {one.id: note for one in going}).values())
     there = Store(sycl.NAME, store.root)
     everything = sycl.trash(there)

@@ -21,42 +21,19 @@ from hypothesis import strategies as st
 from tests import doors
 from xpucached import api, quantities
 from xpucached.api import client, codec, intake, openapi
-from xpucached.domain import (
-    Baseline,
-    Diagnosis,
-    Effect,
-    EntryPage,
-    EntryQuery,
-    EntryState,
-    Event,
-    EvictReason,
-    Exercise,
-    Flaw,
-    Host,
-    ImageFormat,
-    IndexedEntry,
-    Job,
-    JobId,
-    JobState,
-    KindName,
-    Loader,
-    ModelName,
-    ModelStatus,
-    Origin,
-    Outcome,
-    PrewarmReport,
-    Refusal,
-    Run,
-    Status,
-    StoreOrigin,
-    StoreState,
-    StoreStatus,
-    Trashed,
-    TrashReport,
-    Verdict,
-    WarmReason,
-    Warmth,
-)
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.diagnosis import Baseline, Diagnosis
+from xpucached.domain.host import Host
+from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState
+from xpucached.domain.models import ModelStatus, Outcome, Run, WarmReason, Warmth
+from xpucached.domain.names import JobId, KindName, ModelName
+from xpucached.domain.plans import EvictReason, IndexedEntry, PrewarmReport
+from xpucached.domain.queries import EntryPage, EntryQuery
+from xpucached.domain.status import Status, Verdict
+from xpucached.domain.stores import EntryState, ImageFormat, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.targets import Origin
+from xpucached.domain.trash import Trashed, TrashReport
+from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
@@ -66,20 +43,20 @@ PROTOCOL = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
 
 JOB = Job(
     id=JobId("3"),
-    verb="evict",
+    kind="evict",
     state=JobState.DONE,
     created=doors.NOW,
     prewarm=PrewarmReport((doors.make_run(),)),
     evict=doors.make_eviction(dry_run=False),
-    error=Refusal("busy", "too much to do", "wait"),
+    error=ErrorInfo("busy", "too much to do", "wait"),
 )
 
 SAMPLES: list[tuple[object, object]] = [
     (Status, doors.make_status(jobs=(JOB,))),
     (Host, doors.make_host()),
     (tuple[StoreStatus, ...], (doors.make_store(),)),
-    (EntryPage, EntryPage((doors.make_entry(1), doors.make_flawed()), 9, 4096, "2")),
-    (IndexedEntry, doors.make_flawed()),
+    (EntryPage, EntryPage((doors.make_entry(1), doors.make_defective()), 9, 4096, "2")),
+    (IndexedEntry, doors.make_defective()),
     (tuple[ModelStatus, ...], (doors.make_model(),)),
     (tuple[Run, ...], (doors.make_run(),)),
     (Job, JOB),
@@ -105,8 +82,8 @@ REQUESTS: list[api.AnyRequest] = [
         architecture="bmg-g21",
         device="Arc",
         model=ModelName("a+b"),
-        state=EntryState.FLAWED,
-        flaw=Flaw.BIN_EMPTY,
+        state=EntryState.DEFECTIVE,
+        defect=Defect.BIN_EMPTY,
         kernel="operator()",
         min_size=0,
         max_size=1 << 40,
@@ -134,7 +111,7 @@ REQUESTS: list[api.AnyRequest] = [
     api.AddModel(
         name=ModelName("loaded"),
         directory=Path("/srv"),
-        exercise=Exercise(
+        exercise=RunSpec(
             loader=Loader.TRANSFORMERS,
             python="/usr/bin/python3",
             target="/srv/model",
@@ -153,9 +130,9 @@ REQUESTS: list[api.AnyRequest] = [
     api.ListRuns(model=ModelName("x"), limit=3),
     api.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
     api.PrewarmModels(all=True),
-    api.EvictEntries(dry_run=True, refs=("00",), reasons=("flawed",)),
+    api.EvictEntries(dry_run=True, refs=("00",), reasons=("defective",)),
     api.EvictEntries(plan="0123456789ab"),
-    api.VerifyStores(stores=(Path("/s"),), fix=True, hazards_only=True),
+    api.VerifyStores(stores=(Path("/s"),), fix=True, faults_only=True),
     api.VerifyStores(deep=True),
     api.ListTrash(),
     api.RestoreTrash(refs=("00",)),
@@ -163,7 +140,7 @@ REQUESTS: list[api.AnyRequest] = [
     api.EmptyTrash(refs=("00",)),
     api.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
     api.ScanStores(stores=(Path("/s"),), full=True),
-    api.LookAgain(),
+    api.Refresh(),
     api.ListJobs(),
     api.GetJob(id=JobId("3")),
     api.WaitJob(id=JobId("3"), timeout=1.5),
@@ -230,24 +207,24 @@ def test_a_page_is_bounded() -> None:
 def test_an_entry_is_flat() -> None:
     wire = cast("dict[str, api.Json]", codec.to_json(doors.make_entry(1)))
 
-    assert {name: wire[name] for name in ("kind", "store", "key", "driver", "architecture", "state", "flaw")} == {
+    assert {name: wire[name] for name in ("kind", "store", "key", "driver", "architecture", "state", "defect")} == {
         "kind": "sycl",
         "store": "/var/cache/xpucached/sycl",
         "key": "1/2/3/4/1",
         "driver": "25.18.33578",
         "architecture": "bmg-g21",
         "state": "ok",
-        "flaw": None,
+        "defect": None,
     }
     assert wire["ref"] == doors.make_entry(1).entry.id.ref
     assert wire["fingerprint"] == doors.OPENCL.fingerprint
     assert wire["kernels"] == [{"name": "_ZTS4Gemm", "display": "Gemm", "library": "oneDNN"}]
 
 
-def test_a_flaw_says_what_it_costs() -> None:
-    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_flawed()))
+def test_a_defect_says_what_it_costs() -> None:
+    wire = cast("dict[str, api.Json]", codec.to_json(doors.make_defective()))
 
-    assert (wire["flaw"], wire["effect"], wire["words"]) == ("bin-empty", "grows", Flaw.BIN_EMPTY.words)
+    assert (wire["defect"], wire["effect"], wire["message"]) == ("bin-empty", "grows", Defect.BIN_EMPTY.message)
 
 
 def test_times_are_utc() -> None:
@@ -313,7 +290,7 @@ def test_a_refusal_becomes_the_error_that_it_was() -> None:
     assert type(client.refusal("never-heard", "so", "")) is XpucachedError
 
 
-@pytest.mark.parametrize("module", ["api", "api.client", "api.codec", "ctl", "render"])
+@pytest.mark.parametrize("module", ["api", "api.client", "api.codec", "cli", "render"])
 def test_the_clients_side_is_light(module: str) -> None:
     program = f"import sys, xpucached.{module}; print(sorted(sys.modules))"
 

@@ -21,21 +21,12 @@ from tests.builders import SyclStore, framed, native, spirv, string_hash
 from tests.daemons import daemon
 from xpucached import api
 from xpucached.catalog import Catalog
-from xpucached.daemon import alone
-from xpucached.domain import (
-    Architecture,
-    Entry,
-    EntryState,
-    FoundStore,
-    ModelName,
-    Scan,
-    Store,
-    StoreOrigin,
-    StoreState,
-)
+from xpucached.daemon.user_daemon import alone
+from xpucached.domain.names import Architecture, ModelName
+from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import images, mangling, removal
+from xpucached.kinds import demangling, images, sycl
+from xpucached.kinds.sycl import remover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,7 +90,7 @@ FORGED = {
 @pytest.mark.parametrize("name", list(FORGED.values()), ids=list(FORGED))
 def test_a_forged_name_costs_neither_time_nor_memory(name: bytes) -> None:
     shown = in_child(f"""
-        from xpucached.kinds.sycl import images
+        from xpucached.kinds import images
         one = images.kernel({name!r})
         assert len(one.display) <= 5000
         print(ascii(one.display[:20]))
@@ -110,7 +101,7 @@ def test_a_forged_name_costs_neither_time_nor_memory(name: bytes) -> None:
 def test_a_deep_name_is_read_in_a_thread() -> None:
     script = f"""
         import threading
-        from xpucached.kinds.sycl import images
+        from xpucached.kinds import images
         names = [b"_ZTS" + b"1aI" * 49 + b"i" + b"E" * 49, b"_ZTS" + b"F" * 99 + b"v" + b"E" * 99, {doubling(9)!r}]
         thread = threading.Thread(target=lambda: print([images.kernel(name).display[:9] for name in names]))
         thread.start()
@@ -130,7 +121,7 @@ def test_a_deep_name_is_read_in_a_thread() -> None:
     ],
 )
 def test_what_kernels_are_really_named_is_demangled(name: str, shown: str | None) -> None:
-    assert mangling.printed(name.encode()) is not None
+    assert demangling.printed(name.encode()) is not None
     display = images.kernel(name.encode()).display
     assert not display.startswith("_Z")
     assert "…" not in display
@@ -152,7 +143,7 @@ def test_what_kernels_are_really_named_is_demangled(name: str, shown: str | None
     ],
 )
 def test_what_has_two_readings_or_none_is_not(name: str) -> None:
-    assert mangling.printed(name.encode()) is None
+    assert demangling.printed(name.encode()) is None
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
@@ -263,7 +254,7 @@ def test_a_directory_bound_into_the_store_is_not_the_stores(sycl_store: SyclStor
     script = f"""
         from datetime import UTC, datetime
         from pathlib import Path
-        from xpucached.domain import FoundStore, Store, StoreOrigin
+        from xpucached.domain.stores import FoundStore, Store, StoreOrigin
         from xpucached.kinds import sycl
         found = FoundStore(Store(sycl.NAME, Path({str(sycl_store.root)!r})), StoreOrigin.FOUND, "test")
         scan = sycl.scan(found, datetime.now(UTC), {{}}, None)
@@ -286,11 +277,11 @@ def test_a_daemon_without_descriptors_finds_nobody_guilty(sycl_store: SyclStore)
         import os, resource
         from datetime import UTC, datetime
         from pathlib import Path
-        from xpucached.domain import FoundStore, Store, StoreOrigin
+        from xpucached.domain.stores import FoundStore, Store, StoreOrigin
         from xpucached.kinds import sycl
         found = FoundStore(Store(sycl.NAME, Path({str(sycl_store.root)!r})), StoreOrigin.FOUND, "test")
         whole = sycl.scan(found, datetime.now(UTC), {{}}, None)
-        assert all(entry.flaw is None for entry in whole.entries), whole
+        assert all(entry.defect is None for entry in whole.entries), whole
         held = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         try:
@@ -305,7 +296,7 @@ def test_a_daemon_without_descriptors_finds_nobody_guilty(sycl_store: SyclStore)
             blind = scan.state == "unreadable" and not scan.entries and "open files" in scan.notes[0]
             print(scan.state)
             assert whole or blind, scan
-            assert all(entry.flaw is None for entry in scan.entries), scan
+            assert all(entry.defect is None for entry in scan.entries), scan
         """)
     assert "unreadable" in shown
     assert shown.rstrip().endswith("ok")
@@ -323,7 +314,7 @@ def test_a_leaf_that_grew_for_months_is_emptied_in_time(sycl_store: SyclStore) -
             (first.leaf / f"{number}{suffix}").write_bytes(content)
     scan = look(sycl_store.root)
     assert len(scan.entries) == 4000
-    victims = [entry for entry in scan.entries if entry.state is EntryState.FLAWED]
+    victims = [entry for entry in scan.entries if entry.state is EntryState.DEFECTIVE]
     assert len(victims) == 3999
     began = time.process_time()
     assert all(sycl.remove(victims).values())
@@ -337,7 +328,7 @@ def test_slots_that_share_their_files_go_at_once(sycl_store: SyclStore) -> None:
     for number in range(1, 9):
         for suffix in (".bin", ".src"):
             (first.leaf / f"{number}{suffix}").hardlink_to(first.leaf / f"0{suffix}")
-    victims = [entry for entry in look(sycl_store.root).entries if entry.state is EntryState.FLAWED]
+    victims = [entry for entry in look(sycl_store.root).entries if entry.state is EntryState.DEFECTIVE]
     assert len(victims) == 8
     assert all(sycl.remove(victims).values())
     assert sorted(path.name for path in first.leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
@@ -368,7 +359,7 @@ def test_a_slot_written_meanwhile_is_not_left_behind_a_gap(
             unlocked.append(step)
             sycl_store.add(slot=2, binary=native(999))  # the first free number, as a program takes it
 
-    monkeypatch.setattr(removal, "_pause", write)
+    monkeypatch.setattr(remover, "_pause", write)
     assert all(sycl.remove([entry for entry in scan.entries if not entry.id.key.endswith("/0")]).values())
     assert [entry.id.key[-2:] for entry in look(sycl_store.root).entries] == ["/0", "/1"]
 
@@ -397,7 +388,7 @@ def test_a_lock_made_anew_since_the_scan_is_respected(sycl_store: SyclStore) -> 
     slot = sycl_store.add(without=("bin", "src"), access_time=False)
     slot.take_lock(age=3600)
     entry = only(look(sycl_store.root))
-    assert entry.state is EntryState.FLAWED
+    assert entry.state is EntryState.DEFECTIVE
     slot.lock.unlink()
     slot.take_lock()
     assert not any(sycl.remove([entry]).values())
@@ -439,7 +430,7 @@ def test_a_loop_of_links_can_be_scanned(home: Path, short_dir: Path) -> None:
     with daemon(home, short_dir) as one:
         one.start()
         one.ctl("scan", str(loop), check=None)
-        (job,) = [row for row in one.rows("jobs") if row["verb"] == "scan"]
+        (job,) = [row for row in one.rows("jobs") if row["kind"] == "scan" and row["id"] != "scan-0"]
         assert "internal" not in str(job)
         assert one.ask("status")
         assert "Traceback" not in one.log.read_text()

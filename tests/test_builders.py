@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.builders import SyclStore, string_hash
-from xpucached.kinds.sycl import layout
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def test_the_hash_of_nothing_is_the_one_that_real_stores_show() -> None:
 def test_both_hashes_agree() -> None:
     for length in range(40):
         data = random.Random(length).randbytes(length)  # noqa: S311 - any bytes will do
-        assert string_hash(data) == layout.string_hash(data) == layout.portable_hash(data)
+        assert string_hash(data) == entry_format.string_hash(data) == entry_format.portable_hash(data)
 
 
 @pytest.mark.runtime

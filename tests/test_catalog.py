@@ -26,47 +26,29 @@ from alembic.script import ScriptDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpucached.catalog import Catalog, environments, opening, tables
-from xpucached.catalog.scans import Before, judge
-from xpucached.domain import (
-    Architecture,
-    Attribution,
-    Device,
-    DriverFile,
+from xpucached.catalog import Catalog, opening, tables, targets
+from xpucached.catalog.scans import EarlierEntry, judge
+from xpucached.domain.defects import Defect
+from xpucached.domain.host import Device, DriverFile, Host, Problem
+from xpucached.domain.libraries import Libraries, SyclRuntime
+from xpucached.domain.models import Attribution, Figures, Model, Outcome, Pass, RanOn, Trial, WarmReason, Workload
+from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import (
     Entry,
     EntryId,
-    EntryKey,
-    EntryQuery,
     EntryState,
-    Environment,
-    Exercise,
-    Figures,
-    Flaw,
     FoundStore,
-    Host,
     ImageFormat,
     Kernel,
-    KindName,
-    Libraries,
-    Loader,
-    Model,
-    ModelName,
-    Origin,
-    Outcome,
-    Pass,
-    Problem,
-    RanOn,
     Scan,
-    Seen,
     Store,
     StoreOrigin,
     StoreState,
-    SyclRuntime,
-    Trial,
-    Variant,
-    WarmReason,
-    Workload,
+    UnchangedEntry,
 )
+from xpucached.domain.targets import Origin, Target
+from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.errors import CatalogError, Conflict, NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -76,13 +58,13 @@ NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/one"))
 OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
-OLD: Final = Environment("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
+OLD: Final = Target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
 NEW: Final = dataclasses.replace(OLD, driver="1.6.40")
-CPU: Final = Environment("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
+CPU: Final = Target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
 MIGRATIONS: Final = opening._home()
 
 
-def architecture(environment: Environment) -> Architecture:
+def architecture(environment: Target) -> Architecture:
     return Architecture("bmg-g21" if environment.platform == "Level-Zero" else "x86_64")
 
 
@@ -111,7 +93,7 @@ def stamps(catalog: Catalog) -> dict[EntryKey, str]:
     return {row.key: row.stamp for row in catalog.known(STORE) if row.stamp is not None}
 
 
-def host(*environments: Environment, at: datetime = NOW, stamp: str = "one") -> Host:
+def host(*environments: Target, at: datetime = NOW, stamp: str = "one") -> Host:
     device = Device("B580", Architecture("bmg-g21"), "0000:03:00.0", "0xe20b", environments=environments)
     file = DriverFile(Path("/lib/a.so"), Path("/lib/a.so.1"), "1.6.31", 10, NOW, None, "level-zero 1.6.31")
     return Host(
@@ -125,7 +107,7 @@ def model(name: str = "net", *, source: str = "socket", command: str = "python3"
 
 
 def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
-    exercise = Exercise(
+    exercise = RunSpec(
         loader=Loader.TRAIN,
         python="/p",
         target="a:b",
@@ -485,6 +467,13 @@ def test_what_is_asked_in_one_moment_is_answered_as_of_that_moment(catalog: Cata
     assert catalog.summary().entries == 2
 
 
+def by_loader(name: str) -> Workload:
+    exercise = RunSpec(
+        Loader.PYTHON, f"/opt/{name}/bin/python", "nets:make", device="xpu", caches=(Path("/c"),), options={"b": "1"}
+    )
+    return Workload((), Path("/opt"), {"A": "1"}, 60.0, exercise)
+
+
 def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Path) -> None:
     with closing(Catalog.open(path)) as opened:
         for number in range(400):
@@ -493,8 +482,12 @@ def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Pa
             )
         for name in ("good", "garbled", "declared"):
             opened.add_model(model(name, source="/etc/m.toml" if name == "declared" else "socket", command=name))
+        loaded = {name: dataclasses.replace(model(name), workload=by_loader(name)) for name in ("loaded", "misled")}
+        for one in loaded.values():
+            opened.add_model(one)
     with closing(sqlite3.connect(path)) as direct:
         direct.execute("UPDATE models SET command = replace(command, 'garbled', 'gXrbled')")
+        direct.execute("UPDATE models SET exercise = replace(exercise, 'misled', 'mXsled')")
         direct.commit()
         (root,) = direct.execute("SELECT rootpage FROM sqlite_master WHERE name = 'stores'").fetchone()
     with path.open("r+b") as file:
@@ -502,9 +495,8 @@ def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Pa
         file.write(b"\xff" * 4096)
     with closing(Catalog.open(path)) as opened:
         assert opened.rebuilt is not None
-        assert "1 registered models" in opened.rebuilt
-        assert [one.name for one in opened.models()] == ["good"]
-        assert opened.model(ModelName("good")) == model("good", command="good")
+        assert "2 registered models" in opened.rebuilt
+        assert opened.models() == (model("good", command="good"), loaded["loaded"])
 
 
 def test_a_catalog_from_a_newer_version_is_refused_untouched(path: Path) -> None:
@@ -820,6 +812,32 @@ def test_the_tables_are_what_the_migrations_make(path: Path, catalog: Catalog) -
     assert words(made) == words(wanted)
 
 
+def test_words_that_were_others_are_brought_along(path: Path, tmp_path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as direct:
+        # As 0015 left it.
+        for trigger in ("entries_added", "entries_changed", "entries_gone"):
+            direct.execute(f"DROP TRIGGER {trigger}")
+        for table in ("entries", "figures"):
+            direct.execute(f"ALTER TABLE {table} RENAME COLUMN defect TO flaw")
+        changed = direct.execute("UPDATE entries SET state = 'flawed', flaw = 'bin-empty' WHERE id = 1").rowcount
+        direct.execute("CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN SELECT 1; END")
+        direct.execute("CREATE TRIGGER entries_changed AFTER UPDATE ON entries BEGIN SELECT 1; END")
+        direct.execute("CREATE TRIGGER entries_gone AFTER DELETE ON entries BEGIN SELECT 1; END")
+        direct.execute(
+            "INSERT INTO events (id, at, topic, message, fields) VALUES (1, 0, 'runtime-assayed', 'm', '{}')"
+        )
+        direct.execute("UPDATE alembic_version SET version_num = '0015'")
+    assert changed == 1
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is None
+        defective = [one for one in opened.all_entries() if one.entry.state is EntryState.DEFECTIVE]
+        assert [one.entry.defect for one in defective] == [Defect.BIN_EMPTY]
+        assert [one.defective for one in opened.stores()] == [1]
+    with closing(sqlite3.connect(path)) as direct:
+        assert direct.execute("SELECT topic FROM events").fetchall() == [("runtime-checked",)]
+
+
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [tables.REVISION]
 
@@ -875,14 +893,20 @@ def test_an_entry_comes_back_as_it_was_recorded(catalog: Catalog) -> None:
         binary=ImageFormat.ELF,
         kernels=(Kernel("_ZTS1A", "A"), Kernel("plain", "plain", "libtorch_xpu.so")),
     )
-    flawed = entry(
-        "2/0", environment=None, digest=None, state=EntryState.FLAWED, flaw=Flaw.SRC_FIFO, detail="a pipe", stamp="s"
+    defective = entry(
+        "2/0",
+        environment=None,
+        digest=None,
+        state=EntryState.DEFECTIVE,
+        defect=Defect.SRC_FIFO,
+        detail="a pipe",
+        stamp="s",
     )
     silent = entry("ext_kernel_compiler/1/0", environment=CPU)
-    delta = catalog.record_scan(scan(whole, flawed, silent), architecture)
+    delta = catalog.record_scan(scan(whole, defective, silent), architecture)
     assert (delta.added, delta.changed, delta.vanished, delta.entries, delta.size) == (3, 0, 0, 3, 3 * 4096)
     first, second, third = catalog.all_entries()
-    assert [first.entry, second.entry, third.entry] == [whole, flawed, silent]
+    assert [first.entry, second.entry, third.entry] == [whole, defective, silent]
     assert [one.origin for one in (first, second, third)] == [Origin.DECLARED, None, Origin.OBSERVED]
     assert [one.architecture for one in (first, second, third)] == ["bmg-g21", None, "x86_64"]
     assert {one.first_seen for one in (first, second, third)} == {NOW}
@@ -895,7 +919,7 @@ def test_what_the_catalog_alone_knows_outlives_a_change(catalog: Catalog) -> Non
     run(catalog, model(), created=(entry("a/0"),))
     changed = entry("a/0", stamp="another", size=2000, environment=NEW)
     delta = catalog.record_scan(
-        scan(changed, at=NOW + HOUR, unchanged=(Seen(EntryKey("b/0"), NOW + HOUR),)), architecture
+        scan(changed, at=NOW + HOUR, unchanged=(UnchangedEntry(EntryKey("b/0"), NOW + HOUR),)), architecture
     )
     assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 1, 0, 2)
     first, second = catalog.all_entries()
@@ -921,13 +945,13 @@ def test_a_store_that_cannot_be_read_keeps_its_entries_and_a_missing_one_does_no
 
 
 def test_only_what_cannot_change_in_silence_has_a_stamp(catalog: Catalog) -> None:
-    flawed = EntryState.FLAWED
+    defective = EntryState.DEFECTIVE
     catalog.record_scan(
         scan(
             entry("whole"),
-            entry("torn", state=flawed, flaw=Flaw.BIN_TRUNCATED),
+            entry("torn", state=defective, defect=Defect.BIN_TRUNCATED),
             entry("young", state=EntryState.UNFINISHED),
-            entry("locked", state=flawed, flaw=Flaw.STALE_LOCK),
+            entry("locked", state=defective, defect=Defect.STALE_LOCK),
         ),
         architecture,
     )
@@ -937,9 +961,9 @@ def test_only_what_cannot_change_in_silence_has_a_stamp(catalog: Catalog) -> Non
 
 
 def test_stores_have_figures_and_go_with_their_entries(catalog: Catalog) -> None:
-    flawed = entry("b/0", state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, size=1, allocated=2)
+    defective = entry("b/0", state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY, size=1, allocated=2)
     young = entry("c/0", state=EntryState.UNFINISHED)
-    catalog.record_scan(scan(entry("a/0"), flawed, young, notes=("x", "y"), foreign=3), architecture)
+    catalog.record_scan(scan(entry("a/0"), defective, young, notes=("x", "y"), foreign=3), architecture)
     (status,) = catalog.stores()
     assert (status.origin, status.via, status.state, status.owner) == (
         StoreOrigin.FOUND,
@@ -947,7 +971,7 @@ def test_stores_have_figures_and_go_with_their_entries(catalog: Catalog) -> None
         StoreState.OK,
         1000,
     )
-    assert (status.entries, status.flawed, status.unfinished) == (3, 1, 1)
+    assert (status.entries, status.defective, status.unfinished) == (3, 1, 1)
     assert (status.size, status.allocated, status.foreign, status.notes) == (2001, 8194, 3, ("x", "y"))
     catalog.forget_store(STORE)
     catalog.forget_store(STORE)
@@ -988,7 +1012,9 @@ def test_after_any_scans_the_catalog_is_the_last_one(
         known = {} if complete else stamps(shared)
         entries = [met(key, version, step) for key, version in disk.items()]
         fresh = tuple(one for one in entries if known.get(one.id.key) != one.stamp)
-        unchanged = tuple(Seen(one.id.key, one.accessed) for one in entries if known.get(one.id.key) == one.stamp)
+        unchanged = tuple(
+            UnchangedEntry(one.id.key, one.accessed) for one in entries if known.get(one.id.key) == one.stamp
+        )
         delta = shared.record_scan(scan(*fresh, at=at, unchanged=unchanged), architecture)
         assert delta.added == len(disk.keys() - seen.keys())
         assert delta.vanished == len(seen.keys() - disk.keys())
@@ -1002,14 +1028,14 @@ def test_after_any_scans_the_catalog_is_the_last_one(
     shared.forget_store(OTHER)
 
 
-def test_a_program_that_changed_in_place_is_flawed_until_it_is_itself_again(catalog: Catalog) -> None:
+def test_a_program_that_changed_in_place_is_defective_until_it_is_itself_again(catalog: Catalog) -> None:
     def after(*, digest: str, stamp: str = "first") -> Entry:
         catalog.record_scan(scan(entry("a/0", digest=digest, stamp=stamp)), architecture)
         return catalog.all_entries()[0].entry
 
     assert after(digest="one").state is EntryState.OK
     spoiled = after(digest="two", stamp="later")
-    assert (spoiled.state, spoiled.flaw, spoiled.digest) == (EntryState.FLAWED, Flaw.BIN_CHANGED, "two")
+    assert (spoiled.state, spoiled.defect, spoiled.digest) == (EntryState.DEFECTIVE, Defect.BIN_CHANGED, "two")
     assert "one" in spoiled.detail
     assert "two" in spoiled.detail
     # A complete scan reads the same again, and must not come to trust it.
@@ -1018,28 +1044,28 @@ def test_a_program_that_changed_in_place_is_flawed_until_it_is_itself_again(cata
 
 
 def test_what_was_not_there_or_not_whole_before_is_judged_anew() -> None:
-    before = Before("stamp", NOW, 1000, EntryState.OK, None, "one")
+    before = EarlierEntry("stamp", NOW, 1000, EntryState.OK, None, "one")
     changed = entry("a/0", created=NOW, digest="two")
-    assert judge(changed, before)[0].flaw is Flaw.BIN_CHANGED
+    assert judge(changed, before)[0].defect is Defect.BIN_CHANGED
     assert judge(changed, None) == (changed, "two")
     assert judge(changed, dataclasses.replace(before, created=NOW - HOUR)) == (changed, "two")
     assert judge(changed, dataclasses.replace(before, size=999)) == (changed, "two")
-    mended = dataclasses.replace(before, state=EntryState.FLAWED, flaw=Flaw.BIN_MISSING)
+    mended = dataclasses.replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
     assert judge(changed, mended) == (changed, "two")
     unread = dataclasses.replace(changed, digest=None)
     assert judge(unread, before) == (unread, "one")
 
 
 def test_while_its_source_is_the_same_another_program_is_damage() -> None:
-    before = Before("stamp", NOW, 1000, EntryState.OK, None, "one 7.1")
+    before = EarlierEntry("stamp", NOW, 1000, EntryState.OK, None, "one 7.1")
     changed = entry("a/0", created=NOW - HOUR, size=7, digest="two", source="7.1")
-    assert judge(changed, before)[0].flaw is Flaw.BIN_CHANGED
+    assert judge(changed, before)[0].defect is Defect.BIN_CHANGED
     # Whatever was seen in between.
-    missing = dataclasses.replace(before, state=EntryState.FLAWED, flaw=Flaw.BIN_MISSING)
-    assert judge(changed, missing)[0].flaw is Flaw.BIN_CHANGED
+    missing = dataclasses.replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
+    assert judge(changed, missing)[0].defect is Defect.BIN_CHANGED
     anew = dataclasses.replace(changed, source="7.2")
     assert judge(anew, before) == (anew, "two 7.2")
-    gone = dataclasses.replace(changed, digest=None, source=None, state=EntryState.FLAWED, flaw=Flaw.SRC_MISSING)
+    gone = dataclasses.replace(changed, digest=None, source=None, state=EntryState.DEFECTIVE, defect=Defect.SRC_MISSING)
     assert judge(gone, before) == (gone, "one 7.1")
     # What an earlier version noted gets its source with the next look.
     same = dataclasses.replace(changed, digest="one")
@@ -1048,12 +1074,14 @@ def test_while_its_source_is_the_same_another_program_is_damage() -> None:
 
 def test_a_whole_copy_stands_for_the_one_that_changed(catalog: Catalog) -> None:
     first = entry("a/0", digest="one", source="7.1")
-    second = entry("a/1", digest="one", source="8.1", state=EntryState.FLAWED, flaw=Flaw.DUPLICATE, detail="of slot 0")
+    second = entry(
+        "a/1", digest="one", source="8.1", state=EntryState.DEFECTIVE, defect=Defect.DUPLICATE, detail="of slot 0"
+    )
     catalog.record_scan(scan(first, second), architecture)
     changed = dataclasses.replace(first, digest="two", stamp="later")
     catalog.record_scan(scan(changed, second), architecture)
-    flaws = [one.entry.flaw for one in catalog.all_entries()]
-    assert flaws == [Flaw.BIN_CHANGED, Flaw.SHADOWED]
+    defects = [one.entry.defect for one in catalog.all_entries()]
+    assert defects == [Defect.BIN_CHANGED, Defect.SHADOWED]
 
 
 # -- questions ----------------------------------------------------------------------------------------------------
@@ -1064,7 +1092,7 @@ def test_every_condition_selects(catalog: Catalog) -> None:
         scan(
             entry("a", environment=NEW, size=10),
             entry("b", environment=CPU, size=20, accessed=NOW - HOUR),
-            entry("c", environment=None, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, size=30),
+            entry("c", environment=None, state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY, size=30),
         ),
         architecture,
     )
@@ -1087,9 +1115,9 @@ def test_every_condition_selects(catalog: Catalog) -> None:
     assert ask(catalog, device="%_") == ["b"]
     assert ask(catalog, model=ModelName("net")) == ["a", "c"]
     assert ask(catalog, model=ModelName("other")) == []
-    assert ask(catalog, state=EntryState.FLAWED) == ["c"]
-    assert ask(catalog, flaw=Flaw.BIN_EMPTY) == ["c"]
-    assert ask(catalog, flaw=Flaw.LINK) == []
+    assert ask(catalog, state=EntryState.DEFECTIVE) == ["c"]
+    assert ask(catalog, defect=Defect.BIN_EMPTY) == ["c"]
+    assert ask(catalog, defect=Defect.LINK) == []
     assert ask(catalog, min_size=20) == ["b", "c", "d"]
     assert ask(catalog, max_size=20, min_size=20) == ["b"]
     assert ask(catalog, unused=3600.0) == ["b", "d"]
@@ -1172,8 +1200,8 @@ def test_an_entry_is_found_by_the_beginning_of_its_reference(catalog: Catalog) -
 
 
 def test_the_summary_counts(catalog: Catalog) -> None:
-    flawed = entry("c", environment=None, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY, allocated=8)
-    catalog.record_scan(scan(entry("a"), entry("b", environment=NEW), flawed), architecture)
+    defective = entry("c", environment=None, state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY, allocated=8)
+    catalog.record_scan(scan(entry("a"), entry("b", environment=NEW), defective), architecture)
     assert catalog.summary() == (3, 1, 8200, 0)
     catalog.record_host(host(NEW))
     assert catalog.summary() == (3, 1, 8200, 1)
@@ -1296,7 +1324,7 @@ def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytes
 
 
 def test_few_environments_that_stores_declare_are_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "MOST", 5)
+    monkeypatch.setattr(targets, "MOST", 5)
     forged = [dataclasses.replace(OLD, device=f"forged {number}") for number in range(20)]
     for round_ in range(3):
         some = [entry(f"{round_}-{number}", environment=one) for number, one in enumerate(forged[round_ * 4 :][:10])]
@@ -1321,7 +1349,9 @@ def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     assert first.good is not None
     assert first.good.id == good
     assert (other.model, other.last, other.good, other.entries, other.remaining) == ("other", None, None, 0, 0)
-    catalog.record_scan(scan(a, dataclasses.replace(b, state=EntryState.FLAWED, flaw=Flaw.BIN_EMPTY)), architecture)
+    catalog.record_scan(
+        scan(a, dataclasses.replace(b, state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY)), architecture
+    )
     assert catalog.coverage()[0].remaining == 1
     # Programs skip what has a lock.
     catalog.record_scan(scan(dataclasses.replace(a, state=EntryState.UNFINISHED), vanished=()), architecture)
@@ -1405,7 +1435,7 @@ def test_presence_tells_what_was_offered_when(catalog: Catalog) -> None:
 
 
 def test_history_is_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpucached.catalog.hosts.KEPT", 3)
+    monkeypatch.setattr("xpucached.catalog.surveys.KEPT", 3)
     for number in range(8):
         catalog.record_host(host((OLD, NEW)[number % 2], at=NOW + number * HOUR))
     assert [one.at for one in catalog.changes(100)] == [NOW + number * HOUR for number in (7, 6, 5)]
@@ -1419,7 +1449,7 @@ def test_a_large_store_is_recorded_and_recorded_again(catalog: Catalog) -> None:
     entries = tuple(entry(f"{number}/1/2/3/0", kernels=kernels) for number in range(20_000))
     assert catalog.record_scan(scan(*entries), architecture).added == 20_000
     assert len(stamps(catalog)) == 20_000
-    unchanged = tuple(Seen(one.id.key, NOW) for one in entries[:15_000])
+    unchanged = tuple(UnchangedEntry(one.id.key, NOW) for one in entries[:15_000])
     delta = catalog.record_scan(scan(unchanged=unchanged), architecture)
     assert (delta.added, delta.changed, delta.vanished, delta.entries) == (0, 0, 5_000, 15_000)
     ids = [one.id for one in entries[:10_000]]
@@ -1432,7 +1462,7 @@ def test_questions_are_answered_while_a_scan_is_recorded(catalog: Catalog) -> No
     catalog.record_scan(scan(entry("a")), architecture)
     inside, go = threading.Event(), threading.Event()
 
-    def slow(environment: Environment) -> Architecture:
+    def slow(environment: Target) -> Architecture:
         inside.set()
         assert go.wait(30)
         return architecture(environment)

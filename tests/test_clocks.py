@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.daemons import Daemon, daemon
-from tests.faults import Faults, faults
 from tests.test_daemon import driven, switch
-from tests.test_faults import keys, old, problems, truth, with_store
-from xpucached.domain import Drop, DropReason, EntryKey, EvictReason, Policy, Store, Trashed, TrashRef
+from tests.test_faults import keys, old, problems, truth
+from xpucached.domain.names import EntryKey, TrashRef
+from xpucached.domain.plans import EvictReason, Policy
+from xpucached.domain.stores import Store
+from xpucached.domain.trash import Drop, DropReason, Trashed
 from xpucached.kinds import sycl
 from xpucached.planning import plan_trash
 
@@ -25,27 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.builders import SyclStore
+    from tests.daemons import Daemon
+    from tests.faults import Faults
     from tests.runtimes import Runtime
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 WEEK = 7 * 86400
 JUMPS = (400 * 86400, -400 * 86400, -56 * 365 * 86400)
 """Seconds: more than a year forward and back, and to when a machine without a battery begins."""
-
-
-@pytest.fixture
-def strike(tmp_path: Path) -> Iterator[Faults]:
-    """Give what sets the clock of the programs that run with its variables."""
-    with faults(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon with one store whose clock can be set."""
-    with daemon(home, short_dir, **strike.variables) as one:
-        with_store(one, sycl_store)
-        yield one
 
 
 def trashed(name: str, at: datetime) -> Trashed:
@@ -149,7 +137,7 @@ def test_a_prewarm_and_a_replay_end_and_are_true_while_the_clock_is_set(
     driven(struck, first, link, f"[stores]\npaths = ['{root}']\n")
     with struck.config.open("a") as file:
         file.write("prewarm = false\nreplay = false\n")
-    libraries = (str(here.parent / "xpucached"), str(first.lib / "libsycl.so.8"))
+    libraries = (str(here.parent / "xpucached" / "libexec"), str(first.lib / "libsycl.so.8"))
     program = [sys.executable, "-I", "-S", "-B", str(here / "kernels.py"), *libraries]
     struck.start()
     struck.ctl("model", "add", "command", "--store", str(root), "--", *program, "a", "b")

@@ -20,7 +20,7 @@ import pytest
 from tests.runtimes import Runtime
 from tests.users import NOBODY
 from xpucached import settings
-from xpucached.domain import EntryState, FoundStore, Scan, Store, StoreOrigin
+from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin
 from xpucached.errors import SettingsError
 from xpucached.kinds import sycl
 from xpucached.settings import mounts

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
-from xpucached.domain import JobState, Progress
+from xpucached.domain.jobs import JobState, Progress
 from xpucached.errors import CatalogError, Conflict
-from xpucached.kinds.sycl import layout
+from xpucached.kinds.sycl import entry_format
 from xpucached.service.jobs import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.builders import SyclStore
     from tests.runtimes import Runtime
-    from xpucached.domain import ScanReport
+    from xpucached.domain.plans import ScanReport
     from xpucached.service.jobs import Handle
 
 OLD = "2024.18.7.0.11_160000"
@@ -133,13 +133,13 @@ def test_the_look_of_a_start_is_shown_as_a_job_with_what_came_of_it(host: Daemon
     sycl_store.add()
     with_store(host, sycl_store)
     host.start()
-    job = host.ask("jobs", "look-0")
-    assert (job["verb"], job["state"]) == ("look", "done")
+    job = host.ask("jobs", "scan-0")
+    assert (job["kind"], job["state"]) == ("scan", "done")
     assert job["scan"]["added"] == 1  # type: ignore[index]
     assert job["progress"]["done"] == job["progress"]["total"] > 0  # type: ignore[index]
     # The next look is nobody's job.
     host.ctl("scan")
-    assert sorted(str(row["id"]) for row in host.rows("jobs")) == ["look-0", "scan-1"]
+    assert sorted(str(row["id"]) for row in host.rows("jobs")) == ["scan-0", "scan-1"]
 
 
 def test_what_the_daemon_does_anyway_fails_for_itself_and_is_not_cancelled() -> None:
@@ -153,16 +153,16 @@ def test_what_the_daemon_does_anyway_fails_for_itself_and_is_not_cancelled() -> 
             await go_on.wait()
             raise CatalogError("no room")
 
-        attending = asyncio.create_task(jobs.attend("look", work))
+        attending = asyncio.create_task(jobs.attend("scan", work))
         await began.wait()
         (job,) = jobs.running()
-        assert (job.id, job.progress) == ("look-0", Progress(1, 2, "here"))
+        assert (job.id, job.progress) == ("scan-0", Progress(1, 2, "here"))
         with pytest.raises(Conflict, match="ends by itself"):
-            await jobs.cancel("look-0")
+            await jobs.cancel("scan-0")
         go_on.set()
         with pytest.raises(CatalogError, match="no room"):
             await attending
-        failed = jobs.job("look-0")
+        failed = jobs.job("scan-0")
         assert failed.state is JobState.FAILED
         assert failed.error is not None
         assert failed.error.code == "catalog"
@@ -462,15 +462,15 @@ def test_driver_that_is_away_for_a_moment_is_no_change(
     link = tmp_path / "driver"
     driven(host, real, link)
     host.start()
-    host.ctl("model", "add", "net", "--", str(real.python), "-W", "ignore", str(workload), "small")
-    host.ctl("prewarm", "net")
+    names = host.add_models(real.python, workload)
+    host.ctl("prewarm", *names)
     link.unlink()
     host.until(lambda: any(row["code"] == "no-opencl-driver" for row in host.ask("status")["problems"]))  # type: ignore[attr-defined]
     assert host.ask("status")["verdict"] == "warm"
     switch(link, real)
     host.until(lambda: not any(row["code"] == "no-opencl-driver" for row in host.ask("status")["problems"]))  # type: ignore[attr-defined]
     assert host.ask("status")["changes"] == []
-    assert len(host.rows("runs", "net")) == 1
+    assert [len(host.rows("runs", name)) for name in names] == [1, 1]
     link.unlink()
     host.until(lambda: host.ask("status")["verdict"] == "no-device")
 
@@ -484,17 +484,66 @@ def test_going_back_to_the_old_driver_needs_nothing(
     link = tmp_path / "driver"
     driven(host, first, link)
     host.start()
-    host.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
-    host.ctl("prewarm", "net")
+    names = host.add_models(first.python, workload)
+    host.ctl("prewarm", *names)
+    proofs = {name: host.rows("runs", name)[0]["id"] for name in names}
     switch(link, second)
-    host.until(lambda: len(host.rows("runs", "net")) == 2)
-    warm(host, "net")
+    for name in names:
+        host.until(lambda name=name: len(host.rows("runs", name)) == 2)  # type: ignore[misc]
+        warm(host, name)
     switch(link, first)
     host.until(lambda: len([row for row in host.rows("events") if row["topic"] == "driver-changed"]) == 2)
-    host.until(lambda: all(row["finished"] for row in host.rows("jobs")))
+    host.until(host.idle)
+    assert host.failed() == []
     # What was proven with it then is proven now: it is warm at once, and nothing is run.
-    assert "run 1 proved it" in str(warm(host, "net")["why"])
-    assert len(host.rows("runs", "net")) == 2
+    for name, proof in proofs.items():
+        assert f"run {proof} proved it" in str(warm(host, name)["why"])
+        assert len(host.rows("runs", name)) == 2
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_was_evicted_of_models_is_made_again_once_and_what_is_pinned_stays(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, *, pinned: bool
+) -> None:
+    real = runtime("rt2025.2")
+    driven(host, real, tmp_path / "driver", "[policy]\ngrace = '0s'\nmax_bytes = 1\n")
+    host.start()
+    names = host.add_models(real.python, workload, *["--pinned"] * pinned)
+    host.ctl("prewarm", *names)
+    before = {name: {row["ref"] for row in host.rows("ls", "--model", name)} for name in names}
+    alone = before["loaded"] - before["net"]
+    assert alone
+
+    # By itself it takes what nobody needs, and nothing that it would only make again, however far over the budget.
+    host.end()
+    SyclStore(host.home / ".cache/xpucached/sycl").add(driver=OLD, age=9e6)
+    host.start()
+    host.until(lambda: any(row["topic"] == "evicted" for row in host.rows("events")))
+    host.until(host.idle)
+    assert {row["ref"] for row in host.rows("ls")} == before["net"] | before["loaded"]
+    # By name goes what one of them alone needs, and by the budget all that both need.
+    named = host.ctl("evict", str(min(map(str, alone))), check=65 if pinned else 0)
+    if pinned:
+        assert "a pinned model needs it" in named.stderr
+    else:
+        host.until(lambda: len(host.rows("runs", "loaded")) == 2)
+        warm(host, "loaded")
+    removed = host.ask("evict")["evict"]["removed"]  # type: ignore[index]
+    assert set(removed) == (set() if pinned else before["net"] | before["loaded"])
+    wanted = {"net": 1, "loaded": 1} if pinned else {"net": 2, "loaded": 3}
+    host.until(lambda: {name: len(host.rows("runs", name)) for name in names} == wanted)
+    for name in names:
+        assert warm(host, name)["entries"] == len(before[name])
+    # Looks that follow find nothing to do.
+    host.ctl("scan")
+    host.until(host.idle)
+    assert host.failed() == []
+    for name in names:
+        assert {row["ref"] for row in host.rows("ls", "--model", name)} == before[name]
+        runs = host.rows("runs", name)
+        assert [row["reason"] for row in runs[:-1]] == ["entries-lost"] * (wanted[name] - 1)
 
 
 @pytest.mark.runtime
@@ -522,7 +571,7 @@ def test_caches_of_every_runtime_are_shown_and_left_alone(
     for row in rows:
         assert row["driver"] == told["driver"]
         assert row["device"] == told["device"]
-        assert (row["state"], row["flaw"], row["options"], row["image"]) == ("ok", None, "", "spirv")
+        assert (row["state"], row["defect"], row["options"], row["image"]) == ("ok", None, "", "spirv")
         assert row["kernels"]
     assert host.end() == 0
     assert everything(root) == before
@@ -613,7 +662,7 @@ def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStor
     host.configure(host.config.read_text() + "evict = false\n")
     chance = random.Random(7)  # noqa: S311 - a test's own luck, the same each time
     keep = {sycl_store.add(f"_ZTS5keep{number}").leaf for number in range(5)}
-    trash = sycl_store.root / layout.TRASH
+    trash = sycl_store.root / entry_format.TRASH
     for round_ in range(6):
         for number in range(300):
             slot = sycl_store.add(f"_ZTS9go{round_:03d}{number:04d}", driver=OLD, age=9e5)
@@ -622,7 +671,7 @@ def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStor
         host.start()
         kept = len(list(trash.glob("*")))
         client = subprocess.Popen(
-            [sys.executable, "-m", "xpucached.ctl", "--user", "evict"],
+            [sys.executable, "-m", "xpucached.cli", "--user", "evict"],
             env=host.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -635,7 +684,7 @@ def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStor
         host.start()
         assert list(sycl_store.root.rglob("*.lock")) == []
         there = [path.relative_to(sycl_store.root) for path in sycl_store.root.rglob("*.bin")]
-        truth = {str(path.with_suffix("")) for path in there if path.parts[0] != layout.TRASH}
+        truth = {str(path.with_suffix("")) for path in there if path.parts[0] != entry_format.TRASH}
         assert {row["key"] for row in host.rows("ls")} == truth
         assert all(row["state"] == "ok" for row in host.rows("ls"))
         assert all((leaf / "0.bin").exists() for leaf in keep)
@@ -653,7 +702,7 @@ def test_killed_while_a_model_runs(host: Daemon, tmp_path: Path, runtime: Callab
     host.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     child = psutil.Process(int((tmp_path / "pid").read_text()))
     host.end(signal.SIGKILL)
-    # Its warden hears of it, and ends it.
+    # Its supervisor hears of it, and ends it.
     host.until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     host.configure(host.config.read_text() + "prewarm = false\n")
     host.start()

@@ -20,7 +20,7 @@ import pytest
 
 from tests import hosts
 from tests.conftest import DEBIAN, MUST_HAVE_SYSTEMD
-from tests.test_systemd import PLACE, RUNTIMES, SERVED, House, drivers
+from tests.test_systemd import PLACE, RUNTIMES, House, drivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,7 +262,7 @@ def hears_of_new_gpus(machine: hosts.Machine) -> None:
     said = machine.out("unshare", "--mount", "sh", "-c", PLUGGED)
     assert [line.strip() for line in said.splitlines() if line] == [
         "card0",
-        "renderD128 SYSTEMD_WANTS=xpucached-look.service",
+        "renderD128 SYSTEMD_WANTS=xpucached-refresh.service",
     ]
     if systemd_of(machine) >= VERIFIES_RULES:
         machine.run("udevadm", "verify", "/usr/lib/udev/rules.d/80-xpucached.rules")
@@ -445,14 +445,13 @@ OURS: Final = "/etc/systemd/*.d*"  #: drop-ins of the test
 
 
 def is_warm_before_it_serves(house: House) -> None:
-    """See that users' and services' caches are known, and that after a reboot a model is warm before it is served."""
+    """See that users' and services' caches are known, and that models are warm before they are served."""
     machine = house.machine
     house.run_app("alice", "/home/alice/.cache/libsycl_cache")
-    machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
-    machine.write("/etc/systemd/system/served.service", SERVED)
+    house.declare()
     machine.run("systemctl", "enable", "--now", "xpucached")
     machine.run("systemctl", "enable", "served")
-    house.until("llm", warm=1, cold=0)
+    house.until("llm", warm=2, cold=0)
     machine.until(lambda: len(drivers(house, "alice")) == 1, "alice's cache to be known")
     (entries,) = drivers(house, "llm").values()
     assert entries >= 3
@@ -481,21 +480,21 @@ def outlives_its_drivers(house: House, second: str, third: str) -> None:
     assert machine.out("ps", "-o", "stat=", "-p", machine.show("xpucached.service", "MainPID")).startswith("T")
     machine.run("systemctl", "kill", "--signal=CONT", *ours)
     machine.until(lambda: all(len(drivers(house, user)) == 2 for user in known), "the second generation")
-    house.until("llm", warm=1, cold=0)
+    house.until("llm", warm=2, cold=0)
     # The old generation is kept: who has to go back finds it warm.
     for user, before in known.items():
         assert before.items() <= drivers(house, user).items()
     machine.run("dpkg", "-i", f"/mnt/{third}")
     machine.until(lambda: all(len(new(user)) == 2 for user in known), "the third generation")
     machine.until(lambda: all(drivers(house, user).keys() == new(user) for user in known), "the first to go")
-    house.until("llm", warm=1, cold=0)
+    house.until("llm", warm=2, cold=0)
     assert house.events("evicted")
     # Nobody wants to go back any more: then one generation is enough.
     machine.write("/etc/systemd/system/xpucached-worker@.service.d/young.conf", f"{YOUNG}{NONE_KEPT}")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", "xpucached")
     machine.until(lambda: all(len(drivers(house, user)) == 1 for user in known), "the second generation to go")
-    house.until("llm", warm=1, cold=0)
+    house.until("llm", warm=2, cold=0)
 
 
 NONE_KEPT: Final = "Environment=XPUCACHED_POLICY_KEEP_DRIVER_GENERATIONS=0\n"

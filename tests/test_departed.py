@@ -12,20 +12,12 @@ import pytest
 from tests.kinds.test_sycl_damage import look
 from xpucached import planning
 from xpucached.catalog import Catalog, scans
-from xpucached.domain import (
-    Architecture,
-    Attribution,
-    EvictReason,
-    Flaw,
-    MendAction,
-    Model,
-    ModelName,
-    Note,
-    Outcome,
-    StoreState,
-    WarmReason,
-    Workload,
-)
+from xpucached.domain.defects import Defect
+from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
+from xpucached.domain.names import Architecture, ModelName
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import StoreState
+from xpucached.domain.trash import RepairAction, TrashLabel
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -43,11 +35,11 @@ def index(tmp_path: Path) -> Iterator[Catalog]:
         yield catalog
 
 
-def see(index: Catalog, root: Path) -> dict[str, Flaw | None]:
+def see(index: Catalog, root: Path) -> dict[str, Defect | None]:
     """Look at a store; give what is wrong in each slot."""
     found = look(root)
     index.record_scan(found, lambda _: Architecture("x86_64"))
-    return {one.entry.id.key.rpartition("/")[2]: one.entry.flaw for one in index.all_entries()}
+    return {one.entry.id.key.rpartition("/")[2]: one.entry.defect for one in index.all_entries()}
 
 
 def flip(path: Path) -> None:
@@ -60,15 +52,15 @@ def flip(path: Path) -> None:
 def test_a_slot_that_moves_down_is_still_known(index: Catalog, sycl_store: SyclStore) -> None:
     first = sycl_store.add("_ZTS1k", size=300)
     second = sycl_store.add("_ZTS1k", size=300, slot=1)
-    assert see(index, sycl_store.root) == {"0": None, "1": Flaw.DUPLICATE}
+    assert see(index, sycl_store.root) == {"0": None, "1": Defect.DUPLICATE}
     flip(second.bin)
     # While nobody reads it, too, a flipped bit is seen.
-    assert see(index, sycl_store.root) == {"0": None, "1": Flaw.BIN_CHANGED}
+    assert see(index, sycl_store.root) == {"0": None, "1": Defect.BIN_CHANGED}
     entry = next(one.entry for one in index.all_entries() if one.entry.id.key.endswith("/0"))
     assert set(sycl.remove([entry]).values()) == {True}
     index.forget([entry.id])
     assert first.bin.exists()
-    assert see(index, sycl_store.root) == {"0": Flaw.BIN_CHANGED}
+    assert see(index, sycl_store.root) == {"0": Defect.BIN_CHANGED}
 
 
 def test_what_comes_back_from_the_trash_is_still_known(index: Catalog, sycl_store: SyclStore) -> None:
@@ -76,14 +68,14 @@ def test_what_comes_back_from_the_trash_is_still_known(index: Catalog, sycl_stor
     see(index, sycl_store.root)
     (indexed,) = index.all_entries()
     entry = indexed.entry
-    assert set(sycl.remove([entry], {entry.id: Note(NOW, EvictReason.UNUSED, "")}).values()) == {True}
+    assert set(sycl.remove([entry], {entry.id: TrashLabel(NOW, EvictReason.UNUSED, "")}).values()) == {True}
     index.forget([entry.id])
     (item,) = sycl.trash(entry.id.store)
     flip(next((sycl_store.root).rglob("leaf/0.bin")))
     (restored,) = sycl.restore(entry.id.store, (item.ref,))
     assert restored.key == entry.id.key
     assert made.bin.exists()
-    assert see(index, sycl_store.root) == {"0": Flaw.BIN_CHANGED}
+    assert see(index, sycl_store.root) == {"0": Defect.BIN_CHANGED}
 
 
 @pytest.mark.parametrize("how", ["missing", "empty", "forgotten"])
@@ -121,7 +113,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing_that_only_the_catalog_kn
     assert (one.models, one.cost) == ((ModelName("net"),), 7.0)
     assert one.first_seen == before[ids["_ZTS1a"]].first_seen
     assert one.last_used_by == before[ids["_ZTS1a"]].last_used_by
-    assert after[ids["_ZTS1b"]].entry.flaw is Flaw.BIN_CHANGED
+    assert after[ids["_ZTS1b"]].entry.defect is Defect.BIN_CHANGED
     assert used.bin.exists()
 
 
@@ -141,10 +133,10 @@ def test_the_slots_of_a_leaf_are_judged_together_however_many_entries_come_befor
     monkeypatch.setattr(scans, "_BATCH", 1)
     first = sycl_store.add("_ZTS1k", size=300)
     sycl_store.add("_ZTS1k", size=300, slot=1)
-    assert see(index, sycl_store.root) == {"0": None, "1": Flaw.DUPLICATE}
+    assert see(index, sycl_store.root) == {"0": None, "1": Defect.DUPLICATE}
     flip(first.bin)
     # The whole copy stands for the damaged one: it must not go with it.
-    assert see(index, sycl_store.root) == {"0": Flaw.BIN_CHANGED, "1": Flaw.SHADOWED}
+    assert see(index, sycl_store.root) == {"0": Defect.BIN_CHANGED, "1": Defect.SHADOWED}
 
 
 def test_what_nobody_read_since_its_writer_died_does_not_come_before_what_programs_use(sycl_store: SyclStore) -> None:
@@ -153,15 +145,17 @@ def test_what_nobody_read_since_its_writer_died_does_not_come_before_what_progra
     used = sycl_store.add("_ZTS1k", size=300, slot=1)
     alone = sycl_store.add("_ZTS1l", size=300)
     alone.take_lock(age=3600)
-    remedies = {one.entry.id.key: one for one in planning.plan_mending(look(sycl_store.root).entries)}
-    actions = {key.rpartition("/")[0]: one.action for key, one in remedies.items()}
+    repairs = {one.entry.id.key: one for one in planning.plan_mending(look(sycl_store.root).entries)}
+    actions = {key.rpartition("/")[0]: one.action for key, one in repairs.items()}
     assert actions == {
-        os.fspath(locked.leaf.relative_to(sycl_store.root)): MendAction.TRASH,
-        os.fspath(alone.leaf.relative_to(sycl_store.root)): MendAction.UNLOCK,
+        os.fspath(locked.leaf.relative_to(sycl_store.root)): RepairAction.TRASH,
+        os.fspath(alone.leaf.relative_to(sycl_store.root)): RepairAction.UNLOCK,
     }
-    gone = [one.entry for one in remedies.values() if one.action is MendAction.TRASH]
+    gone = [one.entry for one in repairs.values() if one.action is RepairAction.TRASH]
     content = used.bin.read_bytes()
-    assert set(sycl.remove(gone, {one.id: Note(NOW, EvictReason.FLAWED, "") for one in gone}).values()) == {True}
+    assert set(sycl.remove(gone, {one.id: TrashLabel(NOW, EvictReason.DEFECTIVE, "") for one in gone}).values()) == {
+        True
+    }
     assert locked.bin.read_bytes() == content
     assert not locked.lock.exists()
     assert not used.bin.exists()

@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,30 +16,19 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import daemons
-from xpucached import host, settings, worker
+from xpucached import host, settings
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    Attribution,
-    Cause,
-    Dependency,
-    Diagnosis,
-    Event,
-    Exercise,
-    Finding,
-    Loader,
-    Model,
-    ModelName,
-    ModelStatus,
-    Outcome,
-    Role,
-    WarmReason,
-    Warmth,
-    Workload,
-)
+from xpucached.domain.dependencies import Dependency, Role
+from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation
+from xpucached.domain.jobs import Event
+from xpucached.domain.models import Attribution, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.names import ModelName
+from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.libexec import model_runner
 from xpucached.server.redact import redact
 from xpucached.service.events import Events
-from xpucached.service.observing import Observing
-from xpucached.service.proving import Proving
+from xpucached.service.inventory import Inventory
+from xpucached.service.proofs import ProofKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,13 +54,29 @@ def named(of: Workload) -> dict[str, Role]:
     return {one.path.removeprefix(prefix): one.role for one in host.named(of, {}).named}
 
 
+def test_an_import_of_a_megabyte_costs_no_gigabytes(tmp_path: Path) -> None:
+    half = 1 << 18
+    lines = (f"from {'a' * half} import {'b,' * half}", f"from beside import {'c,' * half}")
+    (tmp_path / "app.py").write_text("\n".join(lines))
+    (tmp_path / "beside.py").write_text("")
+    tracemalloc.start()
+    try:
+        found = named(workload(tmp_path, sys.executable, "app.py"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "beside.py" in {name.rpartition("/")[2] for name in found}
+    assert peak < 100 << 20
+
+
 def proven(of: Workload, *libraries: Path) -> tuple[Dependency, ...]:
     """Give what a pass of which nothing changed needed."""
     return host.needed(of, host.named(of, {}), [str(one) for one in libraries], (), (), ())
 
 
 def changes(needs: tuple[Dependency, ...], directory: Path) -> tuple[str, ...]:
-    return host.Comparing().compare(needs, str(directory)).changes
+    return host.DependencyChecker().compare(needs, str(directory)).changes
 
 
 def install(site: Path, name: str, version: str, content: str = "") -> None:
@@ -135,7 +141,7 @@ def test_a_loader_names_its_function_files_and_options(tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("a")
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "w.bin").write_bytes(b"1")
-    exercise = Exercise(
+    exercise = RunSpec(
         Loader.PYTHON,
         sys.executable,
         "nets:make",
@@ -303,11 +309,11 @@ def test_the_same_content_anew_is_no_change_and_is_remembered(place: Path) -> No
     _, needs = of_place(place)
     for path in [one for one in place.rglob("*") if one.is_file() and not one.is_symlink()]:
         replaced(path, path.read_bytes())
-    later = host.Comparing().compare(needs, str(place))
+    later = host.DependencyChecker().compare(needs, str(place))
     assert later.changes == ()
     assert later.needs != needs
     # Now the times are those of the files again: nothing is read any more.
-    untouched = host.Comparing()
+    untouched = host.DependencyChecker()
     assert untouched.compare(later.needs, str(place)).needs == later.needs
     assert not untouched._read
 
@@ -324,10 +330,10 @@ def test_what_cannot_be_read_or_looked_at_is_unknown(place: Path) -> None:
 
 
 def test_a_new_version_of_xpucached_changes_no_model() -> None:
-    told = worker._own_modules()
+    told = model_runner._own_modules()
 
     assert __file__ in told
-    assert worker.__file__ not in told
+    assert model_runner.__file__ not in told
 
 
 def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +341,11 @@ def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypa
     for path in (place / "app.py", place / "helper.py", place / "weights.bin"):
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
     monkeypatch.setattr("xpucached.host.digests._MOST", 16)
-    comparing = host.Comparing()
+    comparer = host.DependencyChecker()
     unread = "was written anew, and has not been read yet: whether it changed is unknown"
     seen = []
     for _ in range(4):
-        compared = comparing.compare(needs, str(of.directory))
+        compared = comparer.compare(needs, str(of.directory))
         assert all(unread in one for one in compared.changes)
         seen.append(len(compared.changes))
         needs = compared.needs
@@ -425,9 +431,9 @@ def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
 def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpucached.service.proving._PATIENCE", 0.3)
-    monkeypatch.setattr("xpucached.service.proving._FRESH", 0.0)
-    monkeypatch.setattr("xpucached.service.proving._SHARE", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._PATIENCE", 0.3)
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
     answer, stat = threading.Event(), os.stat
     with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
         for name in ("away", "here", "old"):
@@ -438,11 +444,11 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
             run = catalog.begin_run(model, WarmReason.NEVER, "", NOW)
             needs = None if name == "old" else proven(of)
             catalog.finish_run(run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        proving = Proving(observing)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proofs = ProofKeeper(inventory)
 
         def changed() -> dict[str, tuple[str, ...] | None]:
-            return {one.model: one.changes if one.noted else None for one in proving.coverage()}
+            return {one.model: one.changes if one.noted else None for one in proofs.coverage()}
 
         def hang(path: str) -> os.stat_result:
             # As a server does that is away.
@@ -464,9 +470,9 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
 def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpucached.service.proving._FRESH", 0.0)
-    monkeypatch.setattr("xpucached.service.proving._SHARE", 0.0)
-    monkeypatch.setattr("xpucached.service.proving._KEPT", 5)
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._KEPT", 5)
     with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
         for number in range(4):
             place = tmp_path / str(number)
@@ -478,11 +484,11 @@ def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
             needs = proven(of)
             assert 1 < len(needs) < 5
             catalog.finish_run(run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        proving = Proving(observing)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proofs = ProofKeeper(inventory)
         for number in range(4):
-            assert [len(one.changes) for one in proving.coverage()] == [1] * number + [0] * (4 - number)
-            assert 0 < sum(map(len, proving._needs.values())) <= 5
+            assert [len(one.changes) for one in proofs.coverage()] == [1] * number + [0] * (4 - number)
+            assert 0 < sum(map(len, proofs._needs.values())) <= 5
             (tmp_path / str(number) / "data").write_text("changed")
 
 
@@ -492,7 +498,7 @@ def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> No
     said = ("/secret/token was modified",)
     why = f"not proven as it is now: {said[0]}"
     status = ModelStatus(of, warmth, why, WarmReason.PROGRAM, 0, 0, None, None, None, said)
-    findings = tuple(Finding(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
+    findings = tuple(Explanation(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
     event = Event(1, NOW, "run-started", "net", {"model": "net", "reason": WarmReason.PROGRAM, "detail": why})
     assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))
 

@@ -1,4 +1,4 @@
-"""The manual is complete (errors, problems, flaws, words, settings, requests, commands); its links lead somewhere."""
+"""The manual is complete (errors, problems, defects, words, settings, requests, commands); its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -14,31 +14,22 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kinds import damage
-from tests.test_house import FORBIDDEN_WORDS
+from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import api, domain
-from xpucached.ctl import arguments, commands
-from xpucached.domain import (
-    Act,
-    EntryState,
-    EvictReason,
-    Flaw,
-    Generation,
-    Hazard,
-    JobState,
-    Outcome,
-    Role,
-    StoreOrigin,
-    StoreState,
-    Verdict,
-    WarmReason,
-    Warmth,
-    WorkerState,
-)
-from xpucached.domain.plans import NoRecipe
-from xpucached.domain.trash import DropReason, MendAction
+from xpucached.cli import arguments, commands
+from xpucached.domain.activity import FileAct
+from xpucached.domain.defects import Defect, Generation, StoreFault
+from xpucached.domain.dependencies import Role
+from xpucached.domain.jobs import JobState
+from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.domain.plans import EvictReason, NoRecipe
+from xpucached.domain.status import Verdict
+from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
+from xpucached.domain.trash import DropReason, RepairAction
+from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
 from xpucached.kinds import KINDS
-from xpucached.settings.document import keys
+from xpucached.settings.schema import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,22 +220,22 @@ def test_every_word_of_a_status_is_explained() -> None:
     assert sorted(told("Jobs")) == there(JobState)
     assert sorted(told("Replays")) == there(NoRecipe)
     assert sorted(told("Why a model is cold")) == there(WarmReason)
-    assert sorted(told("Hazards of a store")) == there(Hazard)
+    assert sorted(told("Faults of a store")) == there(StoreFault)
     assert set(map(str, Outcome)) <= set(codes(section(text, "Models")))
     assert set(map(str, StoreOrigin)) <= set(codes(section(text, "Stores")))
     assert set(map(str, EvictReason)) <= set(codes(section(text, "Entries")))
-    assert set(map(str, [*DropReason, *MendAction])) <= set(codes(section(text, "The trash")))
+    assert set(map(str, [*DropReason, *RepairAction])) <= set(codes(section(text, "The trash")))
 
 
 ELSEWHERE: Final = {
     "Cause": "advice",
     "Effect": "kinds",
     "Figure": "protocol",
-    "Flaw": "kinds",
+    "Defect": "kinds",
     "Generation": "kinds",
     "ImageFormat": "protocol",
     "Loader": "models",
-    "Occasion": "advice",
+    "RunCause": "advice",
     "Origin": "protocol",
     "RanOn": "models",
     "ReplayReason": "protocol",
@@ -258,13 +249,13 @@ ELSEWHERE: Final = {
 def words_of_the_domain() -> Iterator[type[StrEnum]]:
     for one in pkgutil.walk_packages(domain.__path__, "xpucached.domain."):
         for found in vars(importlib.import_module(one.name)).values():
-            # `Act` is said between two processes of ours, `Role` written into the catalog, `Generation` kept in memory:
+            # `FileAct` is said between two processes of ours, `Role` stands in the catalog, `Generation` in memory:
             # none is in any answer.
             if (
                 isinstance(found, type)
                 and issubclass(found, StrEnum)
                 and found.__module__ == one.name
-                and found not in {Act, Generation, Role}
+                and found not in {FileAct, Generation, Role}
             ):
                 yield found
 
@@ -294,31 +285,31 @@ def test_every_kind_has_a_section() -> None:
     assert re.findall(r"^## `(\w+)`", text, re.MULTILINE) == list(KINDS)
 
 
-def flaw_table() -> list[list[str]]:
+def defect_table() -> list[list[str]]:
     return [row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) > 2]
 
 
-def test_every_flaw_is_in_the_manual_with_its_effect() -> None:
-    told = [(row[0], row[1]) for row in flaw_table()]
+def test_every_defect_is_in_the_manual_with_its_effect() -> None:
+    told = [(row[0], row[1]) for row in defect_table()]
 
-    assert told == [(f"`{flaw}`", effects(flaw)) for flaw in Flaw]
+    assert told == [(f"`{defect}`", effects(defect)) for defect in Defect]
 
 
-def effects(flaw: Flaw) -> str:
-    older, newer = (flaw.effect_for({one}) for one in Generation)
+def effects(defect: Defect) -> str:
+    older, newer = (defect.effect_for({one}) for one in Generation)
     return f"`{older}`" if older is newer else f"`{older}` up to 2025.0, `{newer}` from 2025.1"
 
 
 def test_every_effect_is_explained() -> None:
     told = first([row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) == 2])
 
-    assert sorted(told) == sorted({str(flaw.effect) for flaw in Flaw})
+    assert sorted(told) == sorted({str(defect.effect) for defect in Defect})
 
 
 def test_the_manual_says_tried_where_a_real_runtime_is_shown_the_damage() -> None:
-    told = {row[0].strip("`") for row in flaw_table() if row[-1] == "tried"}
+    told = {row[0].strip("`") for row in defect_table() if row[-1] == "tried"}
 
-    assert told == {str(flaw) for row in damage.ROWS for flaw in row.flaws.values() if flaw is not None}
+    assert told == {str(defect) for row in damage.ROWS for defect in row.defects.values() if defect is not None}
 
 
 # -- the other pages ------------------------------------------------------------------------------------------------
@@ -335,6 +326,75 @@ def test_every_request_is_in_the_manual() -> None:
     told = [code for row in rows(section(page("docs/protocol.md"), "Requests")) for code in codes(row[0])]
 
     assert sorted(told) == sorted(f"{one.method} {one.path}" for one in api.ENDPOINTS)
+
+
+# -- design.md, and what leads to it --------------------------------------------------------------------------------
+
+REFERENCE: Final = re.compile(r"(?P<path>[\w./@-]+\.(?:md|path|py|service|socket))(?::(?P<name>[\w.]+))?")
+"""A file as it is named for those who look for something, ``path`` or ``path:name``."""
+
+
+def file_of(path: str) -> Path | None:
+    """Give the file of the repository that is meant; ``xpucached/`` may be left out."""
+    return next((one for one in (REPOSITORY / path, PACKAGE / path) if one.is_file()), None)
+
+
+def has(source: str, name: str) -> bool:
+    """Tell whether a module defines a name; ``Class.member`` is looked for in the class."""
+    inside: list[ast.stmt] = ast.parse(source).body
+    for part in name.split("."):
+        found = [one for one in inside if part in defined(one)]
+        inside = [inner for one in found if isinstance(one, ast.ClassDef) for inner in one.body]
+        if not found:
+            return False
+    return True
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Give the names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [one.id for one in targets if isinstance(one, ast.Name)]
+
+
+def astray(text: str) -> list[str]:
+    """Name every file, and every name in one, that a text gives in backticks and that is not there."""
+    found: list[str] = []
+    for code in codes(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
+        match = REFERENCE.fullmatch(code)
+        if match is None:
+            # A path that is written any other way would not be looked at.
+            found += [code] if re.search(r"\.py\b", code) and " " not in code else []
+            continue
+        path = file_of(match["path"])
+        if path is None or (match["name"] and not has(path.read_text(encoding="utf-8"), match["name"])):
+            found.append(code)
+    return found
+
+
+@pytest.mark.parametrize("name", ["docs/design.md", "CONTRIBUTING.md"])
+def test_every_file_and_name_that_leads_into_the_code_is_there(name: str) -> None:
+    assert astray(page(name)) == []
+
+
+def test_a_file_or_name_that_is_not_there_is_found() -> None:
+    there = ["kinds/__init__.py:Kind.TRACING", "xpucached/errors.py", "tests/test_docs.py:astray", "docs/design.md"]
+    gone = ["kind/__init__.py", "kinds/__init__.py:Kinds", "kinds/__init__.py:Kind.nothing", "docs/plan.md", "a.py::b"]
+
+    assert astray(" ".join(f"`{one}`" for one in there + gone)) == gone
+
+
+def test_the_picture_of_the_rooms_is_the_map() -> None:
+    floor, shown = "", dict[str, int]()
+    for line in section(page("docs/design.md"), "The rooms").split("```")[1].strip("\n").splitlines():
+        floor = line[:1].strip() or floor
+        shown[line[1:].split()[0]] = int(floor)
+
+    assert shown == FLOORS
+
+
+# -- links, and every page ------------------------------------------------------------------------------------------
 
 
 def anchors(text: str) -> set[str]:

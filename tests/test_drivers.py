@@ -12,26 +12,17 @@ from tests import test_planning as planned
 from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
 from tests.test_planning import NOW
-from tests.test_replay import indexed
+from tests.test_planning_replay import indexed
 from tests.torches import APPLICATION
 from xpucached.catalog import Catalog
 from xpucached.catalog.runs import KEPT
-from xpucached.domain import (
-    Attribution,
-    DriverInUse,
-    Environment,
-    Holding,
-    Host,
-    ModelName,
-    Outcome,
-    Policy,
-    Presence,
-    Problem,
-    Proof,
-    Verdict,
-    WarmReason,
-)
-from xpucached.host.runtimes import ASSAY
+from xpucached.domain.host import DriverInUse, Host, Presence, Problem
+from xpucached.domain.models import Attribution, Outcome, Proof, WarmReason
+from xpucached.domain.names import ModelName
+from xpucached.domain.plans import Policy, Subtotal
+from xpucached.domain.status import Verdict
+from xpucached.domain.targets import Target
+from xpucached.host.runtimes import SYCL_CHECK
 from xpucached.planning import of_drivers, plan_prewarm, plan_replay, sift, verdict, warmth
 from xpucached.planning.prewarm import need
 from xpucached.server.redact import redact
@@ -42,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.daemons import Daemon
     from tests.runtimes import Runtime
-    from xpucached.domain import IndexedEntry
+    from xpucached.domain.plans import IndexedEntry
 
 
 def register(host: Daemon, name: str, python: Path, command: tuple[str, ...], variables: dict[str, str]) -> None:
@@ -67,16 +58,16 @@ def drivers_of(host: Daemon, name: str) -> set[str]:
 
 CPU: Final = "Intel(R) Xeon(R)"
 A1, A2, A3, B1, B2, B3 = (
-    Environment("Intel(R) OpenCL", CPU, "OpenCL 3.0", number) for number in ("a1", "a2", "a3", "b1", "b2", "b3")
+    Target("Intel(R) OpenCL", CPU, "OpenCL 3.0", number) for number in ("a1", "a2", "a3", "b1", "b2", "b3")
 )
 
 
-def led(*environments: Environment, models: tuple[str, ...] = ("trial",), place: str = "/opt/trial") -> DriverInUse:
+def led(*environments: Target, models: tuple[str, ...] = ("trial",), place: str = "/opt/trial") -> DriverInUse:
     named = {"OCL_ICD_FILENAMES": f"{place}/libintelocl.so"}
     return DriverInUse(named, tuple(map(ModelName, models)), place, environments=environments)
 
 
-def two(own: Environment | None, *drivers: DriverInUse) -> Host:
+def two(own: Target | None, *drivers: DriverInUse) -> Host:
     return Host(NOW, "boot", "6", "stamp", environments=(own,) if own else (), drivers=drivers)
 
 
@@ -150,7 +141,7 @@ def test_entries_are_rebuilt_for_the_drivers_that_their_models_use() -> None:
 
 
 def test_each_driver_in_use_keeps_a_generation_of_its_own() -> None:
-    def here(environment: Environment, first: float, last: float, driver: DriverInUse | None) -> Presence:
+    def here(environment: Target, first: float, last: float, driver: DriverInUse | None) -> Presence:
         known = planned.presence(environment, first, last)
         return dataclasses.replace(known, drivers=frozenset({driver.id if driver is not None else ""}))
 
@@ -162,15 +153,15 @@ def test_each_driver_in_use_keeps_a_generation_of_its_own() -> None:
 
     made = planned.evict(*entries, on=two(A3, trial), history=history)
     assert [one.entry.entry.environment for one in made.evict] == [A1]
-    sieve = sift(
-        [Holding(one.entry.id.store, one.entry.environment, 1, 1) for one in entries],
+    preselection = sift(
+        [Subtotal(one.entry.id.store, one.entry.environment, 1, 1) for one in entries],
         two(A3, trial),
         history,
         {},
         Policy(),
         NOW,
     )
-    assert sieve.environments == {A1}
+    assert preselection.environments == {A1}
 
 
 def test_the_proof_of_each_driver_is_kept_however_many_runs_follow(tmp_path: Path) -> None:
@@ -254,7 +245,7 @@ def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other
         done = runs_of(one, *names)
         switch(link, trial)
         one.until(lambda: sum(row["topic"] == "driver-changed" for row in one.rows("events")) == 2)
-        one.until(lambda: not one.rows("jobs") or all(row["finished"] for row in one.rows("jobs")))
+        one.until(one.idle)
         for name in names:
             warm(one, name)
         assert runs_of(one, *names) == done
@@ -290,16 +281,18 @@ def test_a_driver_that_does_not_answer_is_told_of_and_costs_only_its_own_models(
     with daemon(home, short_dir) as one:
         driven(one, real, tmp_path / "driver")
         one.start()
-        command = (str(real.python), "-W", "ignore", str(workload), "small")
-        one.ctl("model", "add", "net", "--", *command)
-        one.ctl("model", "add", "lost", "--env", f"OCL_ICD_FILENAMES={gone}", "--", *command)
-        one.ctl("prewarm", "net")
+        register(one, "net", real.python, (str(workload), "small"), {})
+        register(one, "lost", real.python, (str(workload), "small"), {"OCL_ICD_FILENAMES": str(gone)})
+        names = ("lost", "lost-loaded")
+        one.ctl("prewarm", "net", "net-loaded")
         warm(one, "net")
-        assert one.ask("model", "show", "lost")["warmth"] == "cold"
-        assert one.ask("prewarm", "lost")["prewarm"]["runs"] == []  # type: ignore[index]
+        warm(one, "net-loaded")
+        assert [one.ask("model", "show", name)["warmth"] for name in names] == ["cold", "cold"]
+        assert one.ask("prewarm", *names)["prewarm"]["runs"] == []  # type: ignore[index]
         problems = {row["code"]: row["message"] for row in one.ask("status")["problems"]}  # type: ignore[attr-defined]
-        assert problems["driver-missing"] == f"for lost: OCL_ICD_FILENAMES names {gone}, which is not there"
-        assert problems["driver-silent"].startswith("for lost: ")
+        whose = "for lost, lost-loaded: "
+        assert problems["driver-missing"] == f"{whose}OCL_ICD_FILENAMES names {gone}, which is not there"
+        assert problems["driver-silent"].startswith(whose)
 
 
 @pytest.mark.runtime
@@ -308,7 +301,17 @@ def test_after_a_driver_change_the_cache_stays_on_for_what_ran_with_this_runtime
     home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real, link = runtime("rt2025.3"), tmp_path / "driver"
-    build = [sys.executable, "-I", "-S", "-B", str(ASSAY), "--library", str(real.lib / "libsycl.so.8"), "--layout", "2"]
+    build = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-B",
+        str(SYCL_CHECK),
+        "--library",
+        str(real.lib / "libsycl.so.8"),
+        "--layout",
+        "2",
+    ]
     with daemon(home, short_dir) as one:
         driven(one, real, link)
         with one.config.open("a") as file:
@@ -327,7 +330,7 @@ def test_after_a_driver_change_the_cache_stays_on_for_what_ran_with_this_runtime
         switch(link, runtime("drv2026.0"))
         one.until(lambda: one.ask("model", "show", "plain")["reason"] == "driver-changed")
         assert one.ask("env", "plain")["SYCL_CACHE_PERSISTENT"] == "1"
-        assert "unsafe-runtime" not in {row["cause"] for row in one.ask("why", "plain")["findings"]}  # type: ignore[attr-defined]
+        assert "unsafe-runtime" not in {row["cause"] for row in one.ask("why", "plain")["explanations"]}  # type: ignore[attr-defined]
         one.ctl("scan")
         (problem,) = [row for row in one.ask("status")["problems"] if row["code"] == "unsafe-runtime"]  # type: ignore[attr-defined]
         assert problem["message"].endswith("used by plain")

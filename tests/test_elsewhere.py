@@ -14,7 +14,7 @@ from tests.daemons import daemon
 from tests.test_daemon import driven
 from tests.test_replay import checksum_and_trace, written
 from xpucached import host
-from xpucached.domain import FoundStore, Store, StoreOrigin
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from xpucached.service.events import LOST, Events
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xpucached.domain import Event
+    from xpucached.domain.jobs import Event
 
 
 def clock() -> datetime:

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.daemons import Daemon, daemon
-from tests.faults import Calls, Faults, faults
+from tests.faults import Calls, Faults, with_store
 from xpucached.catalog import Catalog, opening
-from xpucached.domain import EntryState, FoundStore, Problem, Scan, Store, StoreOrigin, StoreState, Trashed
+from xpucached.domain.host import Problem
+from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.trash import Trashed
 from xpucached.errors import CatalogError
 from xpucached.host import architecture
 from xpucached.kinds import sycl
-from xpucached.service.troubles import Steadiness, Troubles
+from xpucached.service.problems import ClockGuard, ProblemList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,28 +43,6 @@ MOMENTS = 3
 """So many moments at which a whole daemon is killed, in a sample."""
 
 OLD = "2024.18.7.0.11_160000"
-
-
-@pytest.fixture
-def strike(tmp_path: Path) -> Iterator[Faults]:
-    """Give faults for programs that run with its variables."""
-    with faults(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon that can be struck, with one store."""
-    with daemon(home, short_dir, **strike.variables) as one:
-        with_store(one, sycl_store)
-        yield one
-
-
-def with_store(one: Daemon, store: SyclStore, policy: str = "") -> None:
-    one.configure(
-        f"[stores]\npaths = ['{store.root}']\n[policy]\ngrace = '0s'\nmax_unused = '1d'\n{policy}"
-        "[schedule]\nsettle = '0.1s'\nevict = false\n"
-    )
 
 
 def old(store: SyclStore, kernel: str, slot: int = 0) -> None:
@@ -168,24 +148,24 @@ def test_what_cannot_be_removed_stays_and_goes_later(
 
 
 def test_what_cannot_be_written_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    troubles = Troubles()
-    troubles.failed(tmp_path, OSError(errno.EDQUOT, "Disk quota exceeded"))
-    troubles.failed(tmp_path / "other", OSError(errno.EIO, "Input/output error"))
-    assert [(one.code, one.subject) for one in troubles.all()] == [
+    problem_list = ProblemList()
+    problem_list.failed(tmp_path, OSError(errno.EDQUOT, "Disk quota exceeded"))
+    problem_list.failed(tmp_path / "other", OSError(errno.EIO, "Input/output error"))
+    assert [(one.code, one.subject) for one in problem_list.all()] == [
         ("store-failing", f"{tmp_path}/other"),
         ("store-full", str(tmp_path)),
     ]
     # Looking does not tell whether the quota is still spent; writing does, and so does time.
-    troubles.look(tmp_path)
-    assert len(troubles.all()) == 2
-    troubles.worked(tmp_path)
-    assert [one.code for one in troubles.all()] == ["store-failing"]
-    monkeypatch.setattr("xpucached.service.troubles._REMEMBERED", 0.0)
-    troubles.look(tmp_path / "other")
-    assert troubles.all() == ()
-    troubles.unreadable(tmp_path, "")
-    troubles.forget(str(tmp_path))
-    assert troubles.all() == ()
+    problem_list.look(tmp_path)
+    assert len(problem_list.all()) == 2
+    problem_list.worked(tmp_path)
+    assert [one.code for one in problem_list.all()] == ["store-failing"]
+    monkeypatch.setattr("xpucached.service.problems._REMEMBERED", 0.0)
+    problem_list.look(tmp_path / "other")
+    assert problem_list.all() == ()
+    problem_list.unreadable(tmp_path, "")
+    problem_list.forget(str(tmp_path))
+    assert problem_list.all() == ()
 
 
 @pytest.mark.runtime
@@ -253,7 +233,8 @@ import os, subprocess, sys, time
 from pathlib import Path
 from tests.builders import SyclStore
 from tests.daemons import daemon
-from tests.test_faults import problems, with_store
+from tests.faults import with_store
+from tests.test_faults import problems
 disk, run, home = map(Path, sys.argv[1:4])
 store = SyclStore(disk / "store")
 store.add("_ZTS1a")
@@ -487,7 +468,7 @@ def test_a_clock_that_is_set_forward_evicts_nothing_by_itself(
 def test_a_clock_is_believed_again_after_an_hour_without_a_jump() -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     now = {"wall": 0.0, "steady": 1000.0}
-    watch = Steadiness(lambda: begin + timedelta(seconds=now["wall"]), lambda: now["steady"])
+    watch = ClockGuard(lambda: begin + timedelta(seconds=now["wall"]), lambda: now["steady"])
 
     def after(seconds: float, *, jump: float = 0) -> None:
         now["wall"] += seconds + jump
@@ -517,7 +498,10 @@ from pathlib import Path
 from datetime import UTC, datetime
 from tests.builders import native
 from tests.test_faults import KEPT, look
-from xpucached.domain import Environment, EntryId, EvictReason, Note, Recipe
+from xpucached.domain.plans import EvictReason, Recipe
+from xpucached.domain.stores import EntryId
+from xpucached.domain.targets import Target
+from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
 root, act = Path(sys.argv[1]), sys.argv[2]
 scan = look(root)
@@ -525,7 +509,7 @@ if act == "remove":
     assert all(sycl.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
 elif act == "trash":
     going = [one for one in scan.entries if one.environment.driver != KEPT]
-    note = Note(datetime.now(UTC), EvictReason.UNUSED, "test")
+    note = TrashLabel(datetime.now(UTC), EvictReason.UNUSED, "test")
     assert all(sycl.remove(going, {one.id: note for one in going}).values())
 elif act == "restore":
     refs = tuple(one.ref for one in sycl.trash(scan.found.store))
@@ -533,7 +517,7 @@ elif act == "restore":
 elif act == "publish":
     recipe = sycl.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
     assert isinstance(recipe, Recipe), recipe
-    assert sycl.publish(recipe, Environment("P", "D", "v", "new"), native(300))
+    assert sycl.publish(recipe, Target("P", "D", "v", "new"), native(300))
 elif act == "sweep":
     assert all(sycl.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
 """
@@ -609,7 +593,7 @@ def test_a_daemon_killed_before_any_of_its_changes_goes_on(
 
     def evict() -> None:
         subprocess.run(
-            [sys.executable, "-m", "xpucached.ctl", "--user", "evict"],
+            [sys.executable, "-m", "xpucached.cli", "--user", "evict"],
             env=struck.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -663,10 +647,10 @@ def test_the_faults_are_real(strike: Faults, tmp_path: Path) -> None:
 
 
 def test_a_problem_is_shown_once_for_each_subject() -> None:
-    troubles = Troubles()
+    problem_list = ProblemList()
     for message in ("first", "second"):
-        troubles.note(Problem("store-failing", message, "", "/a"))
-    assert [one.message for one in troubles.all()] == ["second"]
-    troubles.clear("store-failing", "/a")
-    troubles.clear("store-failing", "/a")
-    assert troubles.all() == ()
+        problem_list.note(Problem("store-failing", message, "", "/a"))
+    assert [one.message for one in problem_list.all()] == ["second"]
+    problem_list.clear("store-failing", "/a")
+    problem_list.clear("store-failing", "/a")
+    assert problem_list.all() == ()

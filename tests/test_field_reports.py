@@ -15,7 +15,8 @@ import pytest
 from tests.daemons import daemon
 from tests.torches import APPLICATION, Torch, run
 from xpucached import settings
-from xpucached.domain import Exercise, Loader, Model, Outcome, RanOn, Variant, Workload
+from xpucached.domain.models import Model, Outcome, RanOn, Workload
+from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.host import runtime_folders
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def example(name: str, models: Path) -> Model:
     return next(model for model in found if model.name == name)
 
 
-def here(exercise: Exercise, torch: Torch, target: str, **changes: object) -> Exercise:
+def here(exercise: RunSpec, torch: Torch, target: str, **changes: object) -> RunSpec:
     """Say the same of a small model that this machine has."""
     known: dict[str, object] = {"python": str(torch.python), "target": target, "device": "cpu", "steps": 3, **changes}
     if exercise.inputs:

@@ -17,16 +17,19 @@ from pathlib import Path
 import pytest
 
 from xpucached import host
-from xpucached.domain import Architecture, Device, Environment, Host, ProbeReport, Problem, Process
-from xpucached.host import asking, drivers, elf, sysfs
+from xpucached.domain.host import Device, Host, ProbeReport, Problem, Process
+from xpucached.domain.names import Architecture
+from xpucached.domain.targets import Target
+from xpucached.host import drivers, elf, gpu_devices
+from xpucached.processes import driver_probe
 
 NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
 V1 = "Intel(R) oneAPI Unified Runtime over Level-Zero"
 V2 = f"{V1} V2"
-CPU = Environment("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.0 (Build 0)", "2025.20.12.0.09_233955")
-B580 = Environment(V2, "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.15.39122")
-B580_CL = Environment("Intel(R) OpenCL Graphics", B580.device, "OpenCL 3.0 NEO ", "26.27.039122")
-UNNAMED = Environment(V1, "Intel(R) Graphics [0xe202]", "20.1.0", "1.15.39122")
+CPU = Target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.0 (Build 0)", "2025.20.12.0.09_233955")
+B580 = Target(V2, "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.15.39122")
+B580_CL = Target("Intel(R) OpenCL Graphics", B580.device, "OpenCL 3.0 NEO ", "26.27.039122")
+UNNAMED = Target(V1, "Intel(R) Graphics [0xe202]", "20.1.0", "1.15.39122")
 
 
 # -- a pretend machine --------------------------------------------------------------------------------------------
@@ -37,7 +40,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.places = host.Places(
+        self.places = host.HostRoots(
             sysfs=root / "sys", proc=root / "proc", etc=root / "etc", dev=root / "dev", libraries=(root / "lib",)
         )
         for folder in ("sys/bus/pci/devices", "proc/sys/kernel/random", "etc/OpenCL/vendors", "dev/dri", "lib"):
@@ -153,7 +156,7 @@ def test_odd_device_does_not_hide_the_others(machine: Machine, name: str, damage
 
 
 def test_machine_without_sysfs(tmp_path: Path) -> None:
-    assert host.gpus(host.Places(sysfs=tmp_path / "nothing")) == ()
+    assert host.gpus(host.HostRoots(sysfs=tmp_path / "nothing")) == ()
 
 
 def test_kernel_and_boot(machine: Machine) -> None:
@@ -176,15 +179,15 @@ def test_kernel_and_boot(machine: Machine) -> None:
         (replace(B580_CL, device="Intel(R) UHD Graphics"), "OpenCL 3.0 NEO "),
         (CPU, "cpu"),
         (replace(CPU, version="OpenCL 3.1 (Build 0)"), "cpu"),
-        (Environment("Portable Computing Language", "cpu-haswell", "OpenCL 3.0 PoCL", "7.0"), "OpenCL 3.0 PoCL"),
+        (Target("Portable Computing Language", "cpu-haswell", "OpenCL 3.0 PoCL", "7.0"), "OpenCL 3.0 PoCL"),
     ],
 )
-def test_architecture(environment: Environment, expected: str) -> None:
+def test_architecture(environment: Target, expected: str) -> None:
     assert host.architecture(environment) == expected
 
 
 def test_table_of_gpus_is_shipped_whole() -> None:
-    table = sysfs.known()
+    table = gpu_devices.known()
     assert len(table) > 150
     assert table["0xe20b"].name == "Intel(R) Arc(TM) B580 Graphics"
     assert all(row.architecture and row.versions for row in table.values())
@@ -390,7 +393,7 @@ def test_watched_survives_a_ring_of_links(machine: Machine) -> None:
 
 
 def test_nothing_to_watch(tmp_path: Path) -> None:
-    assert host.watched({}, host.Places(etc=tmp_path / "nothing", libraries=())) == ()
+    assert host.watched({}, host.HostRoots(etc=tmp_path / "nothing", libraries=())) == ()
 
 
 # -- asking: children that misbehave ------------------------------------------------------------------------------
@@ -416,7 +419,7 @@ def stand_in(folder: Path, body: str) -> Path:
 def test_each_backend_has_its_own_child(tmp_path: Path) -> None:
     body = "if backend == 'opencl': os.kill(os.getpid(), signal.SIGSEGV)\nsay(good)"
     report = host.ask({}, 30, probe=stand_in(tmp_path, body))
-    assert report.environments == (Environment("p", "level-zero", "v", "d"),)
+    assert report.environments == (Target("p", "level-zero", "v", "d"),)
     assert [problem.code for problem in report.problems] == ["probe-crashed", "a-code"]
     assert "SIGSEGV" in report.problems[0].message
     assert "opencl" in report.problems[0].message
@@ -425,7 +428,7 @@ def test_each_backend_has_its_own_child(tmp_path: Path) -> None:
 def test_child_sees_the_variables(tmp_path: Path) -> None:
     body = "say({'environments': [[os.environ['WHAT'], os.environ['HOME'], 'v', 'd ']], 'problems': []})"
     report = host.ask({"WHAT": "given", "HOME": "/nowhere"}, 30, probe=stand_in(tmp_path, body))
-    assert report.environments == (Environment("given", "/nowhere", "v", "d "),)
+    assert report.environments == (Target("given", "/nowhere", "v", "d "),)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +498,7 @@ open({str(tmp_path)!r} + "/" + backend, "w").write(f"{{os.getpid()}} {{left.pid}
 os._exit(0)
 """
     report = host.ask({}, 2.0, probe=stand_in(tmp_path, body))
-    pids = [int(pid) for backend in asking.BACKENDS for pid in (tmp_path / backend).read_text().split()]
+    pids = [int(pid) for backend in driver_probe.BACKENDS for pid in (tmp_path / backend).read_text().split()]
     assert len(pids) == 4
     assert all(gone(pid) for pid in pids)
     assert len(report.environments) == (2 if "good" in ending else 0)
@@ -512,7 +515,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
 # -- the survey ---------------------------------------------------------------------------------------------------
 
 
-def survey(machine: Machine, *environments: Environment, problems: tuple[Problem, ...] = ()) -> Host:
+def survey(machine: Machine, *environments: Target, problems: tuple[Problem, ...] = ()) -> Host:
     return host.survey(ProbeReport(environments, problems), {}, NOW, machine.places)
 
 
@@ -566,7 +569,7 @@ def test_names_part_gpus_of_one_generation(machine: Machine) -> None:
 
 def test_opencl_follows_level_zero_by_name(machine: Machine) -> None:
     machine.gpu(device="0x64a0")
-    level_zero = Environment(V2, "Intel(R) Graphics", "20.4.4", "1.15.39122")
+    level_zero = Target(V2, "Intel(R) Graphics", "20.4.4", "1.15.39122")
     opencl = replace(B580_CL, device="Intel(R) Graphics")
     (device,) = survey(machine, opencl, level_zero).devices
     assert device.environments == (level_zero, opencl)
@@ -574,7 +577,7 @@ def test_opencl_follows_level_zero_by_name(machine: Machine) -> None:
 
 def test_gpu_that_the_table_does_not_know(machine: Machine) -> None:
     machine.gpu(device="0xffee")
-    stranger = Environment(V2, "Intel(R) Arc(TM) Z999", "99.1.0", "3.0.1")
+    stranger = Target(V2, "Intel(R) Arc(TM) Z999", "99.1.0", "3.0.1")
     (device,) = survey(machine, stranger).devices
     assert (device.pci_id, device.architecture, device.environments) == ("0xffee", "99.1.0", (stranger,))
 
@@ -584,7 +587,7 @@ def test_environment_that_no_gpu_explains(machine: Machine) -> None:
     pvc, arc, cpu = survey(machine, B580, B580_CL, CPU).devices
     assert pvc.environments == ()
     assert arc == Device(B580.device, Architecture("bmg-g21"), environments=(B580, B580_CL))
-    assert cpu == Device(CPU.device, sysfs.CPU, environments=(CPU,))
+    assert cpu == Device(CPU.device, gpu_devices.CPU, environments=(CPU,))
 
 
 def test_machine_with_only_the_cpu(machine: Machine) -> None:
@@ -660,7 +663,7 @@ def test_processes_of_this_user(tmp_path: Path) -> None:
         env={**os.environ, "SYCL_CACHE_DIR": "/somewhere", "SECRET_TOKEN": "hush"},
         stdout=subprocess.PIPE,
     )
-    other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(asking.PROBE)])
+    other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(driver_probe.PROBE)])
     try:
         assert program.stdout is not None
         assert program.stdout.readline() == b"ready\n"

@@ -15,26 +15,21 @@ from tests.test_catalog import NEW, NOW, OLD, architecture, entry, host, model, 
 from tests.test_daemon import driven, switch
 from xpucached import planning
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    Attribution,
-    Built,
-    EntryQuery,
-    ImageFormat,
-    ModelName,
-    Origin,
-    Outcome,
-    Pass,
-    Policy,
-    WarmReason,
-)
-from xpucached.service.evicting import decided
+from xpucached.domain.models import Attribution, Outcome, Pass, WarmReason
+from xpucached.domain.names import ModelName
+from xpucached.domain.plans import Built, Policy
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import ImageFormat
+from xpucached.domain.targets import Origin
+from xpucached.service.evict import decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.daemons import Daemon
     from tests.runtimes import Runtime
-    from xpucached.domain import Entry, Environment
+    from xpucached.domain.stores import Entry
+    from xpucached.domain.targets import Target
 
 NET = ModelName("net")
 OLDS = tuple(entry(f"1/{number}/3/4/0", image=ImageFormat.SPIRV) for number in range(4))
@@ -62,7 +57,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     opened.close()
 
 
-def attributed(catalog: Catalog, number: int, entries: tuple[Entry, ...], of: Environment) -> None:
+def attributed(catalog: Catalog, number: int, entries: tuple[Entry, ...], of: Target) -> None:
     ids = frozenset(one.id for one in entries)
     passes = (Pass(1.0, 1.0, 1, 0, 0, len(ids)),)
     catalog.finish_run(number, Outcome.WARMED, passes, Attribution(used=ids), (of,), "", "", NOW)
@@ -157,23 +152,25 @@ def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
     with keeper.config.open("a") as file:
         file.write("prewarm = false\nreplay = false\n")
     keeper.start()
-    keeper.ctl("model", "add", "net", "--", str(first.python), "-W", "ignore", str(workload), "small")
-    keeper.ctl("prewarm", "net")
-    before = keeper.ask("model", "show", "net")
+    names = keeper.add_models(first.python, workload)
+    keeper.ctl("prewarm", *names)
+    before = {name: keeper.ask("model", "show", name)["entries"] for name in names}
     switch(link, second)
-    keeper.until(lambda: keeper.ask("model", "show", "net")["reason"] == "driver-changed")
+    keeper.until(lambda: {keeper.ask("model", "show", name)["reason"] for name in names} == {"driver-changed"})
     keeper.ctl("replay")
-    present = keeper.rows("ls", "--model", "net", "--driver", "current")
-    assert len(present) == before["entries"]
-    assert all(one["inherited"] == ["net"] for one in present)
-    shown = keeper.ask("model", "show", "net")
-    assert (shown["entries"], shown["warmth"]) == (before["entries"], "cold")
-    assert f"replay has made {before['entries']} entries" in str(shown["why"])
-    assert "made by replay" in keeper.ctl("show", str(present[0]["ref"])).stdout
-    keeper.ctl("prewarm", "net")
-    present = keeper.rows("ls", "--model", "net", "--driver", "current")
-    assert [one["inherited"] for one in present] == [[]] * len(present)
-    assert keeper.ask("model", "show", "net")["entries"] == before["entries"]
+    for name in names:
+        present = keeper.rows("ls", "--model", name, "--driver", "current")
+        assert len(present) == before[name]
+        assert all(name in one["inherited"] for one in present)  # type: ignore[operator]
+        shown = keeper.ask("model", "show", name)
+        assert (shown["entries"], shown["warmth"]) == (before[name], "cold")
+        assert f"replay has made {before[name]} entries" in str(shown["why"])
+        assert "made by replay" in keeper.ctl("show", str(present[0]["ref"])).stdout
+    for name in names:
+        keeper.ctl("prewarm", name)
+        present = keeper.rows("ls", "--model", name, "--driver", "current")
+        assert [name in one["inherited"] for one in present] == [False] * before[name]  # type: ignore[operator]
+        assert keeper.ask("model", "show", name)["entries"] == before[name]
 
 
 COMPILER = shutil.which("g++")

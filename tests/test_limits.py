@@ -12,23 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_planning import NOW, STORE, decided, entry, evict, host
-from xpucached.domain import (
-    DropReason,
-    EntryId,
-    EntryKey,
-    EvictReason,
-    IndexedEntry,
-    Limits,
-    Policy,
-    Room,
-    Store,
-    Trashed,
-    TrashRef,
-)
+from xpucached.domain.names import EntryKey, TrashRef
+from xpucached.domain.plans import DiskSpace, EvictReason, IndexedEntry, Limits, Policy
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.trash import DropReason, Trashed
 from xpucached.planning import plan_eviction, plan_trash
 
 if TYPE_CHECKING:
-    from xpucached.domain import EvictionPlan
+    from xpucached.domain.plans import EvictionPlan
 
 OTHER = Store(STORE.kind, Path("/other"))
 LONG = Policy(max_unused=None)
@@ -39,7 +30,7 @@ def at(one: IndexedEntry, store: Store) -> IndexedEntry:
     return dataclasses.replace(one, entry=dataclasses.replace(one.entry, id=name))
 
 
-def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[Room, ...] = ()) -> EvictionPlan:
+def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[DiskSpace, ...] = ()) -> EvictionPlan:
     return plan_eviction(some, host(), (), frozenset(), {}, policy, NOW, rooms=rooms)
 
 
@@ -62,7 +53,7 @@ def test_what_is_not_used_loses_its_worth() -> None:
 def test_a_store_and_a_user_have_limits_of_their_own() -> None:
     mine = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
     theirs = [at(one, OTHER) for one in mine]
-    rooms = (Room(STORE, 1000), Room(OTHER, 1001))
+    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
     by_store = dataclasses.replace(LONG, limits=(Limits(STORE.root, max_bytes=2000),))
     by_user = dataclasses.replace(LONG, limits=(Limits(user=1001, max_bytes=1000),))
     quota = dataclasses.replace(LONG, quota=2000, limits=(Limits(user=1001, max_bytes=3000),))
@@ -79,7 +70,7 @@ def test_a_store_and_a_user_have_limits_of_their_own() -> None:
 
 def test_a_stores_own_rules_come_before_its_users() -> None:
     some = [entry("a", used=10), at(entry("a", used=10), OTHER)]
-    rooms = (Room(STORE, 1000), Room(OTHER, 1000))
+    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1000))
     limits = (Limits(OTHER.root, max_unused=float("inf")), Limits(user=1000, max_unused=86400.0))
     made = planned(*some, policy=Policy(limits=limits), rooms=rooms)
 
@@ -91,7 +82,7 @@ def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
     policy = dataclasses.replace(LONG, min_free_bytes=5000)
 
     def gone(free: int, trash: int) -> int:
-        made = planned(*some, policy=policy, rooms=(Room(STORE, 0, 1, free, trash),))
+        made = planned(*some, policy=policy, rooms=(DiskSpace(STORE, 0, 1, free, trash),))
         assert {one.reason for one in made.evict} <= {EvictReason.SPACE}
         return len(made.evict)
 
@@ -108,7 +99,7 @@ def test_low_water() -> None:
 
 
 def test_what_a_process_has_open_stays() -> None:
-    room = Room(STORE, held=frozenset({EntryKey("a")}))
+    room = DiskSpace(STORE, held=frozenset({EntryKey("a")}))
     made = planned(entry("a", used=300), entry("b", used=300), policy=Policy(), rooms=(room,))
 
     assert list(decided(made)) == ["b"]
@@ -117,10 +108,10 @@ def test_what_a_process_has_open_stays() -> None:
 @pytest.mark.parametrize("known", ["run", "restored", "created", "access-time"])
 def test_where_no_access_times_are_kept_they_decide_nothing(known: str) -> None:
     old = dataclasses.replace(entry("a", used=300), last_used_by=known)
-    made = planned(old, policy=Policy(), rooms=(Room(STORE, keeps_access_times=False),))
+    made = planned(old, policy=Policy(), rooms=(DiskSpace(STORE, keeps_access_times=False),))
 
     assert bool(made.evict) == (known in {"run", "restored"})
-    assert planned(old, policy=Policy(), rooms=(Room(STORE),)).evict
+    assert planned(old, policy=Policy(), rooms=(DiskSpace(STORE),)).evict
 
 
 def test_what_was_brought_back_stays_for_a_while() -> None:
@@ -173,12 +164,12 @@ def test_the_trash_keeps_its_bounds(
     items: list[Trashed], bound: int, budget: int | None, allocated: int, wanted: int | None, free: int
 ) -> None:
     policy = Policy(trash_max_bytes=bound, max_bytes=budget, min_free_bytes=wanted)
-    drops = plan_trash(items, [Room(STORE, free=free)], allocated, policy, NOW)
+    drops = plan_trash(items, [DiskSpace(STORE, free=free)], allocated, policy, NOW)
     gone = {one.item.ref for one in drops}
     left = [one for one in items if one.ref not in gone]
     freed = sum(one.item.allocated for one in drops if one.item.store == STORE)
 
-    assert plan_trash(left, [Room(STORE, free=free + freed)], allocated, policy, NOW) == ()
+    assert plan_trash(left, [DiskSpace(STORE, free=free + freed)], allocated, policy, NOW) == ()
     for store in (STORE, OTHER):
         assert sum(one.allocated for one in left if one.store == store) <= bound
     assert not left or budget is None or allocated + sum(one.allocated for one in left) <= budget

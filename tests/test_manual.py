@@ -17,12 +17,15 @@ import pytest
 
 from tests import daemons
 from tests.test_docs import family
-from xpucached import daemon
-from xpucached.ctl import arguments
-from xpucached.domain import EntryState, EvictReason, Outcome, Verdict
+from xpucached.cli import arguments
+from xpucached.daemon import user_daemon
+from xpucached.domain.models import Outcome
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.status import Verdict
+from xpucached.domain.stores import EntryState
 from xpucached.errors import XpucachedError
-from xpucached.settings.document import keys
-from xpucached.settings.modelfiles import ModelFile
+from xpucached.settings.model_files import ModelFile
+from xpucached.settings.schema import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +96,7 @@ def test_what_is_written_is_the_same_each_time(made: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), [("xpucached.8", daemon.parser()), ("xpucachectl.1", arguments._parser())], ids=str
+    ("name", "parser"), [("xpucached.8", user_daemon.parser()), ("xpucachectl.1", arguments._parser())], ids=str
 )
 def test_every_command_and_option_is_in_its_page(made: Path, name: str, parser: argparse.ArgumentParser) -> None:
     text = shown(made / "man" / name)
@@ -181,7 +184,7 @@ def completed(made: Path, line: str, environ: dict[str, str] | None = None) -> s
         ("xpucachectl model re", {"remove"}),
         ("xpucachectl trash res", {"restore"}),
         ("xpucachectl ls --st", {"--state", "--store"}),
-        ("xpucachectl ls --state f", {"flawed"}),
+        ("xpucachectl ls --state d", {"defective"}),
         ("xpucachectl evict --reason over", {"over-budget"}),
         ("xpucachectl model add --loader tr", {"train", "transformers"}),
         ("xpucached --ch", {"--check"}),

@@ -184,22 +184,6 @@ def test_a_member_that_is_not_there_is_its_default_or_refused() -> None:
         messages.members({"a": 1, "b": 2}, known=("a",))
 
 
-def test_lines_come_out_of_pieces_of_any_size() -> None:
-    lines = messages.Lines(largest=5)
-    found = [line for byte in b"one\n\ntwo\nthree" for line in lines.feed(bytes([byte]))]
-
-    assert found == [b"one", b"", b"two"]
-    assert lines.feed(b"\nfour\nfi") == [b"three", b"four"]
-    assert lines.end() == b"fi"
-    assert lines.end() == b""
-
-
-@pytest.mark.parametrize("data", [b"123456", b"1\n123456\n1\n"])
-def test_a_line_without_end_is_refused(data: bytes) -> None:
-    with pytest.raises(BadMessage, match="more than 5 bytes"):
-        messages.Lines(largest=5).feed(data)
-
-
 def test_lines_of_a_pipe_are_bounded() -> None:
     stream = io.BytesIO(b"one\nfive5\n")
     assert messages.line(stream, largest=5) == b"one"

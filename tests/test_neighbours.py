@@ -23,9 +23,10 @@ import pytest
 
 from tests.builders import SyclStore, framed, native, spirv
 from tests.daemons import Daemon, daemon
-from xpucached.domain import FoundStore, Recipe, Scan, Store, StoreOrigin
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files, recipes, removal
+from xpucached.domain.plans import Recipe
+from xpucached.domain.stores import FoundStore, Scan, Store, StoreOrigin
+from xpucached.kinds import fs, sycl
+from xpucached.kinds.sycl import recipes, remover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,10 +86,10 @@ def look(root: Path) -> Scan:
 def opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let directories be opened in each of the two ways."""
     if request.param == "openat2":
-        if not files._has_openat2():
+        if not fs._has_openat2():
             pytest.skip("this kernel has no openat2")
     else:
-        monkeypatch.setattr(files, "_has_openat2", lambda: False)
+        monkeypatch.setattr(fs, "_has_openat2", lambda: False)
     return str(request.param)
 
 
@@ -138,7 +139,7 @@ def test_a_directory_that_becomes_a_link_between_two_steps(
             directory.rename(tmp_path / "away")
             directory.symlink_to(victim)
 
-    monkeypatch.setattr(removal, "_pause", swap)
+    monkeypatch.setattr(remover, "_pause", swap)
     with contextlib.suppress(OSError):
         sycl.remove(scan.entries)
     assert swapped
@@ -280,9 +281,9 @@ def test_lengths_of_two_to_the_sixty_second(host: Daemon, sycl_store: SyclStore)
         other = sycl_store.add(f"_ZTS4b{number}00", age=7200)
         other.bin.write_bytes(struct.pack("<QQ", *((1 << 62, 5), (1, 1 << 62), (1 << 62, 1 << 62), (0, 0))[number]))
     host.start()
-    flaws = {row["flaw"] for row in host.rows("ls")}
-    assert "src-length-absurd" in flaws
-    assert "bin-length-absurd" in flaws
+    defects = {row["defect"] for row in host.rows("ls")}
+    assert "src-length-absurd" in defects
+    assert "bin-length-absurd" in defects
     host.ctl("evict")
     assert {row["state"] for row in host.rows("ls")} <= {"ok"}
 
@@ -314,15 +315,15 @@ import subprocess, sys
 from pathlib import Path
 from tests.test_neighbours import SyclStore, aged, look, photograph
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files
+from xpucached.kinds import fs
 place = Path(sys.argv[1])
 store, other = SyclStore(place / "store"), SyclStore(place / "other")
 leaf, theirs = aged(store, "_ZTS1a"), aged(other, "_ZTS1a")
 scan = look(store.root)
 before = photograph(other.root)
 subprocess.run(["mount", "--bind", theirs.parents[int(sys.argv[2])], leaf.parents[int(sys.argv[2])]], check=True)
-for way in (files._has_openat2, lambda: False):
-    files._has_openat2 = way
+for way in (fs._has_openat2, lambda: False):
+    fs._has_openat2 = way
     entries = look(store.root).entries
     print(len(entries), any(sycl.remove(scan.entries).values()), photograph(other.root) == before)
 """

@@ -97,7 +97,7 @@ def test_a_prewarm_as_another_user_touches_nothing_outside_that_users_rights(
         "-I",
         "-S",
         "-B",
-        str(short_dir / "site" / "xpucached" / "assay.py"),
+        str(short_dir / "site" / "xpucached" / "libexec" / "sycl_check.py"),
         "--library",
         str(real.lib / "libsycl.so.8"),
         "--layout",

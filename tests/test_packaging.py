@@ -105,7 +105,7 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path / "site")  # noqa: S202 - we made it
     code = (
         "from importlib.resources import files;"
-        "import xpucached, xpucached.ctl, xpucached.daemon, xpucached.migrations as migrations;"
+        "import xpucached, xpucached.cli, xpucached.daemon.user_daemon, xpucached.migrations as migrations;"
         "print(xpucached.__file__, *migrations.__path__);"
         "assert files('xpucached').joinpath('data/intel-gpu-archs.csv').is_file();"
         "assert files(migrations).joinpath('script.py.mako').is_file();"

@@ -12,36 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpucached.domain import (
-    Coverage,
-    Effect,
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryState,
-    Environment,
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.host import Host, Presence, Problem
+from xpucached.domain.models import Coverage, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
+from xpucached.domain.names import EntryKey, KindName, ModelName
+from xpucached.domain.plans import (
+    DiskSpace,
     Evict,
     EvictionPlan,
     EvictReason,
-    Flaw,
-    Host,
     IndexedEntry,
-    KindName,
-    Model,
-    ModelName,
-    ModelStatus,
-    Outcome,
+    Limits,
     Policy,
-    Presence,
     PrewarmPlan,
-    Problem,
-    Run,
-    Store,
-    Verdict,
-    WarmReason,
-    Warmth,
-    Workload,
+    Subtotal,
 )
+from xpucached.domain.status import Verdict
+from xpucached.domain.stores import Entry, EntryId, EntryState, Store
+from xpucached.domain.targets import Target
 from xpucached.planning import attribute, plan_eviction, plan_named, plan_prewarm, verdict, warmth
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -52,8 +40,8 @@ OCL: Final = "Intel(R) OpenCL"
 CPU: Final = "Intel(R) Xeon(R)"
 
 
-def env(driver: str, *, platform: str = OCL, device: str = CPU, version: str = "OpenCL 3.0") -> Environment:
-    return Environment(platform, device, version, driver)
+def env(driver: str, *, platform: str = OCL, device: str = CPU, version: str = "OpenCL 3.0") -> Target:
+    return Target(platform, device, version, driver)
 
 
 OLD: Final = env("1")
@@ -61,7 +49,7 @@ NEW: Final = env("2")
 OTHER: Final = env("7", device="Intel(R) Arc(TM)")
 
 
-def host(*environments: Environment) -> Host:
+def host(*environments: Target) -> Host:
     return Host(NOW, "boot", "6.1", "stamp", environments=environments)
 
 
@@ -77,7 +65,7 @@ def run(
     *,
     outcome: Outcome = Outcome.WARMED,
     on: Host | None = None,
-    environments: tuple[Environment, ...] = (NEW,),
+    environments: tuple[Target, ...] = (NEW,),
     ended: datetime = NOW - DAY,
     number: int = 1,
 ) -> Run:
@@ -295,7 +283,7 @@ def test_each_model_is_in_one_list_and_failures_end(
     retry: float,
     good: bool,  # noqa: FBT001 - hypothesis gives it by name
     remaining: int,
-    environments: set[Environment],
+    environments: set[Target],
     then: Host,
 ) -> None:
     last = run(outcome=outcome, ended=NOW - timedelta(seconds=ago), on=host(NEW), environments=(), number=2)
@@ -506,14 +494,14 @@ def test_attributed_is_only_what_is_there_and_only_once(
 def entry(
     key: str = "a",
     *,
-    environment: Environment | None = NEW,
+    environment: Target | None = NEW,
     created: float = 30,
     used: float = 1,
     seen: float | None = None,
     size: int = 1000,
     models: tuple[str, ...] = (),
     state: EntryState = EntryState.OK,
-    flaw: Flaw | None = None,
+    defect: Defect | None = None,
 ) -> IndexedEntry:
     """Make an entry; times are days ago."""
     born = NOW - created * DAY
@@ -526,8 +514,8 @@ def entry(
             born,
             None,
             environment,
-            state=EntryState.FLAWED if flaw is not None else state,
-            flaw=flaw,
+            state=EntryState.DEFECTIVE if defect is not None else state,
+            defect=defect,
         ),
         None,
         None,
@@ -538,7 +526,7 @@ def entry(
     )
 
 
-def presence(environment: Environment, first: float | None, last: float | None) -> Presence:
+def presence(environment: Target, first: float | None, last: float | None) -> Presence:
     """Tell when an environment was here, in days ago; last 0 is now."""
     return Presence(
         environment,
@@ -564,6 +552,8 @@ def evict(
     policy: Policy | None = None,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
+    rooms: tuple[DiskSpace, ...] = (),
+    others: tuple[Subtotal, ...] = (),
 ) -> EvictionPlan:
     return plan_eviction(
         entries,
@@ -575,6 +565,8 @@ def evict(
         NOW,
         reasons=reasons,
         asked=asked,
+        rooms=rooms,
+        others=others,
     )
 
 
@@ -591,27 +583,27 @@ def test_nothing_to_evict() -> None:
     assert evict(entry()) == EvictionPlan(kept=1)
 
 
-@pytest.mark.parametrize("flaw", Flaw)
-def test_a_flaw_goes_unless_it_is_harmless_or_only_hides(flaw: Flaw) -> None:
-    made = evict(entry(flaw=flaw, environment=None))
+@pytest.mark.parametrize("defect", Defect)
+def test_a_defect_goes_unless_it_is_harmless_or_only_hides(defect: Defect) -> None:
+    made = evict(entry(defect=defect, environment=None))
 
-    if flaw.effect in {Effect.HARMLESS, Effect.HIDDEN}:
+    if defect.effect in {Effect.HARMLESS, Effect.HIDDEN}:
         assert made == EvictionPlan(kept=1)
     else:
-        assert [(one.reason, one.detail) for one in made.evict] == [(EvictReason.FLAWED, flaw.words)]
+        assert [(one.reason, one.detail) for one in made.evict] == [(EvictReason.DEFECTIVE, defect.message)]
         assert (made.frees, made.kept) == (1000, 0)
 
 
 @pytest.mark.parametrize(
     "kept",
     [
-        pytest.param(entry(flaw=Flaw.BIN_MISSING, created=0), id="younger than the grace, and flawed"),
+        pytest.param(entry(defect=Defect.BIN_MISSING, created=0), id="younger than the grace, and defective"),
         pytest.param(entry(environment=OLD, created=0), id="younger than the grace, and superseded"),
         pytest.param(entry(created=-300, seen=0), id="from the future, first seen just now"),
         pytest.param(entry(state=EntryState.UNFINISHED, environment=None, used=900), id="being written"),
         pytest.param(entry(models=("net",), used=900), id="pinned"),
         pytest.param(entry(models=("net",), used=900, environment=None), id="pinned, and for every device"),
-        pytest.param(entry(models=("net",), used=900, flaw=Flaw.BIN_TRAILING), id="pinned, with a harmless flaw"),
+        pytest.param(entry(models=("net",), used=900, defect=Defect.BIN_TRAILING), id="pinned, with a harmless defect"),
     ],
 )
 def test_kept_always(kept: IndexedEntry) -> None:
@@ -624,7 +616,7 @@ def test_kept_always(kept: IndexedEntry) -> None:
     ("goes", "reason"),
     [
         pytest.param(entry(created=-300, seen=2, used=900), EvictReason.UNUSED, id="from the future, but old"),
-        pytest.param(entry(models=("net",), flaw=Flaw.SRC_FIFO), EvictReason.FLAWED, id="pinned, but it hangs"),
+        pytest.param(entry(models=("net",), defect=Defect.SRC_FIFO), EvictReason.DEFECTIVE, id="pinned, but it hangs"),
         pytest.param(entry(models=("net",), environment=OLD), EvictReason.SUPERSEDED, id="pinned, for an old driver"),
         pytest.param(entry(models=("gone",), used=900), EvictReason.UNUSED, id="of a model that is not registered"),
     ],
@@ -633,6 +625,161 @@ def test_not_kept_for_ever(goes: IndexedEntry, reason: EvictReason) -> None:
     made = evict(goes, models=(PINNED,), warm=("net",), policy=NONE_KEPT)
 
     assert decided(made) == {"a": reason}
+
+
+@pytest.mark.parametrize(
+    ("one", "stays"),
+    [
+        pytest.param(entry(models=("net",), used=900), True, id="of a pinned model"),
+        pytest.param(entry(models=("net",), used=900, environment=None), True, id="of a pinned model, for any device"),
+        pytest.param(entry(models=("two", "net"), used=900), True, id="of two models, one of them pinned"),
+        pytest.param(entry(models=("unknown", "net"), used=900), True, id="of two models, one of them not registered"),
+        pytest.param(entry(models=("two",), used=900), False, id="of another model"),
+        pytest.param(entry(models=("unknown",), used=900), False, id="of a model that is not registered"),
+        pytest.param(entry(models=("two", "unknown"), used=900), False, id="of two models, none of them pinned"),
+        pytest.param(entry(used=900), False, id="of no model"),
+        pytest.param(entry(models=("net",), used=900, environment=OLD), False, id="for an old driver"),
+        pytest.param(entry(models=("net",), used=900, environment=OTHER), False, id="for a device that is not here"),
+        pytest.param(entry(models=("net",), used=900, defect=Defect.BIN_EMPTY), False, id="with a defect"),
+        pytest.param(entry(models=("net",), used=900, defect=Defect.BIN_TRAILING), True, id="with a harmless defect"),
+    ],
+)
+def test_a_pin_protects_what_its_model_can_use_and_nothing_else(one: IndexedEntry, *, stays: bool) -> None:
+    models = (PINNED, model("two"))
+
+    assert bool(evict(one, models=models, warm=("net", "two")).evict) is not stays
+    made, kept = plan_named([one], host(NEW), {each.name: each for each in models}, Policy(), NOW)
+    assert bool(made.evict) is not stays
+    assert list(kept.values()) == ["a pinned model needs it"] * stays
+
+
+@pytest.mark.parametrize(("ago", "stays"), [(-1.0, True), (0.0, True), (599.9, True), (600.0, False)])
+def test_what_is_younger_than_the_grace_stays(ago: float, *, stays: bool) -> None:
+    one = entry(created=ago / 86400, used=900, seen=0 if ago < 0 else 900)
+
+    assert bool(evict(one).evict) is not stays
+    made, kept = plan_named([one], host(NEW), {}, Policy(), NOW)
+    assert (len(made.evict), made.kept) == (int(not stays), int(stays))
+    assert list(kept.values()) == ["it is younger than the grace of 600 s (policy.grace)"] * stays
+
+
+def test_what_a_process_has_open_stays() -> None:
+    here = DiskSpace(STORE, held=frozenset({EntryKey("a")}))
+    elsewhere = DiskSpace(Store(STORE.kind, Path("/other")), held=frozenset({EntryKey("b")}))
+    some = [entry(name, used=900, models=("net",)) for name in "ab"]
+
+    assert list(decided(evict(*some, rooms=(here, elsewhere)))) == ["b"]
+    assert list(decided(evict(*some, rooms=(elsewhere,)))) == ["a", "b"]
+    made, kept = plan_named(some, host(NEW), {PINNED.name: PINNED}, Policy(), NOW, (here, elsewhere))
+    assert not made.evict
+    assert {one.key: why for one, why in kept.items()} == {
+        "a": "a process has it open",
+        "b": "a pinned model needs it",
+    }
+
+
+@pytest.mark.parametrize(
+    ("ago", "defect", "stays"), [(6.9, None, True), (7, None, False), (1, Defect.BIN_EMPTY, False)]
+)
+def test_what_somebody_brought_back_stays_for_a_while(ago: float, defect: Defect | None, *, stays: bool) -> None:
+    one = replace(entry(used=900, defect=defect), restored=NOW - ago * DAY)
+
+    assert bool(evict(one).evict) is not stays
+    # Somebody's wish counts more.
+    assert plan_named([one], host(NEW), {}, Policy(), NOW)[0].evict
+
+
+@pytest.mark.parametrize("by", ["run", "restored", "observed-loads", "access-time", "created"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_where_access_times_say_nothing_only_who_saw_it_used_knows(by: str, *, keeps: bool) -> None:
+    one = replace(entry(used=91), last_used_by=by)
+    made = evict(one, rooms=(DiskSpace(STORE, keeps_access_times=keeps),))
+
+    assert bool(made.evict) is (keeps or by in {"run", "restored", "observed-loads"})
+
+
+@pytest.mark.parametrize(("used", "goes"), [(90, False), (90.01, True)])
+def test_what_is_used_once_in_so_many_days_stays(used: float, *, goes: bool) -> None:
+    assert bool(evict(entry(used=used)).evict) is goes
+
+
+def test_the_oldest_go_first_and_those_of_one_moment_by_their_place() -> None:
+    some = [entry("b", used=92), entry("a", used=92), entry("c", used=93)]
+
+    assert list(decided(evict(*some))) == ["c", "a", "b"]
+
+
+def counted(environment: Target | None, *, created: float = 50, used: float = 1, entries: int = 3) -> Subtotal:
+    """Sum up entries that nothing is decided about; times are days ago."""
+    return Subtotal(STORE, environment, entries, 1000 * entries, NOW - created * DAY, NOW - used * DAY)
+
+
+@pytest.mark.parametrize(
+    ("other", "goes"),
+    [
+        pytest.param(counted(OLD), True, id="of the driver before: that one is kept"),
+        pytest.param(counted(OLD, created=5), False, id="made since the change: in use, and nothing to go back to"),
+        pytest.param(counted(None), False, id="for any device"),
+        pytest.param(counted(NEW), False, id="of the present driver"),
+        pytest.param(counted(OTHER), False, id="for another device"),
+    ],
+)
+def test_what_is_only_counted_still_holds_its_generation(other: Subtotal, *, goes: bool) -> None:
+    history = (presence(env("0"), 300, 100), *HISTORY)
+    made = evict(entry(environment=env("0"), created=150), history=history, others=(other,))
+
+    assert (bool(made.evict), made.kept) == (goes, 3 + (not goes))
+
+
+@pytest.mark.parametrize(("used", "stays"), [(13, True), (15, False)])
+def test_what_is_only_counted_shows_that_somebody_still_uses_a_driver(used: float, *, stays: bool) -> None:
+    some = entry(environment=env("c"), created=50, used=30)
+    other = counted(env("c"), created=60, used=used)
+
+    assert bool(evict(some, policy=NONE_KEPT, asked=False, others=(other,)).evict) is not stays
+    # So long ago, and not so long ago: the later counts, whichever it is.
+    late = replace(some, last_used=NOW - 3 * DAY)
+    assert not evict(late, policy=NONE_KEPT, asked=False, others=(other,)).evict
+    # A sum that does not know when says nothing.
+    silent = replace(other, created=None, used=None)
+    assert evict(some, policy=NONE_KEPT, asked=False, others=(silent,)).evict
+
+
+def test_what_is_only_counted_takes_room() -> None:
+    some = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
+    policy = Policy(max_bytes=5000)
+
+    assert list(decided(evict(*some, policy=policy))) == []
+    made = evict(*some, policy=policy, others=(counted(NEW),))
+    assert (list(decided(made)), made.kept) == (["a"], 5)
+
+
+def test_a_store_in_which_all_is_only_counted_has_its_own_rules() -> None:
+    elsewhere = Store(STORE.kind, Path("/other"))
+    other = replace(counted(NEW), store=elsewhere)
+    rooms = (DiskSpace(STORE, free=500), DiskSpace(elsewhere, free=500))
+
+    # Both lie on one file system, and only the other one's rules want room there.
+    policy = Policy(limits=(Limits(elsewhere.root, min_free_bytes=1000),))
+    assert decided(evict(entry(), policy=policy, rooms=rooms, others=(other,))) == {"a": EvictReason.SPACE}
+
+
+@pytest.mark.parametrize(
+    ("kept", "detail"),
+    [
+        (0, "for driver 0; now it is 2, and none older is kept"),
+        (1, "for driver 0; now it is 2, and one older is kept"),
+        (2, "for driver 0; now it is 2, and 2 older is kept"),
+    ],
+)
+def test_a_superseded_entry_says_what_took_its_place(kept: int, detail: str) -> None:
+    drivers = ("0", "a", "b")[: kept + 1]
+    some = [entry(one, environment=env(one), created=200) for one in drivers]
+    past = [presence(env(one), 190, 100 - number) for number, one in enumerate(drivers)]
+    history = (*past, presence(NEW, 10, 0))
+
+    (made,) = evict(*some, history=history, policy=Policy(keep_driver_generations=kept)).evict
+    assert made.detail == detail
 
 
 def test_an_old_driver_goes_beyond_the_generations_kept() -> None:
@@ -670,11 +817,11 @@ def test_the_driver_that_was_here_last_is_the_one_to_go_back_to() -> None:
 
 def test_what_goes_no_longer_speaks_for_its_generation() -> None:
     # Only the damaged entry was made after the driver changed; without it nobody seems to use the old one.
-    damaged = entry("a", environment=OLD, created=5, flaw=Flaw.SRC_EMPTY)
+    damaged = entry("a", environment=OLD, created=5, defect=Defect.SRC_EMPTY)
 
     made = evict(damaged, entry("b", environment=OLD, created=50), policy=NONE_KEPT)
 
-    assert decided(made) == {"a": EvictReason.FLAWED, "b": EvictReason.SUPERSEDED}
+    assert decided(made) == {"a": EvictReason.DEFECTIVE, "b": EvictReason.SUPERSEDED}
 
 
 def test_another_version_string_is_the_same_lineage_and_another_adapter_is_not() -> None:
@@ -788,7 +935,7 @@ def test_a_device_that_is_gone(last: float | None, used: float, on: Host, *, goe
 
 
 @pytest.mark.parametrize("environment", [NEW, OLD, OTHER, None])
-def test_what_is_not_used_goes(environment: Environment | None) -> None:
+def test_what_is_not_used_goes(environment: Target | None) -> None:
     made = evict(entry("a", environment=environment, used=91), entry("b", environment=environment, used=89))
 
     assert decided(made) == {"a": EvictReason.UNUSED}
@@ -819,7 +966,7 @@ def test_over_budget_what_is_least_worth_goes_and_what_a_model_needs_goes_last()
 def test_what_somebody_names_goes_unless_it_is_protected() -> None:
     some = [
         entry("whole", models=("net",)),
-        entry("flawed", flaw=Flaw.BIN_EMPTY),
+        entry("defective", defect=Defect.BIN_EMPTY),
         entry("young", created=0),
         entry("writing", state=EntryState.UNFINISHED),
         entry("pinned", models=("held",)),
@@ -828,7 +975,7 @@ def test_what_somebody_names_goes_unless_it_is_protected() -> None:
 
     made, kept = plan_named(some, host(NEW), models, Policy(), NOW)
 
-    assert decided(made) == {"whole": EvictReason.ASKED, "flawed": EvictReason.ASKED}
+    assert decided(made) == {"whole": EvictReason.ASKED, "defective": EvictReason.ASKED}
     assert {entry.key: why.split()[0:3] for entry, why in kept.items()} == {
         "young": ["it", "is", "younger"],
         "writing": ["a", "program", "is"],
@@ -854,7 +1001,7 @@ def test_unasked_nothing_goes_that_would_only_be_warmed_again() -> None:
 def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
     some = [
         entry("unused", used=91),
-        entry("flawed", flaw=Flaw.SRC_EMPTY, size=10),
+        entry("defective", defect=Defect.SRC_EMPTY, size=10),
         entry("budget", used=2),
         entry("superseded", environment=OLD),
         entry("gone", environment=OTHER, used=20),
@@ -872,7 +1019,7 @@ def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
 def test_only_the_reasons_that_were_asked_for(reason: EvictReason) -> None:
     some = [
         entry("unused", used=91),
-        entry("flawed", flaw=Flaw.SRC_EMPTY),
+        entry("defective", defect=Defect.SRC_EMPTY),
         entry("superseded", environment=OLD),
         entry("gone", environment=OTHER, used=20),
     ]
@@ -907,7 +1054,7 @@ entries_ = st.lists(
         size=st.integers(0, 5000),
         models=st.sets(names).map(tuple),
         state=st.sampled_from([EntryState.OK, EntryState.OK, EntryState.UNFINISHED]),
-        flaw=st.one_of(st.none(), st.none(), st.sampled_from(Flaw)),
+        defect=st.one_of(st.none(), st.none(), st.sampled_from(Defect)),
     ),
     max_size=30,
 )
@@ -971,8 +1118,8 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
     lineages = {other.lineage for other in situation.on.environments}
     owners = {name for name in one.entry.models if name in {known.name for known in situation.models}}
     match one.reason:
-        case EvictReason.FLAWED:
-            return its.flaw is not None and its.flaw.effect not in {Effect.HARMLESS, Effect.HIDDEN}
+        case EvictReason.DEFECTIVE:
+            return its.defect is not None and its.defect.effect not in {Effect.HARMLESS, Effect.HIDDEN}
         case EvictReason.SUPERSEDED:
             if its.environment is None or its.environment in situation.on.environments:
                 return False
@@ -1007,7 +1154,7 @@ def test_the_promises_of_a_plan(some: list[IndexedEntry], situation: Situation) 
         assert its.state is not EntryState.UNFINISHED
         assert its.created > NOW or (NOW - its.created).total_seconds() >= situation.policy.grace
         usable = its.environment is None or its.environment in situation.on.environments
-        assert not (usable and pinned & set(one.entry.models)) or one.reason is EvictReason.FLAWED
+        assert not (usable and pinned & set(one.entry.models)) or one.reason is EvictReason.DEFECTIVE
         if not situation.asked and its.environment in situation.on.environments:
             owned = {one.name for one in situation.models} & set(one.entry.models)
             assert not owned or one.reason not in (EvictReason.UNUSED, EvictReason.BUDGET)

@@ -15,23 +15,11 @@ from hypothesis import strategies as st
 
 from xpucached import quantities
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    Architecture,
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryQuery,
-    EntryState,
-    Environment,
-    Flaw,
-    FoundStore,
-    Kernel,
-    KindName,
-    Scan,
-    Store,
-    StoreOrigin,
-    StoreState,
-)
+from xpucached.domain.defects import Defect
+from xpucached.domain.names import Architecture, EntryKey, KindName
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Kernel, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.targets import Target
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
@@ -100,11 +88,11 @@ STORES: Final = tuple(Store(KindName("sycl"), Path(root)) for root in ("/a", "/a
 # What SQL, LIKE and a shell would read as more than text.
 PIECES: Final = ["", "a", "B580", "%", "_", "\\", "'", '"', ";--", "*", "?", "$(x)", "\n", "\0", "é", "1.6.31", "1.6"]
 SIGNS: Final = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
-DEVICES: Final = st.builds(Environment, SIGNS, SIGNS, st.just("v"), SIGNS)
-PRESENT: Final = Environment("a", "B580", "v", "1.6.31")
+DEVICES: Final = st.builds(Target, SIGNS, SIGNS, st.just("v"), SIGNS)
+PRESENT: Final = Target("a", "B580", "v", "1.6.31")
 
 
-def architecture(environment: Environment) -> Architecture:
+def architecture(environment: Target) -> Architecture:
     return Architecture(f"arch-{environment.platform}")
 
 
@@ -112,7 +100,7 @@ def architecture(environment: Environment) -> Architecture:
 def entries(draw: st.DrawFn) -> list[Entry]:
     made = []
     for number in range(draw(st.integers(0, 6))):
-        flaw = draw(st.sampled_from([None, Flaw.BIN_EMPTY]))
+        defect = draw(st.sampled_from([None, Defect.BIN_EMPTY]))
         made.append(
             Entry(
                 EntryId(draw(st.sampled_from(STORES)), EntryKey(f"1/2/3/4/{number}")),
@@ -124,8 +112,8 @@ def entries(draw: st.DrawFn) -> list[Entry]:
                 environment=draw(st.none() | st.just(PRESENT) | DEVICES),
                 kernels=tuple(Kernel(name, name) for name in draw(st.lists(SIGNS.filter(bool), max_size=2))),
                 digest=f"d{number}",
-                flaw=flaw,
-                state=EntryState.FLAWED if flaw else EntryState.OK,
+                defect=defect,
+                state=EntryState.DEFECTIVE if defect else EntryState.OK,
             )
         )
     return made
@@ -139,7 +127,7 @@ QUERIES: Final = st.builds(
     architecture=st.none() | SIGNS.map(lambda text: f"arch-{text}"),
     device=st.none() | SIGNS,
     state=st.none() | st.sampled_from(EntryState),
-    flaw=st.none() | st.sampled_from([Flaw.BIN_EMPTY, Flaw.SRC_EMPTY]),
+    defect=st.none() | st.sampled_from([Defect.BIN_EMPTY, Defect.SRC_EMPTY]),
     kernel=st.none() | SIGNS,
     min_size=st.none() | st.integers(-(1 << 70), 1 << 70),
     max_size=st.none() | st.integers(-(1 << 70), 1 << 70),
@@ -159,7 +147,7 @@ def fits(one: Entry, query: EntryQuery) -> bool:
         one.id.ref.startswith(query.ref or ""),
         query.store in (None, one.id.store.root),
         query.state in (None, one.state),
-        query.flaw in (None, one.flaw),
+        query.defect in (None, one.defect),
         query.min_size is None or one.size >= query.min_size,
         query.max_size is None or one.size <= query.max_size,
         query.unused is None or (NOW - one.created).total_seconds() >= query.unused,

@@ -13,27 +13,18 @@ from hypothesis import strategies as st
 
 from tests import doors
 from xpucached import printing, render
-from xpucached.domain import (
-    CACHE_VARIABLES,
-    EntryPage,
-    Event,
-    Job,
-    JobId,
-    JobState,
-    Kernel,
-    KindName,
-    Outcome,
-    Progress,
-    Refusal,
-    ScanReport,
-    Store,
-    Verdict,
-)
+from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
+from xpucached.domain.models import Outcome
+from xpucached.domain.names import CACHE_VARIABLES, JobId, KindName
+from xpucached.domain.plans import ScanReport
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Verdict
+from xpucached.domain.stores import Kernel, Store
 from xpucached.kinds import KINDS
 from xpucached.render import text
-from xpucached.render.text import Cell, Colour, Look
+from xpucached.render.text import Cell, Colour, TextStyle
 
-LOOK = Look(doors.NOW + timedelta(days=3))
+LOOK = TextStyle(doors.NOW + timedelta(days=3))
 
 
 def test_the_first_line_of_status_is_the_sentence() -> None:
@@ -48,7 +39,7 @@ def test_status_shows_what_it_rests_on() -> None:
 
     for needle in (
         "Linux 6.12.0",
-        "3 entries, 12 KiB, 1 flawed, 1 for drivers or devices that are not here",
+        "3 entries, 12 KiB, 1 defective, 1 for drivers or devices that are not here",
         "changed 3 d ago: 24.1 → 25.18.33578",
         "Intel(R) Arc(TM) B580 Graphics  bmg-g21",
         "the runtime evicts here too",
@@ -112,12 +103,12 @@ def test_nothing_reaches_the_terminal_as_an_order(wild: str) -> None:
 
 
 def test_nasty_names_are_shown_not_obeyed() -> None:
-    flawed = doors.make_flawed()
+    defective = doors.make_defective()
     event = Event(1, doors.NOW, "evicted", doors.NASTY, {"store": doors.NASTY})
     run = doors.make_run()
     for written in (
-        render.entries(EntryPage((flawed,), 1, 1), LOOK),
-        render.entry(flawed, LOOK),
+        render.entries(EntryPage((defective,), 1, 1), LOOK),
+        render.entry(defective, LOOK),
         render.event(event),
         render.run(run, LOOK),
         render.runs((replace(run, detail=doors.NASTY),), LOOK),
@@ -207,7 +198,7 @@ def test_a_plan_is_not_a_report() -> None:
 
 
 def test_what_became_of_a_job() -> None:
-    job = Job(JobId("1"), "scan", JobState.FAILED, doors.NOW, error=Refusal("busy", "too much", "wait"))
+    job = Job(JobId("1"), "scan", JobState.FAILED, doors.NOW, error=ErrorInfo("busy", "too much", "wait"))
 
     assert render.job(job, LOOK) == "scan failed: too much\nwait"
     scanned = replace(job, state=JobState.DONE, error=None, scan=ScanReport(2, 1, 0, 3, 9, 0.5))
@@ -308,16 +299,16 @@ def test_an_event_does_not_say_things_twice() -> None:
 
 
 def test_sentences_end_between_words_where_the_terminal_does() -> None:
-    narrow = Look(doors.NOW, 30)
+    narrow = TextStyle(doors.NOW, 30)
     sentence = "one of three models is cold; run: xpucachectl prewarm --stale --and --more"
     folded = text.fold(sentence, narrow, 4)
     assert folded.splitlines()[:2] == ["one of three models is", "    cold; run:"]
     assert folded.splitlines()[2:] == ["    xpucachectl prewarm --stale --and --more"]
     assert " ".join(folded.split()) == sentence
-    assert text.fold(sentence, Look(doors.NOW)) == sentence
+    assert text.fold(sentence, TextStyle(doors.NOW)) == sentence
     shown = text.facts(
         [("state", "as cold as it can be here"), ("command", "python3 app.py --once")],
-        Look(doors.NOW, 20),
+        TextStyle(doors.NOW, 20),
         whole=("command",),
     )
     assert shown.splitlines() == [
@@ -329,5 +320,5 @@ def test_sentences_end_between_words_where_the_terminal_does() -> None:
 
 
 def test_references_are_never_cut() -> None:
-    shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], Look(doors.NOW, 20))
+    shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], TextStyle(doors.NOW, 20))
     assert shown.splitlines()[1] == "0123456789ab  a lon…"

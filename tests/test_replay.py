@@ -1,4 +1,4 @@
-"""Replay: the plan, the compiler in its child, and the whole way with real drivers."""
+"""Replay: the compiler in its child, and the whole way with real drivers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,38 +24,19 @@ from tests.daemons import daemon
 from tests.test_daemon import driven, switch, warm
 from xpucached import host, settings
 from xpucached.catalog import Catalog
-from xpucached.dispatch import Dispatch, building
-from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
-from xpucached.domain import (
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryState,
-    Environment,
-    Flaw,
-    FoundStore,
-    Holding,
-    Host,
-    ImageFormat,
-    IndexedEntry,
-    Kernel,
-    Model,
-    ModelName,
-    NoRecipe,
-    OtherDriver,
-    Rebuild,
-    Recipe,
-    ReplayReason,
-    Store,
-    StoreOrigin,
-    Workload,
-)
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import Rebuild, Recipe, ReplayReason
+from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
+from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import layout
-from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable, tail
-from xpucached.service import replaying
+from xpucached.kinds.sycl import entry_format
+from xpucached.processes import compiler
+from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import replay
 from xpucached.service.events import Events
-from xpucached.service.observing import Observing
+from xpucached.service.inventory import Inventory
 from xpucached.service.rebuild import RebuildJob
 
 if TYPE_CHECKING:
@@ -64,198 +45,8 @@ if TYPE_CHECKING:
     from tests.daemons import Daemon
     from tests.runtimes import Runtime
 
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
-OLD, NEW = (Environment("Intel(R) OpenCL", "CPU", "OpenCL 3.0", driver) for driver in ("1", "2"))
-OLDER = Environment("Intel(R) OpenCL", "CPU", "OpenCL 2.0", "0")
-GONE = Environment("Intel(R) OpenCL", "GPU", "OpenCL 3.0", "1")
+NEW = Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2")
 STORE = Store(sycl.NAME, Path("/store"))
-
-
-# -- the plan -----------------------------------------------------------------------------------------------------
-
-
-def indexed(
-    name: str,
-    environment: Environment | None = OLD,
-    *,
-    models: tuple[str, ...] = (),
-    used: float = 1,
-    created: float = 100,
-    image: ImageFormat = ImageFormat.SPIRV,
-    constants: str = "",
-    flaw: Flaw | None = None,
-    store: Store = STORE,
-    kernels: tuple[str, ...] = (),
-    size: int = 0,
-) -> IndexedEntry:
-    device = str(layout.string_hash((environment.identity if environment else "").encode()))
-    key = EntryKey(f"{device}/{name}/3/4/0") if environment else EntryKey(f"ext_kernel_compiler/{name}/ir")
-    entry = Entry(
-        EntryId(store, key),
-        "stamp",
-        1,
-        1,
-        NOW - timedelta(days=created),
-        None,
-        environment,
-        constants=constants,
-        image=image,
-        image_size=size,
-        kernels=tuple(Kernel(name, name) for name in kernels),
-        state=EntryState.FLAWED if flaw else EntryState.OK,
-        flaw=flaw,
-    )
-    owners = tuple(map(ModelName, models))
-    return IndexedEntry(entry, None, None, owners, NOW, NOW - timedelta(days=used), "run")
-
-
-def here(*environments: Environment) -> Host:
-    return Host(NOW, "boot", "6", "stamp", environments=environments)
-
-
-def net(name: str, priority: int = 50) -> Model:
-    return Model(ModelName(name), Workload(("/bin/true",), Path("/")), priority=priority)
-
-
-MODELS = {one.name: one for one in (net("big", 90), net("small", 10))}
-
-
-def test_models_come_first_by_priority_then_what_was_used_last() -> None:
-    some = [
-        indexed("1", used=3),
-        indexed("2", used=2),
-        indexed("3", used=400, models=("small",)),
-        indexed("4", used=500, models=("small", "big")),
-        indexed("5", used=31),
-        indexed("6", used=1, models=("removed",)),
-        indexed("7", None),
-        indexed("8", GONE),
-    ]
-    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
-    assert [one.entry.entry.id.key.split("/")[1] for one in plan.rebuild] == ["4", "3", "6", "2", "1"]
-    assert [one.reason for one in plan.rebuild][:3] == [ReplayReason.MODEL, ReplayReason.MODEL, ReplayReason.USED]
-    assert {one.to for one in plan.rebuild} == {NEW}
-
-
-@pytest.mark.parametrize(
-    ("held", "present", "wanted"),
-    [
-        ((OLD,), (NEW,), True),
-        ((OLD, NEW), (NEW,), True),
-        ((NEW,), (NEW,), False),
-        ((OLD, NEW), (OLD, NEW), False),
-        ((GONE,), (NEW,), False),
-        ((None,), (NEW,), False),
-        ((OLD,), (), False),
-        ((), (NEW,), False),
-    ],
-)
-def test_the_sums_tell_whether_anything_can_be_rebuilt(
-    held: tuple[Environment | None, ...], present: tuple[Environment, ...], *, wanted: bool
-) -> None:
-    holdings = [Holding(STORE, one, 1, 4096) for one in held]
-    assert replayable(holdings, here(*present)) is wanted
-    plan = plan_replay([indexed(str(n), one) for n, one in enumerate(held)], here(*present), MODELS, (), NOW)
-    assert bool(plan.rebuild) is wanted
-
-
-def test_what_is_there_already_is_not_rebuilt() -> None:
-    some = [indexed("1"), indexed("1", NEW), indexed("2"), indexed("2", NEW, flaw=Flaw.BIN_EMPTY)]
-    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
-    assert (plan.rebuild, plan.covered) == ((), 2)
-
-
-def test_the_newest_whole_generation_is_taken() -> None:
-    some = [indexed("1", OLD, created=5), indexed("1", OLDER, created=9), indexed("2", OLDER, created=9)]
-    some.append(indexed("2", OLD, created=5, flaw=Flaw.BIN_EMPTY))
-    plan = plan_replay(some, here(NEW), MODELS, (), NOW)
-    assert {one.entry.entry.id.key.split("/")[1]: one.entry.entry.environment for one in plan.rebuild} == {
-        "1": OLD,
-        "2": OLDER,
-    }
-
-
-def test_what_cannot_be_rebuilt_is_counted_with_its_reason() -> None:
-    some = [
-        indexed("1", image=ImageFormat.ELF),
-        indexed("2", constants="01"),
-        indexed("3", flaw=Flaw.SRC_TRUNCATED),
-        indexed("4"),
-        indexed("5"),
-    ]
-    place = tail(some[3])
-    assert place is not None
-    plan = plan_replay(some, here(NEW), MODELS, {(place, NEW)}, NOW)
-    assert [one.entry for one in plan.rebuild] == [some[4]]
-    assert plan.skipped == {
-        NoRecipe.NATIVE: 1,
-        NoRecipe.CONSTANTS: 1,
-        NoRecipe.DAMAGED: 1,
-        NoRecipe.FAILED: 1,
-    }
-
-
-def test_a_plan_can_be_restricted() -> None:
-    other = Store(sycl.NAME, Path("/other"))
-    some = [indexed("1", models=("big",)), indexed("2", models=("small",), store=other), indexed("3")]
-    assert len(plan_replay(some, here(NEW), MODELS, (), NOW).rebuild) == 3
-
-    def planned(scope: ReplayScope) -> list[IndexedEntry]:
-        return [one.entry for one in plan_replay(some, here(NEW), MODELS, (), NOW, scope).rebuild]
-
-    assert planned(ReplayScope(models={ModelName("big")})) == some[:1]
-    assert planned(ReplayScope(stores={other.root})) == some[1:2]
-    assert planned(ReplayScope(to="0000")) == []
-    assert len(planned(ReplayScope(to=NEW.fingerprint[:6]))) == 3
-
-
-def test_into_a_store_of_its_own_goes_all_that_is_not_there() -> None:
-    fresh = Path("/fresh")
-    there = indexed("2", NEW, store=Store(sycl.NAME, fresh))
-    some = [indexed("1", NEW), indexed("2"), indexed("3"), there]
-    plan = plan_replay(some, here(NEW), MODELS, (), NOW, ReplayScope(into=fresh))
-    assert {one.entry.entry.id.key.split("/")[1] for one in plan.rebuild} == {"1", "3"}
-    assert plan.covered == 1
-
-
-def test_another_device_is_served_from_what_was_compiled_for_this_one() -> None:
-    other = Environment(OLD.platform, "another CPU", "OpenCL 3.0", "1")
-    some = [indexed("1"), indexed("1", NEW, created=5), indexed("2", GONE), indexed("3", other)]
-    assert plan_replay(some, here(other), MODELS, (), NOW).rebuild == ()
-    plan = plan_replay(some, here(other), MODELS, (), NOW, ReplayScope(other_devices=True))
-    assert [(one.entry, one.to) for one in plan.rebuild] == [(some[1], other), (some[2], other)]
-
-
-def test_kernels_that_a_newer_build_wrote_anew_are_left_out() -> None:
-    old, late, mixed, new = (
-        indexed("1", created=90, used=20, kernels=("_ZTS3foo", "_ZTS3bar")),
-        indexed("2", created=80, used=9.5, kernels=("_ZTS3bar", "_ZTS3foo")),
-        indexed("3", created=90, used=20, kernels=("_ZTS3foo",)),
-        indexed("4", created=10, used=1, kernels=("_ZTS3foo", "_ZTS3bar")),
-    )
-    plan = plan_replay([old, late, mixed, new], here(NEW), MODELS, (), NOW)
-    assert {one.entry for one in plan.rebuild} == {late, mixed, new}
-    assert plan.skipped == {NoRecipe.SUPERSEDED: 1}
-
-
-def test_seconds_are_estimated_from_what_compiled_before() -> None:
-    some = [indexed(str(number), size=1000 * number) for number in (1, 2, 3)]
-    assert plan_replay(some, here(NEW), MODELS, (), NOW).seconds is None
-    plan = plan_replay(some, here(NEW), MODELS, (), NOW, None, Pace({NEW.platform: 0.001}, workers=2))
-    assert sorted(one.seconds or 0 for one in plan.rebuild) == [1.0, 2.0, 3.0]
-    assert plan.seconds == 3.0
-
-
-def test_a_name_that_a_runtime_gives_otherwise_contradicts_ours() -> None:
-    assert contradicted([NEW], [NEW, GONE]) == ()
-    assert contradicted([NEW], [GONE]) == ()
-    assert contradicted([NEW], []) == ()
-    assert contradicted([NEW, GONE], [OLD]) == (NEW,)
-
-
-def test_without_the_device_nothing_is_rebuilt() -> None:
-    assert plan_replay([indexed("1")], here(), MODELS, (), NOW).rebuild == ()
-    assert plan_replay([indexed("1")], here(GONE), MODELS, (), NOW).rebuild == ()
 
 
 # -- the compiler in its child ------------------------------------------------------------------------------------
@@ -269,37 +60,37 @@ def written(real: Runtime, workload: Path, root: Path) -> list[Path]:
 
 
 def recipe_from(path: Path) -> Recipe:
-    source = layout.source(path.read_bytes(), path.stat().st_size)
+    source = entry_format.source(path.read_bytes(), path.stat().st_size)
     ident = EntryId(Store(sycl.NAME, path.parents[4]), EntryKey("0"))
     return Recipe(ident, source.image, source.options, source.constants, 0o644, 0o755, access_time=True)
 
 
 @pytest.fixture
-def compiler(runtime: Callable[[str], Runtime]) -> Iterator[building.Builder]:
+def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.CompilerProcess]:
     """Give a compiler of the real driver."""
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     (environment,) = host.ask(variables).environments
-    builder = Dispatch(os.environ, "test").builder(environment, variables)
-    yield builder
-    builder.close()
+    compiler = ProcessStarter(os.environ, "test").compiler(environment, variables)
+    yield compiler
+    compiler.close()
 
 
 @pytest.mark.runtime
 def test_compiled_is_byte_for_byte_what_the_runtime_makes(
-    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    real_compiler: compiler.CompilerProcess, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     sources = written(runtime("rt2025.2"), workload, tmp_path / "cache")
     assert sources
     for path in sources:
-        binary, seconds = compiler.build(recipe_from(path), threading.Event())
+        binary, seconds = real_compiler.build(recipe_from(path), threading.Event())
         assert binary == path.with_suffix(".bin").read_bytes()[16:]
         assert seconds > 0
 
 
 @pytest.mark.runtime
 def test_what_the_compiler_refuses_costs_that_entry_alone(
-    compiler: building.Builder, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    real_compiler: compiler.CompilerProcess, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
 ) -> None:
     path = written(runtime("rt2025.2"), workload, tmp_path / "cache")[0]
     good = recipe_from(path)
@@ -313,49 +104,49 @@ def test_what_the_compiler_refuses_costs_that_entry_alone(
     )
     for one in hostile:
         with pytest.raises(BuildFailed):
-            compiler.build(one, threading.Event())
-        binary, _ = compiler.build(good, threading.Event())
+            real_compiler.build(one, threading.Event())
+        binary, _ = real_compiler.build(good, threading.Event())
         assert binary == path.with_suffix(".bin").read_bytes()[16:]
 
 
 @pytest.mark.runtime
 def test_a_compiler_that_dies_or_hangs_is_replaced(
-    compiler: building.Builder,
+    real_compiler: compiler.CompilerProcess,
     runtime: Callable[[str], Runtime],
     workload: Path,
     tmp_path: Path,
 ) -> None:
     good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
-    compiler.build(good, threading.Event())
-    assert compiler._child is not None
+    real_compiler.build(good, threading.Event())
+    assert real_compiler._child is not None
     # As a host does that runs out of memory: that is not held against the program.
-    os.kill(compiler._child.pid, signal.SIGKILL)
+    os.kill(real_compiler._child.pid, signal.SIGKILL)
     with pytest.raises(CompilerKilled, match="was killed"):
-        compiler.build(good, threading.Event())
-    compiler.build(good, threading.Event())
-    os.kill(compiler._child.pid, signal.SIGSEGV)
+        real_compiler.build(good, threading.Event())
+    real_compiler.build(good, threading.Event())
+    os.kill(real_compiler._child.pid, signal.SIGSEGV)
     with pytest.raises(BuildFailed, match="SIGSEGV") as crash:
-        compiler.build(good, threading.Event())
+        real_compiler.build(good, threading.Event())
     assert not isinstance(crash.value, NoCompiler)
-    compiler.build(good, threading.Event())
-    os.kill(compiler._child.pid, signal.SIGSTOP)
+    real_compiler.build(good, threading.Event())
+    os.kill(real_compiler._child.pid, signal.SIGSTOP)
     with pytest.raises(BuildHung, match="longer than"):
-        compiler.build(good, threading.Event(), 0.5)
-    assert compiler.build(good, threading.Event())[0]
+        real_compiler.build(good, threading.Event(), 0.5)
+    assert real_compiler.build(good, threading.Event())[0]
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(BuildFailed, match="cancelled"):
-        compiler.build(good, cancelled)
+        real_compiler.build(good, cancelled)
 
 
 @pytest.mark.runtime
 def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[str], Runtime]) -> None:
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    builder = Dispatch(os.environ, "test").builder(NEW, variables)
+    compiler = ProcessStarter(os.environ, "test").compiler(NEW, variables)
     ident = EntryId(STORE, EntryKey("0"))
     with pytest.raises(NoCompiler, match="no OpenCL device is"):
-        builder.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
+        compiler.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
 
 
 # -- the whole way ------------------------------------------------------------------------------------------------
@@ -401,7 +192,7 @@ def test_a_driver_change_is_replayed_and_proven(
         newest = replayer.rows("runs", name)[0]
         assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
     assert len(replayer.rows("ls", "--driver", "current")) == entries
-    job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
+    job = next(row for row in replayer.rows("jobs") if row["kind"] == "replay")
     report = replayer.ask("jobs", str(job["id"]))["replay"]
     assert (report["rebuilt"], report["failed"]) == (entries, 0)  # type: ignore[index]
 
@@ -423,7 +214,7 @@ def test_a_driver_that_is_away_finds_no_entry_guilty(
     command = [*replayer.client, "replay"]
     begun = subprocess.Popen(command, env=replayer.environment, stdout=subprocess.PIPE, text=True)
     # Whether it asks the driver just now, or compiles already: what is asked of it next finds none.
-    replayer.until(lambda: any(one["verb"] == "replay" for one in replayer.rows("jobs")))
+    replayer.until(lambda: any(one["kind"] == "replay" for one in replayer.rows("jobs")))
     # A package manager takes the old one away before it puts the same one there again.
     link.unlink()
     told, _ = begun.communicate()
@@ -470,7 +261,7 @@ def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
     sources = written(first, workload, root)
-    good = layout.source(sources[0].read_bytes(), sources[0].stat().st_size)
+    good = entry_format.source(sources[0].read_bytes(), sources[0].stat().st_size)
     platform, device, version, driver = good.device.decode().split("/")
     store = SyclStore(root)
     mine = {"platform": platform, "device": device, "version": version, "driver": driver, "age": 5}
@@ -497,7 +288,7 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
     sources = written(first, workload, root)
-    good = layout.source(sources[0].read_bytes(), sources[0].stat().st_size)
+    good = entry_format.source(sources[0].read_bytes(), sources[0].stat().st_size)
     platform, device, version, driver = good.device.decode().split("/")
     store = SyclStore(root)
     for levels in range(30, 38):
@@ -521,24 +312,24 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     assert peak < 400 << 10
     left = psutil.Process(replayer.process.pid).children(recursive=True)
-    assert not [one for one in left if any("builder" in word for word in one.cmdline())]
+    assert not [one for one in left if any("libexec/compiler.py" in word for word in one.cmdline())]
     assert "nothing to rebuild" in replayer.ctl("replay").stdout
 
 
 @pytest.mark.runtime
 def test_a_compiler_that_takes_too_much_memory_is_ended(
-    compiler: building.Builder,
+    real_compiler: compiler.CompilerProcess,
     runtime: Callable[[str], Runtime],
     workload: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
-    monkeypatch.setattr(building, "_RESIDENT", 64 << 20)
+    monkeypatch.setattr(compiler, "_RESIDENT", 64 << 20)
     with pytest.raises(BuildFailed, match="of memory"):
-        compiler.build(Recipe(good.entry, bomb(), b"", b"", 0o644, 0o755, access_time=True), threading.Event())
-    monkeypatch.setattr(building, "_RESIDENT", 4 << 30)
-    assert compiler.build(good, threading.Event())[0]
+        real_compiler.build(Recipe(good.entry, bomb(), b"", b"", 0o644, 0o755, access_time=True), threading.Event())
+    monkeypatch.setattr(compiler, "_RESIDENT", 4 << 30)
+    assert real_compiler.build(good, threading.Event())[0]
 
 
 @pytest.mark.runtime
@@ -561,7 +352,7 @@ def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
 
     replayer.ctl("replay", "--no-wait")
     replayer.until(lambda: rebuilt() >= 3)
-    job = next(row for row in replayer.rows("jobs") if row["verb"] == "replay")
+    job = next(row for row in replayer.rows("jobs") if row["kind"] == "replay")
     replayer.ctl("jobs", "--cancel", str(job["id"]))
     cancelled = rebuilt()
     assert cancelled < count
@@ -578,7 +369,7 @@ def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
     assert not (root / ".xpucached").exists()
     report = replayer.ask("replay")["replay"]
     assert (report["rebuilt"], report["failed"]) == (count - killed, 0)  # type: ignore[index]
-    assert {row["flaw"] for row in replayer.rows("ls")} == {None}
+    assert {row["defect"] for row in replayer.rows("ls")} == {None}
 
 
 FAKE: Final = """import json, os, signal, sys, time
@@ -607,7 +398,7 @@ def fake_compiler(place: Path) -> Path:
     return tool
 
 
-def rebuilt(store: SyclStore, place: Path) -> tuple[replaying._Publishing, list[str]]:
+def rebuilt(store: SyclStore, place: Path) -> tuple[replay._Publishing, list[str]]:
     """Rebuild all of a store for another driver with that compiler; give what came of it, and what is refused since."""
     found = FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
 
@@ -615,16 +406,16 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[replaying._Publishing, list[
         return datetime.now(UTC)
 
     with contextlib.closing(Catalog.open(place / "catalog.sqlite")) as catalog:
-        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        observing.scan(found, None)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        inventory.scan(found, None)
         entries = sorted(catalog.all_entries(), key=lambda one: one.entry.options)
         old = entries[0].entry.environment
         assert old is not None
         to = replace(old, driver="new")
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
-        results = replaying._Publishing(observing, replaying.Wish(), (driver,))
-        RebuildJob(Dispatch(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
+        results = replay._Publishing(inventory, replay.ReplayRequest(), (driver,))
+        RebuildJob(ProcessStarter(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
         results.close()
         results.check()
         return results, [str(one) for one in catalog.refusals("stamp")]
@@ -667,7 +458,7 @@ def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: S
     recipe = sycl.recipe(entry)
     assert isinstance(recipe, Recipe)
     assert entry.environment is not None
-    builder = Dispatch(os.environ, "test").builder(entry.environment, {}, (os.fspath(fake_compiler(tmp_path)),))
+    compiler = ProcessStarter(os.environ, "test").compiler(entry.environment, {}, (os.fspath(fake_compiler(tmp_path)),))
     with pytest.raises(BuildHung, match=r"longer than 0\.5 s"):
-        builder.build(recipe, threading.Event(), 0.5)
-    builder.close()
+        compiler.build(recipe, threading.Event(), 0.5)
+    compiler.close()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.test_dispatch import execute
+from tests.test_processes import execute
 from xpucached import host
-from xpucached.domain import SyclRuntime
+from xpucached.domain.libraries import SyclRuntime
 from xpucached.processes import scratch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEEP: Final = """
 import os
@@ -69,9 +69,9 @@ def test_a_runtime_that_leaves_one_is_judged_all_the_same(
 ) -> None:
     hostile = tmp_path / "hostile.py"
     hostile.write_text(DEEP)
-    monkeypatch.setattr(sys.modules[host.assay.__module__], "ASSAY", hostile)
+    monkeypatch.setattr(sys.modules[host.check_runtime.__module__], "SYCL_CHECK", hostile)
     runtime = SyclRuntime(tmp_path / "libsycl.so.8", "1", 3)
-    found = host.assay(runtime, {}, datetime(2026, 11, 1, tzinfo=UTC))
+    found = host.check_runtime(runtime, {}, datetime(2026, 11, 1, tzinfo=UTC))
 
     assert found.evidence.startswith("a program with a device library")
     assert list(temporary.iterdir()) == []
@@ -84,3 +84,36 @@ def test_what_the_host_has_no_room_for_is_told_as_it_is(tmp_path: Path, monkeypa
     )
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
     assert "it could not be started: [Errno 2] No such file or directory" in execute(("a",), tmp_path).detail
+
+
+MOUNTED: Final = """
+import os, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from xpucached.processes import scratch
+precious, where = Path(sys.argv[1]), sys.argv[3]
+os.environ["TMPDIR"] = str(precious.parent)
+with scratch.directory() as place:
+    at = Path(place, where) if where else Path(place)
+    at.mkdir(parents=True, exist_ok=True)
+    Path(place, "beside").mkdir(exist_ok=True)
+    subprocess.run(["mount", "--bind", precious, at], check=True)
+print(sorted(path.name for path in precious.rglob("*")), os.path.ismount(at) or not where or at.exists())
+"""
+
+
+@pytest.mark.parametrize("where", ["d", "d/e/f", ""], ids=["at the top", "below", "over it"])
+def test_what_was_mounted_there_from_the_same_file_system_stays(tmp_path: Path, where: str) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    precious = tmp_path / "precious"
+    (precious / "kept" / "inner").mkdir(parents=True)
+    (precious / "file").write_text("x")
+    repository = Path(__file__).resolve().parent.parent
+    inside = [unshare, "--mount", sys.executable, "-c", MOUNTED, str(precious), str(repository), where]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("['file', 'inner', 'kept']")
+    assert sorted(path.name for path in precious.rglob("*")) == ["file", "inner", "kept"]

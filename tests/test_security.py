@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from tests.test_docs import codes, page, rows, section
-from xpucached.dispatch import Dispatch
-from xpucached.domain import Workload
+from xpucached.domain.models import Workload
+from xpucached.processes.supervised import ProcessStarter
 
 TESTS: Final = Path(__file__).resolve().parent
 SECTIONS: Final = (
@@ -88,9 +88,9 @@ def test_no_section_with_tests_is_forgotten() -> None:
 def test_a_command_is_words_and_never_a_line(tmp_path: Path) -> None:
     words = ("$(touch owned)", "; touch owned", "`touch owned`", "a b", "*", "", "'\"", "\n")
     workload = Workload(("/usr/bin/printf", "%s|", *words), tmp_path, {"A": "$(touch owned)"}, 20.0)
-    dispatch = Dispatch({"PATH": "/usr/bin:/bin"}, "test")
+    starter = ProcessStarter({"PATH": "/usr/bin:/bin"}, "test")
     nothing: frozenset[str] = frozenset()
-    done = asyncio.run(dispatch.execute(workload, {}, lambda _: (nothing, nothing), polite=False))  # type: ignore[arg-type, return-value]
+    done = asyncio.run(starter.execute(workload, {}, lambda _: (nothing, nothing), polite=False))  # type: ignore[arg-type, return-value]
     assert done.outcome is None
     assert done.output == "".join(f"{word}|" for word in words)
     assert list(tmp_path.glob("owned")) == []

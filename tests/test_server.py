@@ -22,14 +22,16 @@ import pytest
 from tests.doors import NASTY, NOW, Running, Standin, make_entry, running
 from xpucached import api, server
 from xpucached.api.client import Client
-from xpucached.domain import Event, Kernel, ModelName
+from xpucached.domain.jobs import Event
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import Kernel
 from xpucached.errors import Denied, RunningError, SettingsError, Unavailable
-from xpucached.server.connection import Limits
+from xpucached.server.connection import ConnectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HASTY = Limits(head_time=0.1, body_time=0.1, idle_time=0.1, write_time=0.2, heartbeat=0.05, stop_time=0.2)
+HASTY = ConnectionLimits(head_time=0.1, body_time=0.1, idle_time=0.1, write_time=0.2, heartbeat=0.05, stop_time=0.2)
 
 
 @pytest.fixture
@@ -147,7 +149,7 @@ def test_text_that_is_no_text_still_travels(served: Running) -> None:
         ("/v1/entries?limit=many", 400, "bad-request", "limit: expected a valid integer"),
         ("/v1/entries?limit=0", 400, "bad-request", "limit: expected at least 1"),
         ("/v1/entries?limit=1&limit=2", 400, "bad-request", "limit: given twice"),
-        ("/v1/entries?state=good", 400, "bad-request", "state: expected 'ok', 'flawed' or 'unfinished'"),
+        ("/v1/entries?state=good", 400, "bad-request", "state: expected 'ok', 'defective' or 'unfinished'"),
         ("/v1/entries?colour=red", 400, "bad-request", "colour: unknown key; known are: ref, kind"),
         ("/v1/entries/xyz", 400, "bad-request", "hex digits"),
         ("/v1/entries/abc?ref=abc", 400, "bad-request", "ref: stands in the path"),
@@ -437,7 +439,7 @@ def test_two_hundred_connections_do_not_stop_status(served: Running) -> None:
 
 
 def test_who_holds_all_his_places_busy_is_told_so(short_dir: Path) -> None:
-    with running(short_dir, limits=Limits(per_user=2)) as one:
+    with running(short_dir, limits=ConnectionLimits(per_user=2)) as one:
         streams = [one.connect() for _ in range(2)]
         for stream in streams:
             stream.sendall(get("/v1/events?follow=true"))
@@ -459,7 +461,7 @@ HALF_A_BODY: bytes = b"POST /v1/scan HTTP/1.1\r\nHost:\r\nContent-Length: 9\r\n\
 @pytest.mark.parametrize("sent", [b"", HALF_A_BODY], ids=["idle", "half a body"])
 def test_another_user_finds_a_place(short_dir: Path, sent: bytes) -> None:
     short_dir.chmod(0o755)
-    with running(short_dir, limits=Limits(per_user=4, total=4)) as one:
+    with running(short_dir, limits=ConnectionLimits(per_user=4, total=4)) as one:
         one.path.parent.chmod(0o755)
         one.path.chmod(0o666)
         hoard = [one.connect() for _ in range(4)]
@@ -486,7 +488,7 @@ def test_another_user_finds_a_place(short_dir: Path, sent: bytes) -> None:
 
 def test_what_waits_for_one_user_s_readers_is_bounded(short_dir: Path) -> None:
     service = Standin(known=[make_entry(number, kernels=(Kernel("x" * 4096, "x"),)) for number in range(500)])
-    with running(short_dir, service=service, limits=Limits(unread=1 << 20)) as one:
+    with running(short_dir, service=service, limits=ConnectionLimits(unread=1 << 20)) as one:
         waiting = [one.connect() for _ in range(4)]
         for client in waiting:
             client.sendall(get("/v1/entries?limit=500"))
@@ -559,7 +561,7 @@ def test_a_quiet_stream_still_beats(hasty: Running) -> None:
 
 
 def test_a_slow_reader_of_events_is_dropped(short_dir: Path) -> None:
-    with running(short_dir, limits=Limits(backlog=8, write_time=0.2)) as one, one.connect() as slow:
+    with running(short_dir, limits=ConnectionLimits(backlog=8, write_time=0.2)) as one, one.connect() as slow:
         slow.sendall(get("/v1/events?follow=true"))
         assert slow.recv(64)
         while not one.service.subscribers:
@@ -572,7 +574,7 @@ def test_a_slow_reader_of_events_is_dropped(short_dir: Path) -> None:
 
 
 def test_all_that_is_remembered_comes(short_dir: Path) -> None:
-    with running(short_dir, limits=Limits(backlog=2)) as one, Client(one.path) as client:
+    with running(short_dir, limits=ConnectionLimits(backlog=2)) as one, Client(one.path) as client:
         one.service.log = [Event(number + 1, NOW, "evicted", str(number)) for number in range(3000)]
         lines = client.follow(0)
         assert [json.loads(next(lines))["message"] for _ in range(3000)] == [str(number) for number in range(3000)]

@@ -17,16 +17,19 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from xpucached import api, quantities, settings
-from xpucached.domain import Exercise, KindName, Limits, Loader, Manners, Policy
+from xpucached.domain.names import KindName
+from xpucached.domain.plans import Limits, Policy
+from xpucached.domain.throttling import ThrottlePolicy
+from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
-from xpucached.settings.document import keys, spell
-from xpucached.settings.modelfiles import ModelFile
-from xpucached.settings.texts import Toml
+from xpucached.settings.model_files import ModelFile
+from xpucached.settings.schema import keys, spell
+from xpucached.settings.toml import Toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.domain import Model
+    from xpucached.domain.models import Model
     from xpucached.settings import Settings
 
 MANUAL: Final = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -184,20 +187,20 @@ replay = false
 prewarm = false
 evict = false
 
-[manners]
+[throttle]
 window = "22:30-06:05"
 only_when_idle = true
 cpu_pressure = "unlimited"
 memory_pressure = "5%"
 io_pressure = 30
 gpu_busy = 1
-patience = "2h"
+max_wait = "2h"
 isolate = false
 tasks = 100
 
 [watch]
 mode = "Inotify"
-opens = true
+loads = true
 socket = "/w"
 
 [workers]
@@ -237,21 +240,21 @@ def test_every_key_is_read(file: Path) -> None:
             Limits(Path("/a"), None, max_unused=math.inf, max_bytes=1_000_000_000, grace=0.0),
         ),
     )
-    assert found.manners == Manners(
+    assert found.throttle == ThrottlePolicy(
         window=(22 * 60 + 30, 6 * 60 + 5),
         only_when_idle=True,
         cpu_pressure=None,
         memory_pressure=5,
         io_pressure=30,
         gpu_busy=1,
-        patience=7200.0,
+        max_wait=7200.0,
         isolate=False,
         tasks=100,
     )
     assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (False, False, False)
-    assert (found.watch_mode, found.watch_opens, found.watch_socket) == ("inotify", True, Path("/w"))
+    assert (found.watch_mode, found.watch_loads, found.watch_socket) == ("inotify", True, Path("/w"))
     workers = found.workers
     assert (workers.humans, workers.include, workers.exclude) == (False, ["llm", "1005"], ["bob"])
     assert (workers.every, workers.idle) == (7200.0, None)
@@ -263,12 +266,12 @@ def test_without_a_file_everything_has_a_default() -> None:
     found = load(None)
 
     assert found.policy == Policy()
-    assert found.manners == Manners()
+    assert found.throttle == ThrottlePolicy()
     assert (found.find_stores, found.store_paths, found.variables) == (True, (), {})
     assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (True, True, True)
-    assert (found.watch_mode, found.watch_opens) == ("auto", False)
+    assert (found.watch_mode, found.watch_loads) == ("auto", False)
     assert found.log_level == "INFO"
     assert (found.socket_mode, load(None, user=False).socket_mode) == (0o600, 0o666)
 
@@ -352,6 +355,10 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 
+def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
+    assert "not TOML: a number has too many digits" in refusal(file, f"x = {'1' * 5000}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "expected"),
     [
@@ -365,7 +372,7 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         (
             "grace = 1\n",
             1,
-            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, manners, watch, workers,",
+            "grace: unknown key; expected one of paths, stores, driver, policy, schedule, throttle, watch, workers,",
         ),
         ("policy = 1\n", 1, "policy: expected a table"),
         ("[[policy]]\ngrace = 1\n", 1, "policy: expected a table"),
@@ -388,12 +395,15 @@ def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
         ("[policy]\nkeep_driver_generations = true\n", 2, "expected a whole number; found True"),
         ("[policy]\nkeep_driver_generations = 1.0\n", 2, "expected a whole number; found 1.0"),
         ("[policy]\nattempts = 0\n", 2, "policy.attempts: expected"),
-        ("[manners]\nwindow = 'nights'\n", 2, "manners.window: expected two different times of day"),
-        ("[manners]\nwindow = '22:00-22:00'\n", 2, "manners.window: expected two different times of day"),
-        ("[manners]\nwindow = '24:00-06:00'\n", 2, "manners.window: expected two different times of day"),
-        ("[manners]\ngpu_busy = 0\n", 2, "manners.gpu_busy: expected whole percent"),
-        ("[manners]\nio_pressure = 'lots'\n", 2, "manners.io_pressure: expected whole percent"),
-        ("[manners]\ntasks = 1\n", 2, "manners.tasks: expected"),
+        ("[manners]\nwindow = '22:00-06:00'\n", 1, "manners: unknown key; it is called throttle now"),
+        ("[throttle]\npatience = '1h'\n", 2, "throttle.patience: unknown key; it is called max_wait now"),
+        ("[watch]\nopens = true\n", 2, "watch.opens: unknown key; it is called loads now"),
+        ("[throttle]\nwindow = 'nights'\n", 2, "throttle.window: expected two different times of day"),
+        ("[throttle]\nwindow = '22:00-22:00'\n", 2, "throttle.window: expected two different times of day"),
+        ("[throttle]\nwindow = '24:00-06:00'\n", 2, "throttle.window: expected two different times of day"),
+        ("[throttle]\ngpu_busy = 0\n", 2, "throttle.gpu_busy: expected whole percent"),
+        ("[throttle]\nio_pressure = 'lots'\n", 2, "throttle.io_pressure: expected whole percent"),
+        ("[throttle]\ntasks = 1\n", 2, "throttle.tasks: expected"),
         ("[policy]\nmax_bytes = 0\n", 2, "policy.max_bytes: expected a size above 0"),
         ('[policy]\nmax_bytes = "10 apples"\n', 2, "policy.max_bytes: expected a size above 0"),
         ("[policy]\nmax_bytes = 1.5\n", 2, "policy.max_bytes: expected a size above 0"),
@@ -443,6 +453,8 @@ def test_all_mistakes_are_told_in_the_order_of_their_lines(file: Path) -> None:
         ("XPUCACHED_LOG_LEVEL", "loud", "expected 'debug'"),
         ("XPUCACHED_LOGLEVEL", "info", "unknown variable"),
         ("XPUCACHED_POLICY", "{}", "unknown variable"),
+        ("XPUCACHED_MANNERS_PATIENCE", "1h", "it is called XPUCACHED_THROTTLE_MAX_WAIT now"),
+        ("XPUCACHED_WATCH_OPENS", "true", "it is called XPUCACHED_WATCH_LOADS now"),
     ],
 )
 def test_a_mistake_in_a_variable_names_the_variable(file: Path, name: str, text: str, expected: str) -> None:
@@ -692,7 +704,7 @@ def test_a_model_file_says_how_the_model_is_brought_to_life(models_d: Path) -> N
 
     exercise = found["loaded"].workload.exercise
     assert found["loaded"].workload.command == ()
-    assert exercise == Exercise(
+    assert exercise == RunSpec(
         loader=Loader.TRANSFORMERS,
         python="/usr/bin/python3",
         target="/srv/model",

@@ -23,7 +23,7 @@ import pytest
 
 from tests.daemons import Daemon, daemon
 from tests.kills import Campaign
-from xpucached.ctl import arguments
+from xpucached.cli import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def keeper(host: Daemon, record: Record, chance: random.Random, stop: threading.
     """Ask the daemon for everything that changes stores; now and then kill it in the middle."""
     there = set(verbs(arguments._parser()))
     while not stop.is_set():
-        wanted = [["scan", "--full"], ["evict"], ["evict", "named"], ["evict", "--reason", "flawed"], ["replay"]]
+        wanted = [["scan", "--full"], ["evict"], ["evict", "named"], ["evict", "--reason", "defective"], ["replay"]]
         if "verify" in there:
             wanted += [["verify"], ["verify", "--fix"]]
         if "trash restore" in there:

@@ -12,6 +12,7 @@ import pytest
 
 from tests import hosts
 from tests.builders import SyclStore
+from tests.torches import APPLICATION
 from xpucached import systemd
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 RUNTIMES: Final = ("rt2025.2", "rt2025.3")
 PLACE: Final = "/opt/runtimes"
 DRIVER: Final = "/opt/driver"
+LIBRARY: Final = f"{PLACE}/{RUNTIMES[0]}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
 _PRESSURES: Final = ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE", "GPU_BUSY")
 
@@ -39,8 +41,8 @@ os._exit(0)
 
 SERVED: Final = """
 [Unit]
-Wants=xpucached-prewarm@served.service
-After=xpucached-prewarm@served.service
+Wants=xpucached-prewarm@served.service xpucached-prewarm@loaded.service
+After=xpucached-prewarm@served.service xpucached-prewarm@loaded.service
 
 [Service]
 Type=oneshot
@@ -52,12 +54,22 @@ ExecStart=/bin/sh -c 'find /home/llm/.cache/xpucached/sycl -name "*.bin" | wc -l
 WantedBy=multi-user.target
 """
 
+LOADED: Final = """
+user = "llm"
+loader = "python"
+python = "/usr/bin/python3"
+target = "products:attention"
+directory = "/opt/application"
+device = "xpu"
+shapes = ["4"]
+variables = {{ PYTHONPATH = "{library}" }}
+"""
 
 ANYWAY: Final = """
 import sys
 from xpucached import sockets
 sockets.Trusted.__contains__ = lambda self, uid: True
-from xpucached.ctl import program
+from xpucached.cli import program
 sys.exit(program.main(sys.argv[1:]))
 """
 
@@ -83,18 +95,24 @@ class House:
             machine.run("useradd", "--create-home", name)
         machine.run("useradd", "--system", "--create-home", "llm")
         machine.run("usermod", "--append", "--groups", "xpucached-admin", "dora")
-        home = f"{PLACE}/{RUNTIMES[0]}"
-        library = f"{home}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
         machine.write("/opt/app.py", PROGRAM)
-        text = f"#!/bin/sh\nPYTHONPATH={library} exec /usr/bin/python3 -W ignore /opt/app.py\n"
+        text = f"#!/bin/sh\nPYTHONPATH={LIBRARY} exec /usr/bin/python3 -W ignore /opt/app.py\n"
         machine.write("/usr/local/bin/app", text, 0o755)
-        machine.write("/etc/ld.so.conf.d/runtime.conf", f"{home}/lib\n")
+        machine.write("/etc/ld.so.conf.d/runtime.conf", f"{PLACE}/{RUNTIMES[0]}/lib\n")
         machine.run("ldconfig")
         # However busy the host is on which the tests run, theirs go on.
-        calm = "".join(f"Environment=XPUCACHED_MANNERS_{name}=unlimited\n" for name in _PRESSURES)
+        calm = "".join(f"Environment=XPUCACHED_THROTTLE_{name}=unlimited\n" for name in _PRESSURES)
         machine.write("/etc/systemd/system/xpucached-worker@.service.d/calm.conf", f"[Service]\n{calm}")
         machine.run("systemctl", "daemon-reload")
         machine.write("/etc/xpucached/xpucached.toml", '[workers]\nexclude = ["eve"]\n[schedule]\nsettle = "1s"\n')
+
+    def declare(self) -> None:
+        """Declare a service's models, a command and one that a loader brings to life, and the service."""
+        machine = self.machine
+        machine.write("/opt/application/products.py", (APPLICATION / "products.py").read_text())
+        machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
+        machine.write("/etc/xpucached/models.d/loaded.toml", LOADED.format(library=LIBRARY))
+        machine.write("/etc/systemd/system/served.service", SERVED)
 
     def use_driver(self, runtime: str) -> None:
         """Let programs meet this runtime's driver."""
@@ -169,33 +187,33 @@ def test_from_enable_to_disable(boot: Callable[[], hosts.Machine]) -> None:
         one.furnish()
         one.run_app("alice", "/home/alice/.cache/libsycl_cache")
         one.run_app("bob", "/home/bob/.cache/xpucached/sycl")
-        machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
-        machine.write("/etc/systemd/system/served.service", SERVED)
+        one.declare()
         machine.run("systemctl", "enable", "--now", "xpucached")
 
-        # Each one's cache is indexed by his own worker, and the model is warmed as the user whom its file names.
+        # Each one's cache is indexed by his own worker, and the models are warmed as the user whom their files name.
         machine.until(lambda: min(int(str(one.users()[user]["entries"])) for user in ("alice", "bob")) >= 3)
-        one.until("llm", warm=1, cold=0)
+        one.until("llm", warm=2, cold=0)
         entries = int(str(one.users()["llm"]["entries"]))
         assert "eve" not in one.users()
         assert machine.out("stat", "-c", "%U", "/home/llm/.cache/xpucached/sycl") == "llm"
 
-        # After a reboot it is warm before it is served, even if its store was lost meanwhile.
+        # After a reboot they are warm before they are served, even if their store was lost meanwhile.
         machine.run("systemctl", "enable", "served")
         machine.run("systemctl", "stop", "xpucached")
         machine.run("rm", "-r", "/home/llm/.cache/xpucached")
         machine.reboot()
         machine.until(lambda: machine.show("served.service", "ActiveState") == "active", "the service")
         assert machine.read("/home/llm/found").strip() == str(entries)
-        assert machine.show("xpucached-prewarm@served.service", "Result") == "success"
-        one.until("llm", warm=1, cold=0)
+        for name in ("served", "loaded"):
+            assert machine.show(f"xpucached-prewarm@{name}.service", "Result") == "success"
+        one.until("llm", warm=2, cold=0)
 
         # The loader's cache is written anew at the end of an installation: nobody has to say anything.
         one.use_driver(RUNTIMES[1])
         machine.run("ldconfig")
         machine.until(lambda: one.events("driver-changed"), "the change")
         machine.until(lambda: len(drivers(one, "llm")) == 2, "the new generation")
-        one.until("llm", warm=1, cold=0)
+        one.until("llm", warm=2, cold=0)
         machine.until(lambda: len(drivers(one, "alice")) == 2, "alice's new generation")
         # The old generation is kept: who has to go back finds it warm.
         assert min(drivers(one, "llm").values()) == entries
@@ -210,7 +228,9 @@ def test_from_enable_to_disable(boot: Callable[[], hosts.Machine]) -> None:
         one.ctl("--of", "llm", "status")
         machine.kill(f"xpucached-worker@{uid}.service")
         machine.until(lambda: machine.show(f"xpucached-worker@{uid}.service", "NRestarts") == "1", "the worker")
-        assert "served" in one.ctl("--of", "llm", "model", "list")
+        known = one.ctl("--of", "llm", "model", "list")
+        assert "served" in known
+        assert "loaded" in known
 
         # Disabled and stopped, nothing of ours runs; the caches are their owners' and stay.
         machine.run("systemctl", "disable", "--now", "xpucached")
@@ -361,7 +381,7 @@ def test_the_host_s_daemon_may_only_tend(house: House) -> None:
         ("start", "xpucached-worker@alice.service"),
         ("restart", "xpucached-worker@1000.service"),
         ("kill", "xpucached-worker@1000.service"),
-        ("start", "xpucached-look.service"),
+        ("start", "xpucached-refresh.service"),
         ("stop", "dbus.service"),
         ("start", "rescue.target"),
         ("daemon-reload",),
@@ -662,7 +682,9 @@ def test_killed_while_it_replays(victim: Victim, who: str, tmp_path: Path) -> No
     machine.write("/opt/next/intel-cpu.icd", f"{PLACE}/{RUNTIMES[1]}/lib/libintelocl.so\n")
     machine.write(f"/etc/systemd/system/{victim.unit}.d/deaths.conf", f"{DEATHS}{OWN_DRIVER}")
     machine.run("systemctl", "daemon-reload")
-    victim.die(who, f"pgrep -u {victim.uid} -f xpucached.builder >/dev/null", f"systemctl restart {victim.unit}")
+    victim.die(
+        who, f"pgrep -u {victim.uid} -f xpucached.libexec.compiler >/dev/null", f"systemctl restart {victim.unit}"
+    )
 
     # It goes on where it stopped, and nobody says so.
     machine.until(lambda: len(victim.on_disk()) == 2 * len(before), "the new generation")

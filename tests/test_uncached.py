@@ -12,21 +12,16 @@ import pytest
 from tests.test_planning import NOW, coverage, failed, host, model, plan, run, status
 from tests.test_upkeep import alone
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    Attribution,
-    Environment,
-    Outcome,
-    Policy,
-    Problem,
-    Verdict,
-    Waiting,
-    WarmReason,
-    Warmth,
-)
+from xpucached.domain.host import Problem
+from xpucached.domain.models import Attribution, Outcome, WarmReason, Warmth
+from xpucached.domain.plans import Policy
+from xpucached.domain.status import Verdict
+from xpucached.domain.targets import Target
+from xpucached.domain.throttling import Waiting
 from xpucached.planning import verdict, warmth
 
-HERE = host(Environment("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2"))
-THERE = host(Environment("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3"))
+HERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2"))
+THERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3"))
 
 
 def test_it_is_not_run_again_until_something_changes_or_somebody_insists() -> None:

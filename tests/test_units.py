@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import api, daemon, settings, sockets, stewardship
-from xpucached.ctl import arguments
+from xpucached import api, settings, sockets
+from xpucached.cli import arguments
+from xpucached.daemon import host_daemon, user_daemon
 from xpucached.errors import RunningError, SettingsError
+from xpucached.hostd import units
 from xpucached.kinds import KINDS, sycl
-from xpucached.steward import units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SYSTEMD: Final = Path(__file__).resolve().parent.parent / "systemd"
 UNITS: Final = ("xpucached.service", "xpucached.socket")
-OTHERS: Final = ("xpucached-admin.socket", "xpucached-driver.path", "xpucached-look.timer", "xpucached-look.service")
+OTHERS: Final = (
+    "xpucached-admin.socket",
+    "xpucached-driver.path",
+    "xpucached-refresh.timer",
+    "xpucached-refresh.service",
+)
 FOLDERS: Final = {"system": SYSTEMD, "user": SYSTEMD / "user"}
 GENERATOR: Final = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
 
@@ -88,7 +94,7 @@ def test_systemd_would_refuse_a_misspelled_key(where: str, tmp_path: Path) -> No
 def test_the_service_starts_what_the_daemon_understands(where: str) -> None:
     (command,) = directives(FOLDERS[where] / UNITS[0])["ExecStart"]
     program, *words = shlex.split(command)
-    options = daemon.parser().parse_args(words)
+    options = user_daemon.parser().parse_args(words)
 
     assert program == "xpucached"
     assert options.user is (where == "user")
@@ -172,7 +178,7 @@ def test_the_sockets_are_told_apart_and_only_one_is_for_everybody() -> None:
     public, admin = (directives(SYSTEMD / name) for name in ("xpucached.socket", "xpucached-admin.socket"))
 
     assert (public["SocketMode"], admin["SocketMode"]) == (["0666"], ["0660"])
-    assert admin["FileDescriptorName"] == [stewardship.ADMIN]
+    assert admin["FileDescriptorName"] == [host_daemon.ADMIN]
     assert public["FileDescriptorName"] != admin["FileDescriptorName"]
     assert [public["ListenStream"], admin["ListenStream"]] == [[sockets.PUBLIC], [sockets.ADMIN]]
 
@@ -191,7 +197,7 @@ def test_a_worker_is_where_the_host_s_daemon_looks_for_it() -> None:
     # In /run a user may fill nothing: it is in the memory of all.
     assert "RuntimeDirectory" not in service
     assert config.state == Path("/var/lib", service["StateDirectory"][0].replace("%i", "1234"))
-    assert daemon.parser().parse_args(shlex.split(service["ExecStart"][0])[1:]).worker
+    assert user_daemon.parser().parse_args(shlex.split(service["ExecStart"][0])[1:]).worker
     assert units.unit(1234) == "xpucached-worker@1234.service"
     # A worker that steps aside has done what it should.
     assert service["SuccessExitStatus"] == [str(RunningError.exit)]
@@ -207,7 +213,7 @@ THRESHOLDS: Final = {
     "xpucached.service": 5,
     "xpucached-worker@.service": 10,
     "xpucached-prewarm@.service": 5,
-    "xpucached-look.service": 5,
+    "xpucached-refresh.service": 5,
 }
 
 
@@ -254,7 +260,7 @@ WATCH: Final = "xpucached-watch.service"
 def test_systemd_accepts_the_unit_that_watches(tmp_path: Path) -> None:
     text = (SYSTEMD / WATCH).read_text(encoding="utf-8")
     made = tmp_path / WATCH
-    made.write_text(text.replace("ExecStart=xpucached-watch", f"ExecStart={sys.executable} -m xpucached.lookout"))
+    made.write_text(text.replace("ExecStart=xpucached-watch", f"ExecStart={sys.executable} -m xpucached.watchd"))
     done = verify("system", [made])
 
     assert (done.returncode, done.stderr) == (0, "")

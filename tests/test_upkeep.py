@@ -17,9 +17,10 @@ from tests.test_daemon import driven, switch, warm
 from tests.test_elsewhere import NAMED_OTHERWISE
 from xpucached import settings
 from xpucached.catalog import Catalog
-from xpucached.dispatch import Dispatch
-from xpucached.domain import Booted, Due, Status
+from xpucached.domain.status import Status
+from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, Unconfirmed
+from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 
 if TYPE_CHECKING:
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
     from tests.runtimes import Runtime
 
 PARTS: Final = {
-    "survey": ("_observing", "survey"),
-    "models": ("_observing", "load_models"),
-    "runtimes": ("_advising", "look"),
-    "scan": ("_observing", "scan_stores"),
-    "replay": ("_replaying", "wanted"),
-    "prewarm": ("_warming", "plan"),
-    "evict": ("_evicting", "plan"),
-    "tidy": ("_keeping", "tidy"),
-    "scrub": ("_verifying", "scrub"),
-    "activity": ("_witnessing", "digest"),
+    "survey": ("_inventory", "survey"),
+    "models": ("_inventory", "load_models"),
+    "runtimes": ("_explainer", "look"),
+    "scan": ("_inventory", "scan_stores"),
+    "mend": ("_evictor", "damaged"),
+    "replay": ("_replayer", "wanted"),
+    "prewarm": ("_prewarmer", "plan"),
+    "evict": ("_evictor", "plan"),
+    "tidy": ("_trash_keeper", "tidy"),
+    "scrub": ("_verifier", "scrub"),
+    "activity": ("_tracker", "digest"),
 }
 """The parts, and what does each."""
 
@@ -52,7 +54,7 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
 def alone(catalog: Catalog) -> Service:
     """Give a service that looks at no store of other programs."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false"}
-    return Service(settings.load(None, user=True, environ=environ), catalog, Dispatch({}, "test"), {})
+    return Service(settings.load(None, user=True, environ=environ), catalog, ProcessStarter({}, "test"), {})
 
 
 async def settled(service: Service) -> None:
@@ -61,7 +63,7 @@ async def settled(service: Service) -> None:
         await asyncio.sleep(0.01)
 
 
-async def look(service: Service, wake: Booted | Due) -> Status:
+async def look(service: Service, wake: Started | Periodic) -> Status:
     await service.reconcile([wake])
     await settled(service)
     await service.scrub()
@@ -93,7 +95,7 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
             raise error
 
         monkeypatch.setattr(getattr(service, place), method, failing)
-        status = await look(service, Booted())
+        status = await look(service, Started())
         shown = {one.subject: one for one in status.problems if one.code == "automatic-job-failed"}
         problem = shown[name]
         # The slow check goes by looks at the stores.
@@ -109,12 +111,12 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
             assert found[1] in caplog.text
             assert found[1] in problem.hint
         assert set(PARTS) - {name, "activity"} <= set(done)
-        await look(service, Due())
+        await look(service, Periodic())
         posted = [one for one in await service.events_since(0) if one.topic == "automatic-job-failed"]
         assert sorted(one.fields["part"] for one in posted) == sorted(shown)
 
         monkeypatch.setattr(getattr(service, place), method, working)
-        status = await look(service, Due())
+        status = await look(service, Periodic())
         assert not [one for one in status.problems if one.code == "automatic-job-failed"]
         assert "automatic-job-recovered" in {one.topic for one in await service.events_since(0)}
         await service.stop()
@@ -136,8 +138,8 @@ def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypat
 
         for place, method in PARTS.values():
             monkeypatch.setattr(getattr(service, place), method, full)
-        await service.reconcile([Booted()])
-        again = await service.reconcile([Due()])
+        await service.reconcile([Started()])
+        again = await service.reconcile([Periodic()])
         await settled(service)
         codes = [one.code for one in (await service.status()).problems]
         assert codes.count("catalog-failing") == 1
@@ -211,9 +213,9 @@ PRESSED: Final = """
 import functools, sys
 from pathlib import Path
 from xpucached import host
-from xpucached.host.places import Places
-host.Meter = functools.partial(host.Meter, Places(proc=Path({proc!r})))
-from xpucached.daemon import main
+from xpucached.host.roots import HostRoots
+host.PressureMeter = functools.partial(host.PressureMeter, HostRoots(proc=Path({proc!r})))
+from xpucached.daemon.user_daemon import main
 sys.exit(main(["--user"]))
 """
 """A daemon that reads the kernel's pressure figures in another place."""
@@ -243,7 +245,7 @@ def test_models_that_wait_for_a_calm_host_hold_nobody_up(
     first, second, third = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
     link = tmp_path / "driver"
     pressure = Pressure(tmp_path / "proc")
-    with daemon(home, short_dir, XPUCACHED_MANNERS_CPU_PRESSURE="60") as one:
+    with daemon(home, short_dir, XPUCACHED_THROTTLE_CPU_PRESSURE="60") as one:
         one.words = ("-c", PRESSED.format(proc=str(tmp_path / "proc")))
         driven(one, first, link)
         one.start()

@@ -12,14 +12,15 @@ from watchdog.observers.inotify import InotifyObserver
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
 from xpucached import watch
-from xpucached.domain import DriverTouched, EventsLost, ModelsTouched, StoreTouched, WatchMode
+from xpucached.domain.activity import WatchMode
+from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, StoreChanged
 from xpucached.watch import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xpucached.domain import Wake
+    from xpucached.domain.triggers import Trigger
 
 # Only a failing test waits that long.
 PATIENCE: Final = 20.0
@@ -29,18 +30,18 @@ class Wakes:
     """Takes wakes from other threads."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Wake] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Trigger] = queue.SimpleQueue()
 
-    def post(self, wake: Wake) -> None:
+    def post(self, wake: Trigger) -> None:
         self._queue.put(wake)
 
-    def next(self) -> Wake:
+    def next(self) -> Trigger:
         """Wait for the next wake."""
         return self._queue.get(timeout=PATIENCE)
 
-    def clear(self) -> list[Wake]:
+    def clear(self) -> list[Trigger]:
         """Give those that came already."""
-        came: list[Wake] = []
+        came: list[Trigger] = []
         while not self._queue.empty():
             came.append(self._queue.get())
         return came
@@ -66,14 +67,14 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def settle(watcher: Watcher, wakes: Wakes, mark: Path) -> list[Wake]:
+def settle(watcher: Watcher, wakes: Wakes, mark: Path) -> list[Trigger]:
     """Wait until everything that happened before was heard: until something that happens now in ``mark`` is.
 
     Gives the wakes that came, without the marks own.
     """
     (mark / "mark").mkdir()
-    came: list[Wake] = []
-    while (wake := wakes.next()) != StoreTouched(mark):
+    came: list[Trigger] = []
+    while (wake := wakes.next()) != StoreChanged(mark):
         came.append(wake)
     assert watcher.mode == WatchMode.INOTIFY
     return came
@@ -91,7 +92,7 @@ def test_nothing_is_started_before_it_is_told_what_to_watch(wakes: Wakes) -> Non
 def test_what_is_newly_watched_is_posted_at_once_and_only_then(watcher: Watcher, wakes: Wakes, store: Path) -> None:
     watcher.watch([store], [store.parent], [])
 
-    assert set(wakes.clear()) == {StoreTouched(store), DriverTouched()}
+    assert set(wakes.clear()) == {StoreChanged(store), DriverChanged()}
     assert watcher.mode == WatchMode.INOTIFY
     assert watcher.reason == ""
 
@@ -115,7 +116,7 @@ def test_a_new_device_directory_posts(watcher: Watcher, wakes: Wakes, store: Pat
 
     (store / "another").mkdir()
 
-    assert wakes.next() == StoreTouched(store)
+    assert wakes.next() == StoreChanged(store)
 
 
 def test_a_new_image_directory_in_a_device_directory_posts(watcher: Watcher, wakes: Wakes, store: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_new_image_directory_in_a_device_directory_posts(watcher: Watcher, wak
 
     (store / "device" / "another").mkdir()
 
-    assert wakes.next() == StoreTouched(store)
+    assert wakes.next() == StoreChanged(store)
 
 
 def test_a_new_image_in_a_device_directory_that_was_new_itself_posts(
@@ -138,7 +139,7 @@ def test_a_new_image_in_a_device_directory_that_was_new_itself_posts(
 
     (store / "another" / "image").mkdir()
 
-    assert wakes.next() == StoreTouched(store)
+    assert wakes.next() == StoreChanged(store)
 
 
 def test_an_image_that_goes_posts(watcher: Watcher, wakes: Wakes, store: Path) -> None:
@@ -147,7 +148,7 @@ def test_an_image_that_goes_posts(watcher: Watcher, wakes: Wakes, store: Path) -
 
     (store / "device" / "image").rename(store.parent / "elsewhere")
 
-    assert wakes.next() == StoreTouched(store)
+    assert wakes.next() == StoreChanged(store)
 
 
 def test_each_store_posts_its_own_root(watcher: Watcher, wakes: Wakes, store: Path, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_each_store_posts_its_own_root(watcher: Watcher, wakes: Wakes, store: Pa
 
     (other / "device").mkdir()
 
-    assert wakes.next() == StoreTouched(other)
+    assert wakes.next() == StoreChanged(other)
 
 
 def test_reading_and_what_is_deeper_post_nothing(watcher: Watcher, wakes: Wakes, store: Path, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_swapped_link_in_a_driver_directory_posts(watcher: Watcher, wakes: Wak
     (place / "next").symlink_to(tmp_path / "new")
     (place / "next").rename(place / "driver")
 
-    assert wakes.next() == DriverTouched()
+    assert wakes.next() == DriverChanged()
 
 
 @pytest.mark.parametrize("how", ["written", "replaced", "removed"])
@@ -212,7 +213,7 @@ def test_a_driver_file_that_changes_posts(how: str, watcher: Watcher, wakes: Wak
         case _:
             library.unlink()
 
-    assert wakes.next() == DriverTouched()
+    assert wakes.next() == DriverChanged()
 
 
 def test_a_model_file_posts(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_a_model_file_posts(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> N
 
     (place / "net.toml").write_text("")
 
-    assert wakes.next() == ModelsTouched()
+    assert wakes.next() == ModelsChanged()
 
 
 def test_a_directory_of_two_kinds_posts_both(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_directory_of_two_kinds_posts_both(watcher: Watcher, wakes: Wakes, tmp
 
     (tmp_path / "file").write_text("")
 
-    assert {wakes.next(), wakes.next()} == {DriverTouched(), ModelsTouched()}
+    assert {wakes.next(), wakes.next()} == {DriverChanged(), ModelsChanged()}
 
 
 def test_a_missing_store_posts_when_the_way_to_it_begins(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
@@ -242,13 +243,13 @@ def test_a_missing_store_posts_when_the_way_to_it_begins(watcher: Watcher, wakes
     wakes.clear()
 
     (tmp_path / "a").mkdir()
-    assert wakes.next() == StoreTouched(root)
+    assert wakes.next() == StoreChanged(root)
     watcher.watch([root], [], [])
     assert watcher.directories == {tmp_path / "a"}
     wakes.clear()
 
     root.mkdir(parents=True)
-    assert wakes.next() == StoreTouched(root)
+    assert wakes.next() == StoreChanged(root)
     watcher.watch([root], [], [])
     assert watcher.directories == {root}
 
@@ -272,14 +273,14 @@ def test_a_store_that_vanishes_and_comes_again_is_watched_again(watcher: Watcher
     wakes.clear()
 
     root.rmdir()
-    assert wakes.next() == StoreTouched(root)
+    assert wakes.next() == StoreChanged(root)
     # Whether or not it got the same inode: a look in between is not needed for it to be watched again.
     root.mkdir()
     watcher.watch([root], [], [])
     wakes.clear()
     (root / "device").mkdir()
 
-    assert wakes.next() == StoreTouched(root)
+    assert wakes.next() == StoreChanged(root)
 
 
 def test_a_store_that_another_directory_replaced_is_watched(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_a_store_that_another_directory_replaced_is_watched(watcher: Watcher, wa
     (tmp_path / "old" / "device").mkdir()
     (root / "device").mkdir()
 
-    assert wakes.next() == StoreTouched(root)
+    assert wakes.next() == StoreChanged(root)
     assert watcher.directories == {root}
 
 
@@ -308,7 +309,7 @@ def test_a_store_behind_a_link_is_watched_under_the_name_that_was_given(
 
     (store / "another").mkdir()
 
-    assert wakes.next() == StoreTouched(link)
+    assert wakes.next() == StoreChanged(link)
 
 
 def test_what_is_no_longer_wanted_is_not_watched(watcher: Watcher, wakes: Wakes, store: Path, tmp_path: Path) -> None:
@@ -359,7 +360,7 @@ def test_at_a_limit_of_the_kernel_we_poll_and_say_why(
     assert str(watcher.mode) == WatchMode.INOTIFY
     wakes.clear()
     (store / "another").mkdir()
-    assert wakes.next() == StoreTouched(store)
+    assert wakes.next() == StoreChanged(store)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -393,7 +394,7 @@ def test_events_that_the_kernel_lost_are_looked_for(watcher: Watcher, wakes: Wak
 
 
 def test_a_post_that_fails_does_not_end_the_watching(store: Path, wakes: Wakes) -> None:
-    def post(wake: Wake) -> None:
+    def post(wake: Trigger) -> None:
         wakes.post(wake)
         if (store / "first").exists() and not (store / "second").exists():
             raise ValueError("the loop is closed")
@@ -403,9 +404,9 @@ def test_a_post_that_fails_does_not_end_the_watching(store: Path, wakes: Wakes) 
         watcher.watch([store], [], [])
         wakes.clear()
         (store / "first").mkdir()
-        assert wakes.next() == StoreTouched(store)
+        assert wakes.next() == StoreChanged(store)
         (store / "second").mkdir()
-        assert wakes.next() == StoreTouched(store)
+        assert wakes.next() == StoreChanged(store)
     finally:
         watcher.stop()
 

@@ -21,19 +21,21 @@ import pytest
 
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
-from tests.test_lookout import OVERFLOWS, rights
+from tests.test_watchd import OVERFLOWS, rights
 from xpucached import host, planning
-from xpucached.domain import Act, EntryKey, EventsLost, Program, StoreTouched, Touch, Use, WatchMode
+from xpucached.domain.activity import FileAct, FileEvent, Load, Program, WatchMode
+from xpucached.domain.names import EntryKey
+from xpucached.domain.triggers import EventsLost, StoreChanged
 from xpucached.kinds import sycl
-from xpucached.lookout import Lookout
-from xpucached.service.witnessing import Witnessing
-from xpucached.watch import Means, Watcher, fanotify
+from xpucached.service.activity import ActivityTracker
+from xpucached.watch import Watcher, WatchOptions, fanotify_client
+from xpucached.watchd.server import WatchServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.runtimes import Runtime
-    from xpucached.domain import Wake
+    from xpucached.domain.triggers import Trigger
 
 PATIENCE: Final = 90.0
 BURST: Final = int(os.environ.get("BURST", "3000"))
@@ -57,8 +59,8 @@ for number in range(count):
 class Ears:
     """What a watcher said."""
 
-    wakes: list[Wake] = field(default_factory=list)
-    touches: list[Touch] = field(default_factory=list)
+    wakes: list[Trigger] = field(default_factory=list)
+    touches: list[FileEvent] = field(default_factory=list)
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
@@ -69,10 +71,10 @@ class Ears:
 
 
 @contextlib.contextmanager
-def watching(*roots: Path, opens: bool = False, lookout: Path | None = NOWHERE) -> Iterator[tuple[Watcher, Ears]]:
+def watching(*roots: Path, loads: bool = False, watch_socket: Path | None = NOWHERE) -> Iterator[tuple[Watcher, Ears]]:
     """Watch stores; what is newly watched is not told."""
     ears = Ears()
-    watcher = Watcher(ears.wakes.append, Means(lookout, opens=opens), ears.touches.append)
+    watcher = Watcher(ears.wakes.append, WatchOptions(watch_socket, loads=loads), ears.touches.append)
     try:
         watcher.watch(roots, [], [])
         ears.wakes.clear()
@@ -143,7 +145,7 @@ def test_in_a_burst_nothing_is_lost(where: str, mode: WatchMode, request: pytest
         ears.until(lambda: wanted <= {one.path for one in ears.touches})
 
         assert watcher.mode is mode
-        assert StoreTouched(root) in ears.wakes
+        assert StoreChanged(root) in ears.wakes
         assert EventsLost() not in ears.wakes
 
 
@@ -151,7 +153,7 @@ def test_a_fifo_on_an_overlay_holds_nobody_up(overlay: Path) -> None:
     rights()
     (overlay / LEAF).mkdir(parents=True)
     os.mkfifo(overlay / LEAF / "0.src")
-    with watching(overlay, opens=True) as (watcher, ears):
+    with watching(overlay, loads=True) as (watcher, ears):
         assert watcher.mode is WatchMode.CLASSIC
         os.close(os.open(overlay / LEAF / "0.src", os.O_RDWR))
         (overlay / LEAF / "1.src").write_bytes(b"")
@@ -198,8 +200,8 @@ def test_without_rights_it_is_inotify_and_says_so(store: Path) -> None:
     if os.geteuid() == 0 and setpriv is None:
         pytest.skip("setpriv is not installed (Debian: apt-get install util-linux)")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom xpucached.watch import Means, Watcher\n"
-        "watcher = Watcher(lambda wake: None, Means(Path('/nowhere/sock')))\n"
+        "import sys\nfrom pathlib import Path\nfrom xpucached.watch import WatchOptions, Watcher\n"
+        "watcher = Watcher(lambda wake: None, WatchOptions(Path('/nowhere/sock')))\n"
         "watcher.watch([Path(sys.argv[1])], [], [])\nprint(watcher.mode, watcher.better)\nwatcher.stop()\n"
     )
     without = [setpriv or "", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
@@ -218,8 +220,8 @@ def test_what_the_kernel_lost_is_looked_for(store: Path, monkeypatch: pytest.Mon
         pytest.skip(f"{OVERFLOWS} is {most}: to fill it takes too long")
     gate = threading.Event()
     gate.set()
-    slow = functools.partial(Lookout, turn=lambda: gate.wait(PATIENCE))
-    monkeypatch.setattr(fanotify, "Lookout", slow)
+    slow = functools.partial(WatchServer, turn=lambda: gate.wait(PATIENCE))
+    monkeypatch.setattr(fanotify_client, "WatchServer", slow)
     (store / LEAF).mkdir(parents=True)
     with watching(store) as (watcher, ears):
         gate.clear()
@@ -238,14 +240,14 @@ def test_a_watcher_that_goes_away_is_replaced(store: Path, short_dir: Path) -> N
     rights()
     place = short_dir / "sock"
     (store / LEAF).mkdir(parents=True)
-    command = [sys.executable, "-m", "xpucached.lookout", "--socket", str(place)]
+    command = [sys.executable, "-m", "xpucached.watchd", "--socket", str(place)]
     service = subprocess.Popen(command)
     try:
         Ears().until(place.exists)
         time.sleep(0.1)
-        with watching(store, lookout=place) as (watcher, ears):
-            # It is the host's that serves us: of a lookout of our own there would be a thread.
-            assert "lookout" not in {thread.name for thread in threading.enumerate()}
+        with watching(store, watch_socket=place) as (watcher, ears):
+            # It is the host's that serves us: of a watcher of our own there would be a thread.
+            assert "watcher" not in {thread.name for thread in threading.enumerate()}
             (store / LEAF / "0.src").write_bytes(b"")
             ears.until(lambda: bool(ears.touches))
             assert ears.touches[0].pid == os.getpid()
@@ -258,7 +260,7 @@ def test_a_watcher_that_goes_away_is_replaced(store: Path, short_dir: Path) -> N
 
             watcher.watch([store], [], [])
             ears.touches.clear()
-            assert "lookout" in {thread.name for thread in threading.enumerate()}
+            assert "watcher" in {thread.name for thread in threading.enumerate()}
             (store / LEAF / "1.src").write_bytes(b"")
             ears.until(lambda: bool(ears.touches))
     finally:
@@ -271,9 +273,9 @@ def test_other_means_hold_from_the_next_look_on(store: Path) -> None:
     with watching(store) as (watcher, _):
         best = watcher.mode
         for means, mode in (
-            (Means(None), WatchMode.INOTIFY),
-            (Means(NOWHERE, inotify=False), WatchMode.POLLING),
-            (Means(NOWHERE), best),
+            (WatchOptions(None), WatchMode.INOTIFY),
+            (WatchOptions(NOWHERE, inotify=False), WatchMode.POLLING),
+            (WatchOptions(NOWHERE), best),
         ):
             watcher.use(means)
             watcher.watch([store], [], [])
@@ -316,11 +318,11 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
     rights()
     there = runtime(name)
     who: dict[int, Program | None] = {}
-    seen: list[tuple[Touch, Program]] = []
-    with watching(store, opens=True) as (watcher, ears):
-        assert watcher.opens
+    seen: list[tuple[FileEvent, Program]] = []
+    with watching(store, loads=True) as (watcher, ears):
+        assert watcher.loads
 
-        def heard(touch: Touch) -> None:
+        def heard(touch: FileEvent) -> None:
             program = who.setdefault(touch.pid, host.program(touch.pid, touch.at))
             if program is not None:
                 seen.append((touch, program))
@@ -350,13 +352,13 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
             (store / LEAF / "7.src").unlink()
             # All that was heard before is there once this is.  What is removed, the classic way cannot name.
             (store / LEAF / "8.src").write_bytes(b"")
-            ears.until(lambda: (f"{LEAF}/8.src", Act.WRITTEN) in {(one.path, one.act) for one in ears.touches})
+            ears.until(lambda: (f"{LEAF}/8.src", FileAct.WRITTEN) in {(one.path, one.act) for one in ears.touches})
             if watcher.mode is WatchMode.FANOTIFY:
-                assert (f"{LEAF}/7.src", Act.GONE) in {(one.path, one.act) for one in ears.touches}
+                assert (f"{LEAF}/7.src", FileAct.GONE) in {(one.path, one.act) for one in ears.touches}
             (store / LEAF / "8.src").unlink()
             ears.touches.clear()
 
-            found = planning.deeds(seen, datetime.now(UTC))
+            found = planning.observed_activity(seen, datetime.now(UTC))
             for pid, (created, used) in traces.items():
                 assert {key for program, _, key, _ in found.loaded if program.pid == pid} == used - created
                 made = [key for program, keys in found.made.items() if program.pid == pid for _, key, _ in keys]
@@ -383,7 +385,7 @@ def test_what_is_written_into_a_file_in_its_place_is_heard_of(
         slot.cut(slot.bin, 3)
         with slot.bin.open("ab"):
             pass
-        one.until(lambda: {row["state"] for row in one.rows("ls")} == {"flawed"})
+        one.until(lambda: {row["state"] for row in one.rows("ls")} == {"defective"})
 
 
 def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:
@@ -404,7 +406,7 @@ def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_st
             catalog.execute("UPDATE stores SET thorough = thorough - 86400000000")
             catalog.commit()
         one.start()
-        one.until(lambda: sorted(str(row["state"]) for row in one.rows("ls")) == ["flawed", "ok"])
+        one.until(lambda: sorted(str(row["state"]) for row in one.rows("ls")) == ["defective", "ok"])
 
 
 def trusted(one: Daemon) -> int:
@@ -419,7 +421,7 @@ def test_a_daemon_tells_what_was_loaded_by_whom(
 ) -> None:
     rights()
     there = runtime("rt2025.3")
-    with daemon(home, short_dir, XPUCACHED_WATCH_OPENS="true", XPUCACHED_SCHEDULE_SETTLE="200ms") as one:
+    with daemon(home, short_dir, XPUCACHED_WATCH_LOADS="true", XPUCACHED_SCHEDULE_SETTLE="200ms") as one:
         one.configure(f'[stores]\npaths = ["{store}"]\n')
         one.start()
         one.until(lambda: stores_of(one) == {str(store): 0})
@@ -429,14 +431,14 @@ def test_a_daemon_tells_what_was_loaded_by_whom(
         subprocess.run(command, env=there.environment(store), cwd=store, check=True)
         said = one.ask("status")["watching"]
         assert isinstance(said, dict)
-        assert said["opens"] is True
+        assert said["loads"] is True
         one.until(lambda: "compiled" in {row["topic"] for row in one.rows("events")})
         # What is not written down yet is, when it ends.
         one.end()
         one.start()
         rows = one.rows("ls")
 
-        assert {row["last_used_by"] for row in rows} == {"observed-opens"}
+        assert {row["last_used_by"] for row in rows} == {"observed-loads"}
         assert all(row["hits"] for row in rows)
         assert {row["program"] for row in rows} == {there.python.name}
 
@@ -447,41 +449,41 @@ STARTED: Final = datetime(2026, 1, 1, tzinfo=UTC)
 APP: Final = Program(7, STARTED, 1000, "python3", "python3 serve.py", "app.service", sycl=True)
 
 
-def touch(path: str, act: Act, at: float = 5.0, pid: int = 7) -> Touch:
-    return Touch(Path("/s"), path, act, pid, at)
+def touch(path: str, act: FileAct, at: float = 5.0, pid: int = 7) -> FileEvent:
+    return FileEvent(Path("/s"), path, act, pid, at)
 
 
 def test_a_load_is_the_source_and_then_the_binary() -> None:
     key = EntryKey(f"{LEAF}/0")
-    first = planning.deeds([(touch(f"{key}.src", Act.READ), APP)], STARTED)
+    first = planning.observed_activity([(touch(f"{key}.src", FileAct.READ), APP)], STARTED)
     assert first.loaded == ()
 
-    then = planning.deeds([(touch(f"{key}.bin", Act.READ), APP)] * 2, STARTED, first.halves)
+    then = planning.observed_activity([(touch(f"{key}.bin", FileAct.READ), APP)] * 2, STARTED, first.halves)
 
     assert then.loaded == ((APP, Path("/s"), key, STARTED + timedelta(seconds=5)),)
     assert then.halves == frozenset()
 
 
 def test_a_backup_is_no_load() -> None:
-    both = [touch(f"{LEAF}/0.src", Act.READ), touch(f"{LEAF}/0.bin", Act.READ)]
+    both = [touch(f"{LEAF}/0.src", FileAct.READ), touch(f"{LEAF}/0.bin", FileAct.READ)]
 
-    assert planning.deeds([(one, replace(APP, sycl=False)) for one in both], STARTED).loaded == ()
-    assert planning.deeds([(one, replace(APP, ours=True)) for one in both], STARTED).loaded == ()
+    assert planning.observed_activity([(one, replace(APP, sycl=False)) for one in both], STARTED).loaded == ()
+    assert planning.observed_activity([(one, replace(APP, ours=True)) for one in both], STARTED).loaded == ()
     # Two processes that read one half each, and one that read them the wrong way round.
     halves = [(both[0], APP), (both[1], replace(APP, pid=8))]
-    assert planning.deeds(halves, STARTED).loaded == ()
-    assert planning.deeds([(one, APP) for one in reversed(both)], STARTED).loaded == ()
+    assert planning.observed_activity(halves, STARTED).loaded == ()
+    assert planning.observed_activity([(one, APP) for one in reversed(both)], STARTED).loaded == ()
 
 
 def test_an_entry_is_made_when_its_source_is_written() -> None:
-    writes = [touch(f"{LEAF}/0.{suffix}", Act.WRITTEN) for suffix in ("bin", "src")]
-    alone = touch("ext_kernel_compiler/AA=/ir.bin", Act.WRITTEN)
+    writes = [touch(f"{LEAF}/0.{suffix}", FileAct.WRITTEN) for suffix in ("bin", "src")]
+    alone = touch("ext_kernel_compiler/AA=/ir.bin", FileAct.WRITTEN)
 
-    found = planning.deeds([(one, APP) for one in (*writes, alone)], STARTED)
+    found = planning.observed_activity([(one, APP) for one in (*writes, alone)], STARTED)
 
     keys = [key for _, key, _ in found.made[APP]]
     assert keys == [f"{LEAF}/0", "ext_kernel_compiler/AA=/ir"]
-    assert planning.deeds([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
+    assert planning.observed_activity([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
 
 
 def test_loads_of_a_minute_are_added_up() -> None:
@@ -489,7 +491,7 @@ def test_loads_of_a_minute_are_added_up() -> None:
     loaded = [(APP, Path("/s"), key, STARTED), (replace(APP, unit="b.service"), Path("/s"), key, STARTED)]
     found = planning.uses(planning.uses({}, loaded), loaded[:1])
 
-    assert found == {(Path("/s"), key): Use(Path("/s"), key, STARTED, 3, "app.service", 1000)}
+    assert found == {(Path("/s"), key): Load(Path("/s"), key, STARTED, 3, "app.service", 1000)}
 
 
 def test_only_a_service_is_named_by_its_unit() -> None:
@@ -513,7 +515,7 @@ def test_a_process_that_began_later_only_got_the_number() -> None:
 
 
 class Ground:
-    """As much of `Observing` as a witness needs that writes nothing down."""
+    """As much of `Inventory` as a witness needs that writes nothing down."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, dict[str, str]]] = []
@@ -529,7 +531,7 @@ def test_a_number_that_is_used_again_is_another_program(monkeypatch: pytest.Monk
         "program",
         lambda pid, at: replace(APP, pid=pid, unit=f"{alive[pid]}.service") if alive.get(pid, 1e9) <= at else None,
     )
-    witness = Witnessing(Ground())  # type: ignore[arg-type]
+    witness = ActivityTracker(Ground())  # type: ignore[arg-type]
 
     def label(at: float) -> str | None:
         found = witness._program(7, at)
@@ -553,22 +555,25 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
 
     from xpucached import settings  # noqa: PLC0415
     from xpucached.catalog import Catalog  # noqa: PLC0415
-    from xpucached.dispatch import Dispatch  # noqa: PLC0415
-    from xpucached.domain import Model, ModelName, Workload  # noqa: PLC0415
+    from xpucached.domain.models import Model, Workload  # noqa: PLC0415
+    from xpucached.domain.names import ModelName  # noqa: PLC0415
+    from xpucached.processes.supervised import ProcessStarter  # noqa: PLC0415
     from xpucached.service import Service  # noqa: PLC0415
 
     async def work() -> None:
         catalog = Catalog.open(short_dir / "catalog.sqlite")
         try:
-            service = Service(settings.load(None, user=True, environ=os.environ), catalog, Dispatch({}, "test"), {})
-            witness = service._witnessing
+            service = Service(
+                settings.load(None, user=True, environ=os.environ), catalog, ProcessStarter({}, "test"), {}
+            )
+            witness = service._tracker
             # No test can be in a service: who it was is said here.
             monkeypatch.setattr(witness, "_program", lambda pid, _: replace(APP, pid=pid))
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             for number in range(3):
-                service.take_touch(touch(f"{LEAF}/{number}.src", Act.WRITTEN, now))
+                service.take_touch(touch(f"{LEAF}/{number}.src", FileAct.WRITTEN, now))
             await service.digest()
-            service.take_touch(touch(f"{LEAF}/9.src", Act.WRITTEN, now))
+            service.take_touch(touch(f"{LEAF}/9.src", FileAct.WRITTEN, now))
             await service.digest()
 
             events = await service.events.since(0)
@@ -587,7 +592,7 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
             assert [one.entries for one in status.watching.compiling] == [4]
 
             catalog.add_model(Model(ModelName("net"), Workload(("/bin/true",), Path("/")), before=("app.service",)))
-            service.take_touch(touch(f"{LEAF}/0.src", Act.WRITTEN, now, pid=8))
+            service.take_touch(touch(f"{LEAF}/0.src", FileAct.WRITTEN, now, pid=8))
             await service.digest()
             assert len(await service.events.since(0)) == 2
             assert (await service.events.since(0))[1].fields["hint"] == "see: xpucachectl why net"
@@ -611,11 +616,11 @@ def test_entries_of_a_catalog_remember_who_loaded_them(sycl_store: SyclStore, ho
         try:
             (known,) = catalog.all_entries()
             now = datetime.now(UTC).replace(microsecond=0)
-            use = Use(sycl_store.root, known.entry.id.key, now, 2, "app.service", 0)
+            use = Load(sycl_store.root, known.entry.id.key, now, 2, "app.service", 0)
             catalog.note_uses((use, replace(use, last=now - timedelta(days=1))))
             catalog.note_uses((replace(use, key=EntryKey("1/2/3/4/0")), replace(use, store=Path("/nowhere"))))
             (known,) = catalog.all_entries()
-            assert (known.last_used, known.last_used_by) == (now, "observed-opens")
+            assert (known.last_used, known.last_used_by) == (now, "observed-loads")
             assert (known.hits, known.program) == (4, "app.service")
         finally:
             catalog.close()
@@ -624,7 +629,7 @@ def test_entries_of_a_catalog_remember_who_loaded_them(sycl_store: SyclStore, ho
         # Another look changes nothing of it.
         one.ctl("scan")
         (row,) = one.rows("ls")
-        assert (row["hits"], row["program"], row["last_used_by"]) == (4, "app.service", "observed-opens")
+        assert (row["hits"], row["program"], row["last_used_by"]) == (4, "app.service", "observed-loads")
 
 
 @pytest.mark.parametrize("luck", ["a look fails", "too many to remember"])
@@ -633,9 +638,9 @@ def test_what_was_written_in_its_place_is_not_forgotten(
 ) -> None:
     from xpucached import settings  # noqa: PLC0415 - only here
     from xpucached.catalog import Catalog  # noqa: PLC0415
-    from xpucached.domain import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
+    from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
     from xpucached.service.events import Events  # noqa: PLC0415
-    from xpucached.service.observing import Observing  # noqa: PLC0415
+    from xpucached.service.inventory import Inventory  # noqa: PLC0415
 
     def clock() -> datetime:
         # The directories of a second ago are trusted by then.
@@ -646,23 +651,23 @@ def test_what_was_written_in_its_place_is_not_forgotten(
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
     catalog = Catalog.open(short_dir / "catalog.sqlite")
     try:
-        observing = Observing(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        observing.scan(found, None)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        inventory.scan(found, None)
         slot.cut(slot.bin, 5)
         if luck == "too many to remember":
             for number in range(10_000):
-                observing.take_touch(Touch(root, f"1/2/3/{number}/0.src", Act.WRITTEN, 7, 1.0))
+                inventory.take_touch(FileEvent(root, f"1/2/3/{number}/0.src", FileAct.WRITTEN, 7, 1.0))
         path = os.fspath(slot.bin.relative_to(root))
-        observing.take_touch(Touch(root, path, Act.WRITTEN, 7, 1.0))
+        inventory.take_touch(FileEvent(root, path, FileAct.WRITTEN, 7, 1.0))
         if luck == "a look fails":
             root.rename(root.with_name("away"))
             root.touch()
-            observing.scan(found, None)
+            inventory.scan(found, None)
             root.unlink()
             root.with_name("away").rename(root)
 
-        observing.scan(found, None)
+        inventory.scan(found, None)
 
-        assert [one.entry.state for one in catalog.all_entries()] == [EntryState.FLAWED]
+        assert [one.entry.state for one in catalog.all_entries()] == [EntryState.DEFECTIVE]
     finally:
         catalog.close()

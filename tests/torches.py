@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.dispatch import Dispatch
-from xpucached.domain import Exercise, Loader, Variant, Workload
+from xpucached.domain.models import Workload
+from xpucached.domain.workloads import Loader, RunSpec, Variant
+from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.dispatch import Execution
+    from xpucached.processes.supervised import RunResult
 
 APPLICATION: Final = Path(__file__).parent / "application"
 """Where the programs lie whose functions models name."""
@@ -32,9 +33,9 @@ class Torch:
 
     def exercise(
         self, loader: Loader, target: str | Path = "", *, device: str = "cpu", inputs: str | Path = "", **more: object
-    ) -> Exercise:
+    ) -> RunSpec:
         """Say how to exercise a model on the CPU."""
-        return Exercise(
+        return RunSpec(
             loader=loader,
             python=str(self.python),
             target=str(target),
@@ -46,19 +47,19 @@ class Torch:
 
 
 def run(
-    exercise: Exercise,
+    exercise: RunSpec,
     *,
     variant: Variant | None = None,
     variables: Mapping[str, str] | None = None,
     directory: Path = APPLICATION,
     timeout: float = 50,
     compare: bool = False,
-) -> Execution:
+) -> RunResult:
     """Run one pass of one variant, the only one if none is named."""
     if variant is None:
         (variant,) = exercise.variants((exercise.device,))
     base = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONDONTWRITEBYTECODE": "1"}
-    dispatch = Dispatch(base, "test")
+    dispatch = ProcessStarter(base, "test")
     workload = Workload((), directory, variables or {}, timeout, exercise)
     return asyncio.run(
         dispatch.execute(

@@ -45,7 +45,7 @@ def interpreter(place: Path) -> tuple[str, dict[str, str]]:
     other = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
     for program in (sys.executable, other):
         try:
-            test = [str(program), "-c", "import xpucached.daemon, xpucached.migrations"]
+            test = [str(program), "-c", "import xpucached.daemon.user_daemon, xpucached.migrations"]
             subprocess.run(test, env=variables, user=NOBODY, group=NOBODY, extra_groups=[], check=True, cwd="/")
         except (OSError, subprocess.SubprocessError):
             continue
@@ -151,7 +151,7 @@ class User:
 
     def ctl(self, *arguments: str | Path, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Call ``xpucachectl`` as this user."""
-        return self.call(self.program, "-m", "xpucached.ctl", *arguments, check=check)
+        return self.call(self.program, "-m", "xpucached.cli", *arguments, check=check)
 
     def owns(self, *places: Path) -> None:
         """Give directories and files, with all that is in them, to this user."""

@@ -178,8 +178,8 @@ exit 69
 
 _PROGRAMS: Final = {
     "xpucached": "xpucached",
-    "xpucachectl": "xpucached.ctl",
-    "xpucached-watch": "xpucached.lookout",
+    "xpucachectl": "xpucached.cli",
+    "xpucached-watch": "xpucached.watchd",
 }
 
 

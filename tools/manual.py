@@ -26,9 +26,13 @@ from argparse_manpage.manpage import Manpage
 from docutils.core import publish_string
 from myst_parser.parsers.docutils_ import Parser
 
-from xpucached import __version__, daemon
-from xpucached.ctl import arguments
-from xpucached.domain import PRECISIONS, EntryState, EvictReason, Flaw
+from xpucached import __version__
+from xpucached.cli import arguments
+from xpucached.daemon import user_daemon
+from xpucached.domain.defects import Defect
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryState
+from xpucached.domain.workloads import PRECISIONS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "xpucached" / "data" / "manual"
@@ -176,7 +180,7 @@ def pages() -> dict[str, str]:
     chapters = re.findall(r"^## (`\[\w+\]`)$", settings, re.MULTILINE)
     return {
         "xpucached.8": command_page(
-            daemon.parser(),
+            user_daemon.parser(),
             8,
             "look after the SYCL kernel caches of a host",
             {
@@ -257,7 +261,7 @@ _FILES: Final = frozenset({"config", "cache", "inputs", "python", "socket", "tar
 _FOLDERS: Final = frozenset({"directory", "driver_cache", "driver_root", "into", "root", "store", "stores"})
 _WORDS: Final = {
     "driver": ["current"],
-    "flaw": [*map(str, Flaw)],
+    "defect": [*map(str, Defect)],
     "precision": [*PRECISIONS],
     "reason": [*map(str, EvictReason)],
     "state": [*map(str, EntryState)],
@@ -279,7 +283,7 @@ _IN_TRASH: Final = shtab.cmd("xpucachectl -q trash list 2>/dev/null")
 def completions(shell: str) -> dict[str, str]:
     """Write the completions of both commands for a shell, by the names of their files."""
     found = {}
-    for parser in (daemon.parser(), arguments._parser()):  # noqa: SLF001 - see above
+    for parser in (user_daemon.parser(), arguments._parser()):  # noqa: SLF001 - see above
         for one in [parser, *_below(parser)]:
             for action in one._actions:  # noqa: SLF001 - see above
                 _offer(one, action)

@@ -195,34 +195,6 @@ def items(message: Mapping[str, Json], key: str, *, most: int) -> list[Json]:
 # -- lines: one message in each -------------------------------------------------------------------------------------
 
 
-class Lines:
-    """Cuts what comes over a stream, in pieces of any size, into lines; keeps no more than one line of ``largest``."""
-
-    def __init__(self, *, largest: int) -> None:
-        self._largest = largest
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Give the lines that are whole now, without their ends.  Raise `BadMessage` for one that is too long."""
-        seen = len(self._rest)
-        self._rest += data
-        # Only what is new can hold an end: somebody may send us byte by byte.
-        if self._rest.find(b"\n", seen) < 0:
-            found: list[bytes] = []
-        else:
-            *found, rest = bytes(self._rest).split(b"\n")
-            self._rest = bytearray(rest)
-        if len(self._rest) > self._largest or any(len(line) > self._largest for line in found):
-            raise BadMessage(f"a line has more than {self._largest} bytes")
-        return found
-
-    def end(self) -> bytes:
-        """Give what came after the last whole line."""
-        rest = bytes(self._rest)
-        self._rest.clear()
-        return rest
-
-
 def line(stream: BinaryIO, *, largest: int) -> bytes | None:
     """Read the next line of a pipe or a file, without its end; None after the last.
 

@@ -21,13 +21,13 @@ ADMIN = "/run/xpucached/admin.sock"
 """Where it answers administrators: its mode says who they are."""
 
 WATCH = "/run/xpucached-watch/watch.sock"
-"""Where the host's lookout answers daemons."""
+"""Where the host's watcher answers daemons."""
 
 ACCOUNT = "xpucached"
 """The account of the host's daemon."""
 
 
-class Untrusted(OSError):
+class UntrustedPeer(OSError):
     """What is at a socket's path may be somebody else's."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -122,7 +122,7 @@ def connect(
 
     ``owner`` is the one user who must listen there, or root, as which systemd listens for a worker; without it that is
     root, the caller, or the ``account``.  The way there must be theirs, see `enter`.  ``timeout`` is in seconds, for a
-    listener whose queue is full.  Raises `Untrusted`, or what the kernel says.
+    listener whose queue is full.  Raises `UntrustedPeer`, or what the kernel says.
     """
     path = os.fspath(path)
     if path in {PUBLIC, ADMIN}:
@@ -142,7 +142,8 @@ def connect(
         if uid not in (trusted if owner is None else {owner, 0}):
             wanted = f"root and user {owner}" if owner is not None else "root and you"
             message = f"user {uid} listens on {path}, where only {wanted} may"
-            raise Untrusted(message, f"to ask a daemon of user {uid}, ask as that user: sudo -u '#{uid}' xpucachectl")  # noqa: TRY301 - what is open is closed below
+            hint = f"to ask a daemon of user {uid}, ask as that user: sudo -u '#{uid}' xpucachectl"
+            raise UntrustedPeer(message, hint)  # noqa: TRY301 - what is open is closed below
     except BaseException:
         one.close()
         raise
@@ -156,7 +157,7 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
 
     Each directory on the way, and each link, must belong to one of ``trusted``, and nobody else may write to it.  One
     above the socket's own may be like /tmp: there nobody can move what is not his, and what is next on the way is not
-    his.  Raises `Untrusted`, or what the kernel says.
+    his.  Raises `UntrustedPeer`, or what the kernel says.
     """
     whole = os.path.join(os.getcwd(), path) if not path.startswith("/") else path  # noqa: PTH109, PTH118 - as above
     names = [name for name in reversed(whole.split("/")) if name not in {"", "."}]
@@ -197,7 +198,7 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
             raise FileNotFoundError(_ENOENT, os.strerror(_ENOENT), path)  # noqa: TRY301 - as above
         if open_to_all:
             message = f"everybody may write to {walked}, where the socket is"
-            raise Untrusted(message, "use a directory of your own")  # noqa: TRY301 - what is open is closed below
+            raise UntrustedPeer(message, "use a directory of your own")  # noqa: TRY301 - what is open is closed below
     except BaseException:
         os.close(here)
         raise
@@ -209,13 +210,13 @@ def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:
     _belongs(found, place, trusted)
     others = bool(found.st_mode & _OTHERS_WRITE)
     if others and not found.st_mode & _STICKY:
-        raise Untrusted(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}")
+        raise UntrustedPeer(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}")
     return others
 
 
 def _belongs(found: os.stat_result, place: str, trusted: Trusted) -> None:
     if found.st_uid not in trusted:
-        raise Untrusted(
+        raise UntrustedPeer(
             f"{place}, on the way to the socket, belongs to user {found.st_uid}: what answers there is not believed",
             "the directories of a socket must be root's or yours, and writable by nobody else",
         )

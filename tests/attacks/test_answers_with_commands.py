@@ -16,7 +16,7 @@ from tests.doors import make_model, make_run, make_status
 from tests.liars import liar
 from xpucached import api, printing
 from xpucached.api import codec
-from xpucached.domain import Event
+from xpucached.domain.jobs import Event
 from xpucached.printing import COLOURS, Clean, lines
 from xpucached.render.text import Colour
 
@@ -47,7 +47,7 @@ def envelope(data: object) -> dict[str, object]:
 def ctl(path: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """Call ``xpucachectl``."""
     return subprocess.run(
-        [sys.executable, "-m", "xpucached.ctl", *words],
+        [sys.executable, "-m", "xpucached.cli", *words],
         env={**os.environ, "XPUCACHED_SOCKET": str(path), **variables},
         capture_output=True,
         check=False,
@@ -149,7 +149,7 @@ def test_no_text_of_an_answer_reaches_a_terminal_as_a_command(short_dir: Path, w
         main, end = pty.openpty()
         try:
             child = subprocess.Popen(
-                [sys.executable, "-m", "xpucached.ctl", *words],
+                [sys.executable, "-m", "xpucached.cli", *words],
                 env={**os.environ, "XPUCACHED_SOCKET": str(short_dir / "s"), "TERM": "xterm", "COLUMNS": "100"},
                 stdin=subprocess.DEVNULL,
                 stdout=end,

@@ -23,27 +23,23 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import host, installing
+from xpucached import host
 from xpucached.catalog import opening
-from xpucached.dispatch import Dispatch
-from xpucached.dispatch.building import NoCompiler
-from xpucached.dispatch.fencing import Fence
-from xpucached.domain import (
-    Effort,
-    EntryId,
-    EntryKey,
-    Environment,
-    KindName,
-    Occasion,
-    Recipe,
-    Store,
-    SyclRuntime,
-    Workload,
-)
+from xpucached.cli import installation
+from xpucached.domain.libraries import SyclRuntime
+from xpucached.domain.models import Workload
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.plans import Recipe
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.targets import Target
+from xpucached.domain.throttling import RunCause, RunPriority
 from xpucached.errors import Unavailable
 from xpucached.host import drivers
+from xpucached.hostd import units
 from xpucached.processes import child
-from xpucached.steward import units
+from xpucached.processes.cgroup import Cgroup
+from xpucached.processes.compiler import NoCompiler
+from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +121,7 @@ def ask_drivers(_lair: Path) -> None:
 
 
 def judge_runtime(lair: Path) -> None:
-    said = host.assay(SyclRuntime(lair / "libsycl.so.8", "build", 2), {}, datetime.now(UTC), 30.0)
+    said = host.check_runtime(SyclRuntime(lair / "libsycl.so.8", "build", 2), {}, datetime.now(UTC), 30.0)
     assert "cannot open shared object file" in said.evidence
 
 
@@ -142,10 +138,10 @@ RECIPE: Final = Recipe(
 
 
 def compile_entry(_lair: Path) -> None:
-    nothing = Environment("none", "none", "none", "none")
-    builder = Dispatch(os.environ, "test").builder(nothing, {})
+    nothing = Target("none", "none", "none", "none")
+    compiler = ProcessStarter(os.environ, "test").compiler(nothing, {})
     with pytest.raises(NoCompiler, match=r"no OpenCL device is none|libOpenCL"):
-        builder.build(RECIPE, threading.Event(), 30.0)
+        compiler.build(RECIPE, threading.Event(), 30.0)
 
 
 def run_model(lair: Path) -> None:
@@ -153,7 +149,7 @@ def run_model(lair: Path) -> None:
     elsewhere.mkdir()
     workload = Workload(("/bin/sh", "-c", "ls -l /proc/$$/fd; exit 3"), elsewhere)
     done = asyncio.run(
-        Dispatch(os.environ, "test").execute(workload, {}, lambda _: (frozenset(), frozenset()), polite=False)
+        ProcessStarter(os.environ, "test").execute(workload, {}, lambda _: (frozenset(), frozenset()), polite=False)
     )
     assert done.exit_status == 3
     assert "secret" not in done.output
@@ -171,8 +167,10 @@ def ask_package_manager(_lair: Path) -> None:
 
 
 def ask_for_a_group(lair: Path) -> None:
-    effort = Effort(Occasion.MANUAL, nice=0, cpu_weight=100, io_weight=100, idle_io=False, waits=False, pauses=False)
-    Fence(os.environ, lair).command(effort, memory=1, tasks=1, seconds=1)
+    run_priority = RunPriority(
+        RunCause.MANUAL, nice=0, cpu_weight=100, io_weight=100, idle_io=False, waits=False, pauses=False
+    )
+    Cgroup(os.environ, lair).command(run_priority, memory=1, tasks=1, seconds=1)
 
 
 def ask_systemd(_lair: Path) -> None:
@@ -182,21 +180,21 @@ def ask_systemd(_lair: Path) -> None:
 
 
 def set_up(_lair: Path) -> None:
-    assert installing._run("sh -c exit") == ""
-    assert installing._run("systemctl --no-such-option")
+    assert installation._run("sh -c exit") == ""
+    assert installation._run("systemctl --no-such-option")
 
 
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
-    "host/asking.py": ask_drivers,
+    "processes/driver_probe.py": ask_drivers,
     "host/runtimes.py": judge_runtime,
     "host/folders.py": build_tiny_program,
     "host/drivers.py": ask_package_manager,
-    "dispatch/building.py": compile_entry,
-    "dispatch/__init__.py": run_model,
-    "dispatch/fencing.py": ask_for_a_group,
+    "processes/compiler.py": compile_entry,
+    "processes/supervised.py": run_model,
+    "processes/cgroup.py": ask_for_a_group,
     "catalog/opening.py": bring_catalog_up,
-    "steward/units.py": ask_systemd,
-    "installing.py": set_up,
+    "hostd/units.py": ask_systemd,
+    "cli/installation.py": set_up,
 }
 """For each module that starts something, what makes it do so."""
 
@@ -218,7 +216,7 @@ def test_every_way_to_start_a_program_is_tried() -> None:
     starting = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if path.parent.name != "processes"
+        if path.name not in {"child.py", "scratch.py"}
         and any(
             isinstance(node, ast.Attribute)
             and node.attr in {"run", "start"}

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.daemons import daemon
-from xpucached import dispatch
-from xpucached.dispatch import Dispatch, Execution, output
-from xpucached.dispatch.telling import read_seen, read_told
-from xpucached.domain import EntryKey, Exercise, Outcome, Workload
+from xpucached.domain.models import Outcome, Workload
+from xpucached.domain.names import EntryKey
+from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import sycl
-from xpucached.processes import child
+from xpucached.processes import child, output, supervised
+from xpucached.processes.reports import read_seen, read_told
+from xpucached.processes.supervised import ProcessStarter, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,9 +29,9 @@ def named(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey
     return sycl.named(STORE, lines)
 
 
-def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: Exercise | None = None) -> Execution:
-    workload = Workload(("/bin/sh", "-c", script), directory, timeout=seconds, exercise=exercise or Exercise())
-    return asyncio.run(Dispatch(os.environ, "endless").execute(workload, {}, named, polite=False))
+def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: RunSpec | None = None) -> RunResult:
+    workload = Workload(("/bin/sh", "-c", script), directory, timeout=seconds, exercise=exercise or RunSpec())
+    return asyncio.run(ProcessStarter(os.environ, "endless").execute(workload, {}, named, polite=False))
 
 
 @pytest.mark.parametrize("script", ["yes", "yes >&2", "exec cat /dev/zero", "exec tr '\\0' x </dev/zero >&2"])
@@ -61,24 +62,24 @@ def test_a_trace_without_end_ends_with_its_time(script: str, tmp_path: Path) -> 
 
 def test_who_makes_us_work_waits_four_times_as_long() -> None:
     reading, writing = os.pipe()
-    heard = output.Output(named)
-    warden = child.start(["/bin/sh", "-c", "exec sleep 100"], variables={}, stdout=child.PIPE)
+    heard = output.ChildOutput(named)
+    supervisor = child.start(["/bin/sh", "-c", "exec sleep 100"], variables={}, stdout=child.PIPE)
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
-            ear = dispatch._Ear(warden, heard, {})
+            ear = supervised._ChildPipes(supervisor, heard, {})
             os.write(writing, f"{GARBAGE}\n".encode() * 100)
-            assert dispatch._read_some(selector, ear)
+            assert supervised._read_some(selector, ear)
             # Nothing is read of it now, though there may be more, until it has rested.
             assert list(ear.resting) == [reading]
             assert not selector.get_map()
             os.write(writing, b"more\n")
             ear.resting[reading] = 0.0
-            assert dispatch._read_some(selector, ear)
+            assert supervised._read_some(selector, ear)
     finally:
         os.close(reading)
         os.close(writing)
-        child.end(warden)
+        child.end(supervisor)
     assert heard.text == "more"
 
 
@@ -113,8 +114,8 @@ def test_who_closes_keeps_or_stops_is_ended_in_time(script: str, outcome: Outcom
 
 
 def test_others_go_on_while_one_prints_without_end(tmp_path: Path) -> None:
-    async def both() -> tuple[Execution, Execution]:
-        runner = Dispatch(os.environ, "endless")
+    async def both() -> tuple[RunResult, RunResult]:
+        runner = ProcessStarter(os.environ, "endless")
         endless = Workload(("/bin/sh", "-c", "yes"), tmp_path, timeout=30.0)
         short = Workload(("/bin/sh", "-c", "sleep 0.1"), tmp_path, timeout=30.0)
         printing = asyncio.create_task(runner.execute(endless, {}, named, polite=False))
@@ -145,7 +146,7 @@ WRITE: Final = (
     ],
 )
 def test_too_large_a_file_is_said_to_be_that(script: str, tmp_path: Path) -> None:
-    done = run(script, tmp_path, exercise=Exercise(disk=4 << 20))
+    done = run(script, tmp_path, exercise=RunSpec(disk=4 << 20))
     assert done.outcome is Outcome.OVER_DISK
     assert done.detail == f"it wrote more than {4 << 20} bytes to one file, the limit (the model's disk)"
 

@@ -34,8 +34,8 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 
 DAEMON: Final = """
 import sys
-from xpucached import daemon
-sys.exit(daemon.main(["--system"]))
+from xpucached.daemon.user_daemon import main
+sys.exit(main(["--system"]))
 """
 
 # The worst that a request could do: the code that takes it does not return before somebody says so.

@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
-from xpucached.domain import FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import makers
 

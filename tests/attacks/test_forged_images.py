@@ -8,9 +8,10 @@ import tracemalloc
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from xpucached.domain import Flaw, FoundStore, Kernel, Store, StoreOrigin
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import images, reading
+from xpucached.domain.defects import Defect
+from xpucached.domain.stores import FoundStore, Kernel, Store, StoreOrigin
+from xpucached.kinds import images, sycl
+from xpucached.kinds.sycl import reader
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -72,7 +73,7 @@ def test_a_device_with_an_endless_name_is_none(sycl_store: SyclStore) -> None:
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
     entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
 
-    assert sorted(str(one.flaw) for one in entries) == ["None", "src-unparsable"]
+    assert sorted(str(one.defect) for one in entries) == ["None", "src-unparsable"]
     assert sorted(len(one.environment.device) if one.environment else 0 for one in entries) == [0, 2000]
     assert all(len(one.detail) < 1000 for one in entries)
 
@@ -89,7 +90,7 @@ def test_kernels_are_looked_for_where_a_program_would_look(
         (other / "0.bin").hardlink_to(slot.bin)
     searched: list[int] = []
     kernels = images.kernels
-    monkeypatch.setattr(reading, "_HEAD", 16)
+    monkeypatch.setattr(reader, "_HEAD", 16)
 
     def search(data: bytes) -> tuple[Kernel, ...]:
         searched.append(len(data))
@@ -99,5 +100,5 @@ def test_kernels_are_looked_for_where_a_program_would_look(
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
     entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
 
-    assert [one.flaw for one in entries if one.flaw] == [Flaw.MISPLACED] * 3
+    assert [one.defect for one in entries if one.defect] == [Defect.MISPLACED] * 3
     assert sum(length > 16 for length in searched) == 1

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.attacks.watching import LEAF, at_work
-from tests.test_lookout import Client, rights
-from xpucached import lookout as looking
-from xpucached.lookout import Lookout, judging, places
-from xpucached.lookout.people import Holder, People
+from tests.test_watchd import Client, rights
+from xpucached.watchd import ownership, path_checks
+from xpucached.watchd import server as looking
+from xpucached.watchd.server import WatchServer
+from xpucached.watchd.uids import Holder, People
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,22 +66,22 @@ def sent_away(client: Client) -> bool:
 
 @pytest.mark.usefixtures("_root")
 def test_the_uids_of_one_person_s_containers_count_as_one(people: People) -> None:
-    lookout = Lookout(opens=False, people=people)
-    many = [Client(lookout, FIRST + number) for number in range(40)]
-    person = Client(lookout, ACCOUNT)
-    with at_work(lookout):
+    watch_server = WatchServer(loads=False, people=people)
+    many = [Client(watch_server, FIRST + number) for number in range(40)]
+    person = Client(watch_server, ACCOUNT)
+    with at_work(watch_server):
         assert sum(not sent_away(one) for one in many) == 16
         assert not sent_away(person)
 
 
 @pytest.mark.usefixtures("_root")
 def test_half_of_all_places_are_kept_for_who_has_an_account(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
-    lookout = Lookout(opens=False, people=people)
+    watch_server = WatchServer(loads=False, people=people)
     room = (looking._RESERVE + 20, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: room)
-    many = [Client(lookout, 500_000 + number) for number in range(40)]
-    person, root = Client(lookout, ACCOUNT), Client(lookout, 0)
-    with at_work(lookout):
+    many = [Client(watch_server, 500_000 + number) for number in range(40)]
+    person, root = Client(watch_server, ACCOUNT), Client(watch_server, 0)
+    with at_work(watch_server):
         assert sum(not sent_away(one) for one in many) == 10
         assert not sent_away(person)
         assert not sent_away(root)
@@ -89,15 +90,15 @@ def test_half_of_all_places_are_kept_for_who_has_an_account(people: People, monk
 @pytest.fixture
 def silence(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let directories called ``silent`` never be looked at to the end, until this is set."""
-    answer, judged = threading.Event(), places.judged
+    answer, judged = threading.Event(), ownership.judged
 
-    def slow(uid: int, number: int, descriptor: int) -> places.Root:
+    def slow(uid: int, number: int, descriptor: int) -> ownership.Root:
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith("silent"):  # noqa: PTH115 - no path
             answer.wait()
             raise OSError(errno.EIO, "at last")
         return judged(uid, number, descriptor)
 
-    monkeypatch.setattr(places, "judged", slow)
+    monkeypatch.setattr(ownership, "judged", slow)
     yield answer
     answer.set()
 
@@ -109,17 +110,17 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
     silent, good = tmp_path / "silent", tmp_path / "good"
     silent.mkdir()
     (good / LEAF).mkdir(parents=True)
-    lookout = Lookout(opens=False, people=people)
-    judges = lookout._judges
-    many = [Client(lookout, 600_000 + number) for number in range(judging._MOST)]
-    person = Client(lookout, 0)
-    with at_work(lookout):
+    watch_server = WatchServer(loads=False, people=people)
+    judges = watch_server._judges
+    many = [Client(watch_server, 600_000 + number) for number in range(path_checks._MOST)]
+    person = Client(watch_server, 0)
+    with at_work(watch_server):
         for one in many:
             one.ask(silent)
         while len(judges._waiting) < len(many):
             os.sched_yield()
         judges._patience = 0.0
-        lookout._wake()
+        watch_server._wake()
         assert ["does not answer" in one.answer(1) for one in many] == [True] * len(many)
         judges._patience = 1000.0
         # Their threads are still there, and are not waited for.
@@ -129,7 +130,7 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
 
         silence.set()
         while judges.held():
-            lookout._wake()
+            watch_server._wake()
         assert "at last" in many[0].watch(silent, 3)
 
 
@@ -138,9 +139,9 @@ def test_a_thread_that_cannot_begin_is_no_user_s_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, people: People
 ) -> None:
     (tmp_path / LEAF).mkdir(parents=True)
-    lookout = Lookout(opens=False, people=people)
-    client = Client(lookout, 0)
-    with at_work(lookout):
+    watch_server = WatchServer(loads=False, people=people)
+    client = Client(watch_server, 0)
+    with at_work(watch_server):
         with monkeypatch.context() as without:
             without.setattr(threading.Thread, "start", refuse)
             assert "no thread" in client.watch(tmp_path)
@@ -153,18 +154,18 @@ def refuse(_: threading.Thread) -> None:
 
 
 def test_a_spare_descriptor_that_cannot_be_made_again_closes_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookout = Lookout(opens=False)
-    spare = lookout._spare
-    door = Full()
+    watch_server = WatchServer(loads=False)
+    spare = watch_server._spare
+    listener = Full()
     monkeypatch.setattr(os, "dup", full)
-    lookout._accept(door)  # type: ignore[arg-type] # what is used of a socket
-    assert lookout._spare == -1
+    watch_server._accept(listener)  # type: ignore[arg-type] # what is used of a socket
+    assert watch_server._spare == -1
     # Somebody else has that number by now.
     other = os.open("/", os.O_RDONLY)
     assert other == spare
-    lookout._accept(door)  # type: ignore[arg-type] # the same
+    watch_server._accept(listener)  # type: ignore[arg-type] # the same
     os.close(other)
-    lookout._close()
+    watch_server._close()
 
 
 class Full:

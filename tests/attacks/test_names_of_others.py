@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_steward import OURS, Hands, make
+from tests.test_hostd import OURS, Hands, make
 from tests.users import REPOSITORY
 from xpucached import api
-from xpucached.ctl import arguments
-from xpucached.domain import ModelName
+from xpucached.cli import arguments
+from xpucached.domain.names import ModelName
 from xpucached.errors import NotFound, XpucachedError
-from xpucached.server.connection import Limits, Peer
+from xpucached.hostd.supervisor import HostDaemon
+from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.hosting import HostRoutes
-from xpucached.steward import Steward
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xpucached.domain import Job
+    from xpucached.domain.jobs import Job
 
 ALICE, BOB = OURS + 1, OURS + 2
 THERE = ("hers", "declared", "alice:hers", f"{ALICE}:hers")
@@ -31,7 +31,7 @@ NOT_THERE = ("nothing", "alice:nothing", "nobody-here:hers", "hres")
 
 
 @pytest.fixture
-def steward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steward:
+def host_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
     """Give the daemon of a host on which alice has models and bob has none; it remembers who was to warm what."""
     one = make(tmp_path, Hands(), tmp_path / "nobody")
     one._people = {ALICE: "alice", BOB: "bob"}
@@ -39,50 +39,50 @@ def steward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steward:
     one._said[ALICE] = replace(one._said[ALICE], models=(ModelName("hers"), ModelName("declared")))
     one._owners = {ModelName("declared"): 0}
 
-    async def asked(_self: Steward, uid: int, request: api.PrewarmModels) -> Job:
+    async def asked(_self: HostDaemon, uid: int, request: api.PrewarmModels) -> Job:
         raise XpucachedError(f"uid {uid} has no model {' '.join(request.models)}")
 
-    monkeypatch.setattr(Steward, "prewarm", asked)
+    monkeypatch.setattr(HostDaemon, "prewarm", asked)
     return one
 
 
-def answer(steward: Steward, name: str, uid: int) -> str:
+def answer(host_daemon: HostDaemon, name: str, uid: int) -> str:
     """Give what a user is told who wants a model warmed."""
-    routes = HostRoutes(steward, "1", Limits(), admin=False)
+    routes = HostRoutes(host_daemon, "1", ConnectionLimits(), admin=False)
     with pytest.raises(XpucachedError) as caught:
         asyncio.run(routes._call(api.PrewarmModels(models=(ModelName(name),)), Peer(1, uid, uid)))
     return f"{caught.value.code}: {caught.value.message}; {caught.value.hint}".replace(name, "NAME")
 
 
-def test_no_answer_tells_what_models_others_have(steward: Steward) -> None:
-    told = {name: answer(steward, name, BOB) for name in (*THERE, *NOT_THERE)}
+def test_no_answer_tells_what_models_others_have(host_daemon: HostDaemon) -> None:
+    told = {name: answer(host_daemon, name, BOB) for name in (*THERE, *NOT_THERE)}
 
     # It is bob's own worker that is asked, each time.
     assert set(told.values()) == {f"internal: uid {BOB} has no model NAME; "}
 
 
-def test_nobody_takes_the_name_of_another_s_model(steward: Steward) -> None:
-    before = answer(steward, "alice:hers", 0)
+def test_nobody_takes_the_name_of_another_s_model(host_daemon: HostDaemon) -> None:
+    before = answer(host_daemon, "alice:hers", 0)
     # Bob has models of all these names now.
     names = tuple(map(ModelName, ("hers", "declared", "alice:hers", f"{ALICE}:hers")))
-    steward._said[BOB] = replace(steward._said[BOB], models=names)
+    host_daemon._said[BOB] = replace(host_daemon._said[BOB], models=names)
 
-    assert steward.meaning((ModelName("alice:hers"),)) == (ALICE, ("hers",))
-    assert steward.meaning((ModelName("declared"),))[0] == 0
-    assert answer(steward, "alice:hers", 0) == before
-    assert steward.meaning((ModelName("bob:alice:hers"),)) == (BOB, ("alice:hers",))
+    assert host_daemon.meaning((ModelName("alice:hers"),)) == (ALICE, ("hers",))
+    assert host_daemon.meaning((ModelName("declared"),))[0] == 0
+    assert answer(host_daemon, "alice:hers", 0) == before
+    assert host_daemon.meaning((ModelName("bob:alice:hers"),)) == (BOB, ("alice:hers",))
     with pytest.raises(NotFound):
-        steward.meaning((ModelName("hers"),))
+        host_daemon.meaning((ModelName("hers"),))
 
 
-def test_what_the_host_s_daemon_remembers_is_its_own(steward: Steward) -> None:
+def test_what_the_host_s_daemon_remembers_is_its_own(host_daemon: HostDaemon) -> None:
     before = os.umask(0)
     try:
-        steward._memory.keep(steward._known())
+        host_daemon._memory.keep(host_daemon._known())
     finally:
         os.umask(before)
 
-    file = steward.settings.state / "household.json"
+    file = host_daemon.settings.state / "household.json"
     assert b"hers" in file.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_steward import OURS, Hands, go, make
+from tests.test_hostd import OURS, Hands, go, make
 from xpucached import api, server
-from xpucached.domain import Awake, JobId, ModelName, UserStatus
+from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.users import UserSocket, UserStatus
 from xpucached.errors import Busy, Unavailable
-from xpucached.server.connection import Limits
+from xpucached.hostd import user_client
+from xpucached.hostd.supervisor import __name__ as supervisor_module
+from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
-from xpucached.steward import __name__ as steward_module
-from xpucached.steward import envoy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,8 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(per_user=4)
-    steward = make(tmp_path, Hands(), short_dir / "nobody")
+    limits = ConnectionLimits(per_user=4)
+    host_daemon = make(tmp_path, Hands(), short_dir / "nobody")
     path = short_dir / "d" / "s"
     wakes: list[int] = []
 
@@ -45,10 +46,10 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
     async def work() -> None:
         awake = asyncio.Event()
 
-        async def wake(uid: int) -> Awake:
+        async def wake(uid: int) -> UserSocket:
             wakes.append(uid)
             await awake.wait()
-            return Awake("me", uid, path)
+            return UserSocket("me", uid, path)
 
         async def ask() -> bytes:
             reader, writer = await asyncio.open_unix_connection(path)
@@ -57,9 +58,9 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
             writer.close()
             return line
 
-        monkeypatch.setattr(steward, "wake", wake)
-        door = server.Door(HostRoutes(steward, "1", limits, admin=False), limits)
-        await door.start([server.bind(path, 0o600)])
+        monkeypatch.setattr(host_daemon, "wake", wake)
+        listener = server.HttpListener(HostRoutes(host_daemon, "1", limits, admin=False), limits)
+        await listener.start([server.bind(path, 0o600)])
         try:
             while len(wakes) < limits.per_user:
                 already = len(wakes)
@@ -67,18 +68,18 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
                 writer.write(WAKE)
                 await until(functools.partial(more_than, already))
                 writer.transport.abort()
-                await until(lambda: not door._places.connections)
+                await until(lambda: not listener._places.connections)
             assert [b" 503 " in await ask() for _ in range(3)] == [True] * 3
             assert len(wakes) == limits.per_user
             # Done, the places are free again.
             awake.set()
-            await until(lambda: not door._places.held)
+            await until(lambda: not listener._places.held)
             assert b" 200 " in await ask()
         finally:
             awake.set()
-            await door.stop()
+            await listener.stop()
 
-    go(steward, work)
+    go(host_daemon, work)
 
 
 def silent(monkeypatch: pytest.MonkeyPatch, uids: set[int]) -> tuple[threading.Event, list[api.Request[object]]]:
@@ -91,7 +92,7 @@ def silent(monkeypatch: pytest.MonkeyPatch, uids: set[int]) -> tuple[threading.E
             end.wait()
         raise Unavailable("nobody answers")
 
-    monkeypatch.setattr(envoy, "ask", ask)
+    monkeypatch.setattr(user_client, "ask", ask)
     return end, asked
 
 
@@ -99,43 +100,45 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, asked = silent(monkeypatch, {OURS})
-    monkeypatch.setattr(envoy, "_WAITING", 8)
-    steward = make(tmp_path, Hands(), tmp_path / "nobody")
+    monkeypatch.setattr(user_client, "_WAITING", 8)
+    host_daemon = make(tmp_path, Hands(), tmp_path / "nobody")
 
     async def work() -> None:
-        waiting = [asyncio.create_task(steward.tend(OURS, api.WaitJob(id=JobId("1")), admin=False)) for _ in range(12)]
+        waiting = [
+            asyncio.create_task(host_daemon.tend(OURS, api.WaitJob(id=JobId("1")), admin=False)) for _ in range(12)
+        ]
         try:
             # A question of our own is asked all the same ...
-            steward._owed[OURS] = None
-            steward._follow(OURS)
+            host_daemon._owed[OURS] = None
+            host_daemon._follow(OURS)
             await until(lambda: api.GetHello() in asked[4:])
             # ... and people are told when there are too many.
             with pytest.raises(Busy, match="8 requests to the worker"):
-                await steward.wake(OURS)
+                await host_daemon.wake(OURS)
         finally:
             end.set()
             await asyncio.wait(waiting)
 
-    go(steward, work)
+    go(host_daemon, work)
 
 
 def test_silent_workers_give_up_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet, other = {OURS + 1, OURS + 2}, OURS + 3
     end, _ = silent(monkeypatch, quiet)
-    monkeypatch.setattr(f"{steward_module}._BUSY", 0.1)
-    hands = Hands()
-    steward = make(tmp_path, hands, tmp_path / "nobody")
-    steward._said |= {uid: UserStatus(str(uid), uid) for uid in (*quiet, other)}
+    monkeypatch.setattr(f"{supervisor_module}._BUSY", 0.1)
+    worker_units = Hands()
+    host_daemon = make(tmp_path, worker_units, tmp_path / "nobody")
+    host_daemon._said |= {uid: UserStatus(str(uid), uid) for uid in (*quiet, other)}
 
     async def work() -> None:
         try:
             for uid in (*quiet, other):
-                steward._follow(uid)
-            await until(lambda: other in hands.started)
+                host_daemon._follow(uid)
+            await until(lambda: other in worker_units.started)
         finally:
             end.set()
 
-    go(steward, work)
+    go(host_daemon, work)
 
 
 @pytest.mark.parametrize("names", [["m"] * 1001, ["m" * 201]], ids=["many", "long"])

@@ -12,48 +12,31 @@ import pytest
 
 from tests import doors
 from tests.doors import NOW, Standin, running
-from xpucached import api, daemon, settings
+from xpucached import api, settings
 from xpucached.api import Right, codec
-from xpucached.domain import (
-    HIDDEN,
-    Assay,
-    Cause,
-    Diagnosis,
-    DriverFile,
-    DriverInUse,
-    Event,
-    Exercise,
-    Finding,
-    Job,
-    JobId,
-    JobState,
-    Libraries,
-    Loader,
-    ModelStatus,
-    Outcome,
-    PrewarmReport,
-    Problem,
-    Progress,
-    Refusal,
-    Run,
-    Safety,
-    Status,
-    SyclRuntime,
-    Warmth,
-)
-from xpucached.domain.plans import Deferred
+from xpucached.daemon import user_daemon
+from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, RuntimeCheck, Safety
+from xpucached.domain.host import DriverFile, DriverInUse, Problem
+from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
+from xpucached.domain.libraries import Libraries, SyclRuntime
+from xpucached.domain.models import ModelStatus, Outcome, Run, Warmth
+from xpucached.domain.names import JobId
+from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.secrecy import HIDDEN
+from xpucached.domain.status import Status
+from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
 from xpucached.server.redact import redact
-from xpucached.service import unasked
+from xpucached.service import automatic
+from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
-from xpucached.service.troubles import Troubles
-from xpucached.service.unasked import Unasked
+from xpucached.service.problems import ProblemList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xpucached.domain import ModelName
-    from xpucached.service.observing import Observing
+    from xpucached.domain.names import ModelName
+    from xpucached.service.inventory import Inventory
 
 SECRET: Final = "s3cr3t"  # noqa: S105 - that is what it is about
 
@@ -68,7 +51,7 @@ def run() -> Run:
 def model() -> ModelStatus:
     """Give a model that is told the token in every way there is."""
     known = doors.make_model(warmth=Warmth.FAILED)
-    exercise = Exercise(
+    exercise = RunSpec(
         loader=Loader.TRANSFORMERS, target=f"/models/{SECRET}", inputs=SECRET, options={"token": SECRET}, python="/p"
     )
     workload = replace(
@@ -90,7 +73,7 @@ def job() -> Job:
         NOW,
         progress=Progress(1, 2, f"app.py: {SECRET}"),
         prewarm=report,
-        error=Refusal("run-failed", f"not warm: resnet: {SECRET}", SECRET),
+        error=ErrorInfo("run-failed", f"not warm: resnet: {SECRET}", SECRET),
     )
 
 
@@ -116,7 +99,7 @@ class Secretive(Standin):
     async def why(self, name: ModelName) -> Diagnosis:
         """Say why a model failed."""
         return Diagnosis(
-            name, Warmth.FAILED, tuple(Finding(one, SECRET) for one in (Cause.FAILED, Cause.CRASH, Cause.UNCACHED))
+            name, Warmth.FAILED, tuple(Explanation(one, SECRET) for one in (Cause.FAILED, Cause.CRASH, Cause.UNCACHED))
         )
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
@@ -243,7 +226,9 @@ def test_neither_libraries_nor_a_driver_s_files_say_where_variables_lead() -> No
     libraries = Libraries((SyclRuntime(place, "b", 1),), (place,), (place,))
     file = DriverFile(place, place, "1", 5, NOW, "id", "package 1")
     driver = DriverInUse({}, (), "stamp", driver=(file,), problems=(Problem("probe-crashed", SECRET),))
-    shown = str(redact((replace(run(), libraries=libraries), driver, Assay("b", place, Safety.UNSAFE, SECRET, NOW))))
+    shown = str(
+        redact((replace(run(), libraries=libraries), driver, RuntimeCheck("b", place, Safety.UNSAFE, SECRET, NOW)))
+    )
 
     assert SECRET not in shown
     assert "package 1" in shown
@@ -262,17 +247,19 @@ def test_no_answer_to_others_lets_a_guess_of_arguments_be_proven(short_dir: Path
 def test_the_system_s_journal_hears_that_something_failed_and_not_what_it_quotes(
     caplog: pytest.LogCaptureFixture, short_dir: Path
 ) -> None:
-    observing = SimpleNamespace(events=Events(lambda: NOW), troubles=Troubles(), catalog=SimpleNamespace(trouble=None))
-    parts = Unasked(cast("Observing", observing))
+    inventory = SimpleNamespace(
+        events=Events(lambda: NOW), problem_list=ProblemList(), catalog=SimpleNamespace(trouble=None)
+    )
+    parts = AutomaticWork(cast("Inventory", inventory))
     with caplog.at_level("INFO"):
-        parts.failed(unasked.SCAN, Refusal("some-code", f"no {SECRET}", SECRET))
-        observing.events.post("compiled", SECRET, {"command": SECRET})
-        observing.events.post("model-added", "resnet")
+        parts.failed(automatic.SCAN, ErrorInfo("some-code", f"no {SECRET}", SECRET))
+        inventory.events.post("compiled", SECRET, {"command": SECRET})
+        inventory.events.post("model-added", "resnet")
 
     assert SECRET not in caplog.text
     assert "some-code" in caplog.text
     assert "model-added: resnet" in caplog.text
-    assert SECRET in observing.troubles.all()[0].message
+    assert SECRET in inventory.problem_list.all()[0].message
 
 
 def test_a_worker_whose_configuration_is_refused_quotes_none_of_it(
@@ -282,9 +269,9 @@ def test_a_worker_whose_configuration_is_refused_quotes_none_of_it(
     file.write_text(f'models = "{SECRET}"\n[policy]\ngrace = "{SECRET}"\n')
     file.chmod(0o600)
 
-    assert daemon.main(["--worker", "--config", str(file)]) == SettingsError.exit
+    assert user_daemon.main(["--worker", "--config", str(file)]) == SettingsError.exit
     assert SECRET not in "".join(capsys.readouterr())
-    assert daemon.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
+    assert user_daemon.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
     assert SECRET in "".join(capsys.readouterr())
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached import installing
+from xpucached.cli import installation
 from xpucached.errors import Conflict, Denied
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ def programs(common: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a folder with the commands, that everybody reaches and only root changes."""
     place = common / "venv" / "bin"
     place.mkdir(parents=True)
-    for name in installing._PROGRAMS:
+    for name in installation._PROGRAMS:
         (place / name).write_text("#!/bin/sh\n")
         (place / name).chmod(0o755)
     # What the tests run with may be anywhere.
     monkeypatch.setattr(sys, "executable", shutil.which("sh"))
-    monkeypatch.setattr(installing, "_PACKAGE", place)
+    monkeypatch.setattr(installation, "_PACKAGE", place)
     monkeypatch.setattr(os, "__file__", shutil.which("sh"))
     return place
 
@@ -37,20 +37,20 @@ def programs(common: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_another_user_can_change_does_not_become_a_service(
     attacker: User, common: Path, programs: Path, what: str
 ) -> None:
-    place = installing.Place.of(user=False, root=None, environ={})
-    installing.check(place, programs, remove=False)
+    place = installation.Place.of(user=False, root=None, environ={})
+    installation.check(place, programs, remove=False)
     part = common / what
     attacker.owns(part)
     with pytest.raises(Conflict, match="can be changed by others"):
-        installing.check(place, programs, remove=False)
+        installation.check(place, programs, remove=False)
 
 
 @pytest.mark.parametrize("what", ["venv", "venv/bin/xpucached"])
 def test_nor_does_what_everybody_can_change(attacker: User, common: Path, programs: Path, what: str) -> None:
-    place = installing.Place.of(user=False, root=None, environ={})
+    place = installation.Place.of(user=False, root=None, environ={})
     (common / what).chmod(0o777)
     with pytest.raises(Conflict, match="can be changed by others"):
-        installing.check(place, programs, remove=False)
+        installation.check(place, programs, remove=False)
 
 
 def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Path) -> None:
@@ -60,12 +60,12 @@ def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Pat
     attacker.home.chmod(0o755)
     (programs / "xpucached").unlink()
     (programs / "xpucached").symlink_to(theirs)
-    place = installing.Place.of(user=False, root=None, environ={})
+    place = installation.Place.of(user=False, root=None, environ={})
     with pytest.raises(Conflict, match="can be changed by others"):
-        installing.check(place, programs, remove=False)
+        installation.check(place, programs, remove=False)
 
 
 def test_root_does_not_set_up_in_the_home_of_another_user(attacker: User) -> None:
     """The record there would name the files that root removes."""
     with pytest.raises(Denied, match="belongs to somebody else"):
-        installing.Place.of(user=True, root=None, environ={"HOME": str(attacker.home)})
+        installation.Place.of(user=True, root=None, environ={"HOME": str(attacker.home)})

@@ -13,13 +13,16 @@ import pytest
 from tests import silent
 from tests.builders import SyclStore
 from tests.test_upkeep import settled
-from xpucached import daemon, patience, settings
+from xpucached import deadlines, settings
 from xpucached.api import AddModel
 from xpucached.catalog import Catalog
-from xpucached.dispatch import Dispatch
-from xpucached.domain import Booted, Due, ModelName, Store, StoreState
+from xpucached.daemon import user_daemon
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import Store, StoreState
+from xpucached.domain.triggers import Periodic, Started
 from xpucached.kinds import sycl
-from xpucached.service import Service, owners, surveying
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service, owners, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a directory whose file system never answers, for which nobody waits long."""
-    monkeypatch.setattr(patience, "SECONDS", 2.0)
-    monkeypatch.setattr(surveying, "_FINDING", 2.0)
+    monkeypatch.setattr(deadlines, "SECONDS", 2.0)
+    monkeypatch.setattr(survey, "_FINDING", 2.0)
     with silent.mounted(tmp_path / "away") as place:
         yield place
     # They end with the file system.
@@ -56,7 +59,7 @@ def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("stat", "lstat", "listdir", "scandir", "readlink", "access"):
         monkeypatch.setattr(os, name, noting(getattr(os, name)))
     # To wait for an answer there is as bad.
-    monkeypatch.setattr(patience, "ask", noting(patience.ask, whatever=True))
+    monkeypatch.setattr(deadlines, "ask", noting(deadlines.ask, whatever=True))
     for name in ("realpath", "exists", "isfile", "isdir", "lexists"):
         monkeypatch.setattr(os.path, name, noting(getattr(os.path, name)))
     return found
@@ -83,13 +86,13 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
     config = settings.load(None, user=True, environ=environ)
 
     async def work(catalog: Catalog) -> None:
-        service = Service(config, catalog, Dispatch({}, "test"), {})
-        await service.reconcile([Booted()])
+        service = Service(config, catalog, ProcessStarter({}, "test"), {})
+        await service.reconcile([Started()])
         await service.add_model(model("driver", tmp_path, variables={"OCL_ICD_FILENAMES": f"{away}/libintelocl.so"}))
         await service.add_model(model("program", tmp_path, command=(f"{away}/bin/python3",)))
         await service.add_model(model("store", tmp_path, store=away / "store"))
         await service.add_model(model("well", tmp_path))
-        await service.reconcile([Due()])
+        await service.reconcile([Periodic()])
         await settled(service)
         status = await service.status()
         for name in ("driver", "program", "store", "well"):
@@ -106,8 +109,8 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
         # A job for a store that does not answer ends, too.
         runs = await service.runs(ModelName("store"), 5)
         assert not runs
-        assert await asyncio.to_thread(daemon._answering, [away, store.root]) == [store.root]
-        places = await asyncio.to_thread(daemon._driver_places, service.driver_variables())
+        assert await asyncio.to_thread(user_daemon._answering, [away, store.root]) == [store.root]
+        places = await asyncio.to_thread(user_daemon._driver_places, service.driver_variables())
         assert not [place for place in places if place.is_relative_to(away)]
         await service.stop()
 
@@ -129,9 +132,9 @@ def test_whose_a_store_is_that_does_not_answer_is_not_waited_for(away: Path) -> 
 
 
 def test_an_answer_and_an_error_are_given_as_they_are(tmp_path: Path) -> None:
-    assert patience.ask(tmp_path, lambda: 7) == 7
+    assert deadlines.ask(tmp_path, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        patience.ask(tmp_path, lambda: 1 // 0)
+        deadlines.ask(tmp_path, lambda: 1 // 0)
     assert owners.answers(tmp_path)
     assert owners.answers(tmp_path / "nowhere")
     assert owners.answers(tmp_path / "null\0byte")
@@ -139,12 +142,12 @@ def test_an_answer_and_an_error_are_given_as_they_are(tmp_path: Path) -> None:
 
 def test_only_so_many_questions_wait_for_ever() -> None:
     answer = threading.Event()
-    for number in range(patience._MOST):
+    for number in range(deadlines._MOST):
         with pytest.raises(TimeoutError):
-            patience.ask(number, answer.wait, 0.0)
+            deadlines.ask(number, answer.wait, 0.0)
     with pytest.raises(TimeoutError):
-        patience.ask("another", lambda: 1, 10.0)
+        deadlines.ask("another", lambda: 1, 10.0)
     answer.set()
-    for thread in list(patience._stuck.values()):
+    for thread in list(deadlines._stuck.values()):
         thread.join()
-    assert patience.ask("another", lambda: 1, 10.0) == 1
+    assert deadlines.ask("another", lambda: 1, 10.0) == 1

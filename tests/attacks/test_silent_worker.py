@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from tests.test_steward import Hands, make
+from tests.test_hostd import Hands, make
 from xpucached import api
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
         listening.start()
 
         async def asks() -> None:
-            steward = make(short_dir, Hands(), short_dir / "listens")
+            host_daemon = make(short_dir, Hands(), short_dir / "listens")
             # A question is given up and asked anew, as a wake does with the one before it.
             for _ in range(12):
-                asking = asyncio.create_task(steward._asker.ask(os.getuid(), api.GetStatus()))
+                asking = asyncio.create_task(host_daemon._user_clients.ask(os.getuid(), api.GetStatus()))
                 await asyncio.sleep(0.05)
                 asking.cancel()
                 await asyncio.wait([asking])
@@ -42,7 +42,7 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
             for one in connected:
                 one.close()
             server.shutdown(socket.SHUT_RDWR)
-            await asyncio.to_thread(steward._asker._threads.shutdown)
+            await asyncio.to_thread(host_daemon._user_clients._threads.shutdown)
             assert 1 <= held <= 4, held
 
         asyncio.run(asks())

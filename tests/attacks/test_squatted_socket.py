@@ -38,7 +38,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give aw
 def ctl(one: User, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Call ``xpucachectl`` as a user who has no directory for sockets."""
     env = {"XDG_RUNTIME_DIR": "", **variables}
-    return one.call(one.program, "-m", "xpucached.ctl", *words, env=env, check=None)
+    return one.call(one.program, "-m", "xpucached.cli", *words, env=env, check=None)
 
 
 @pytest.mark.parametrize("words", [("env",), ("status",), ("--user", "env"), ("--user", "status")], ids=" ".join)
@@ -181,7 +181,7 @@ def test_who_listens_is_asked_of_the_kernel(short_dir: Path) -> None:
         assert f"user {MALLORY} listens" in refused(short_dir / "s")
         # Whom we expect there, we hear; and only him.
         sockets.connect(short_dir / "s", owner=MALLORY).close()
-        with pytest.raises(sockets.Untrusted):
+        with pytest.raises(sockets.UntrustedPeer):
             sockets.connect(short_dir / "s", owner=unused())
     # Root may listen for anybody, as systemd does for workers.
     with liar(short_dir / "t", EVIL):

@@ -14,11 +14,12 @@ import pytest
 
 from tests import doors
 from xpucached import settings
-from xpucached.domain import UserStatus, WorkerState
+from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import NotFound, Unavailable
+from xpucached.hostd import units, user_client
+from xpucached.hostd.supervisor import HostDaemon
+from xpucached.hostd.supervisor import __name__ as host_daemon
 from xpucached.processes import child
-from xpucached.steward import Steward, envoy, units
-from xpucached.steward import __name__ as steward
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,16 +44,16 @@ class Running:
     async def stop(self, uid: int, /) -> None:
         """Do nothing."""
 
-    async def fate(self, _uid: int, /) -> units.Fate:
+    async def fate(self, _uid: int, /) -> units.UnitState:
         """Say that it runs."""
-        return units.Fate(active=True, failed=False, running=True)
+        return units.UnitState(active=True, failed=False, running=True)
 
 
-def make(tmp_path: Path, place: Path) -> Steward:
+def make(tmp_path: Path, place: Path) -> HostDaemon:
     config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
     (tmp_path / "state").mkdir()
     config = replace(config, state=tmp_path / "state", socket=tmp_path / "s", models_directory=tmp_path / "models.d")
-    made = Steward(config, Running(), lambda _uid: place, lambda: doors.NOW, runtime=tmp_path)
+    made = HostDaemon(config, Running(), lambda _uid: place, lambda: doors.NOW, runtime=tmp_path)
     made._people = {OURS: "me", OURS + 1: "other"}
     made._said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
     return made
@@ -61,9 +62,9 @@ def make(tmp_path: Path, place: Path) -> Steward:
 def test_a_stopped_worker_is_told_and_holds_nobody(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(envoy, "_PATIENCE", 1.0)
-    monkeypatch.setattr(f"{steward}._ANSWER", 2.0)
-    monkeypatch.setattr(f"{steward}._ENDING", 0.1)
+    monkeypatch.setattr(user_client, "_PATIENCE", 1.0)
+    monkeypatch.setattr(f"{host_daemon}._ANSWER", 2.0)
+    monkeypatch.setattr(f"{host_daemon}._ENDING", 0.1)
     script, place = tmp_path / "listens.py", short_dir / "s"
     script.write_text(LISTENS)
     worker = child.start([*child.python(script), str(place)], variables={})
@@ -98,7 +99,7 @@ def test_a_user_database_that_does_not_answer_holds_nobody(tmp_path: Path, monke
         answered.wait()
         return []
 
-    monkeypatch.setattr(f"{steward}._CENSUS", 0.2)
+    monkeypatch.setattr(f"{host_daemon}._CENSUS", 0.2)
     for name in ("getpwall", "getpwnam", "getpwuid"):
         monkeypatch.setattr(pwd, name, silent)
     one = make(tmp_path, tmp_path / "nobody")

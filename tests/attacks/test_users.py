@@ -23,7 +23,7 @@ def test_they_are_two_users_without_rights(attacker: User, victim: User, common:
         assert said.startswith(f"({one.uid}, {one.uid}, {one.uid}) ({one.uid}, {one.uid}, {one.uid}) [] ")
         assert said.endswith(" /\n")
         assert "VIRTUAL_ENV" not in said
-        assert one.python("import xpucached.daemon; print('here')").stdout == "here\n"
+        assert one.python("import xpucached.daemon.user_daemon; print('here')").stdout == "here\n"
     secret = victim.home / "secret"
     secret.write_text("mine")
     victim.owns(secret)

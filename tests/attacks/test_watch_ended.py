@@ -62,7 +62,7 @@ def serves(user: User, watch: Path, place: Path) -> bool:
         "b'{\"watch\": 1e99}'",
         "b'{\"watch\": -1}'",
         "b'{\"watch\": true}'",
-        'b\'{"watch": 1, "opens": "yes"}\'',
+        'b\'{"watch": 1, "loads": "yes"}\'',
         "b'{\"forget\": 1e999}'",
         'b\'{"forget": \' + b"9" * 3000 + b"}"',
         'b"[" * 30000',

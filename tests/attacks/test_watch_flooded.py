@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from tests.attacks.watching import LEAF, OWN, SPY, at_work, store
-from tests.test_lookout import Client, rights
-from xpucached import daemon, logs, settings
-from xpucached.domain import Due, EventsLost
-from xpucached.lookout import Lookout, kernel
+from tests.test_watchd import Client, rights
+from xpucached import logs, settings
+from xpucached.daemon import user_daemon
+from xpucached.domain.triggers import EventsLost, Periodic
+from xpucached.watchd import kernel
+from xpucached.watchd.server import WatchServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +54,9 @@ def test_a_file_system_of_the_kernel_is_not_marked(attacker: User, victim: User,
 
 def test_not_even_root_has_one_marked(common: Path) -> None:
     rights()
-    lookout = Lookout(opens=False)
-    client = Client(lookout, 0)
-    with at_work(lookout):
+    watch_server = WatchServer(loads=False)
+    client = Client(watch_server, 0)
+    with at_work(watch_server):
         for name in ("/proc", "/sys", "/dev/pts", "/dev/mqueue", "/sys/fs/cgroup"):
             place = common.__class__(name)
             if kind(place) not in {None, kernel.TMPFS}:
@@ -92,9 +94,9 @@ class Queue:
 def test_a_file_that_cannot_be_opened_is_no_loss_to_others(common: Path, number: int, *, loses: bool) -> None:
     client, turn = observer(common)
     queue = Queue(number)
-    with at_work(client.lookout):
+    with at_work(client.watch_server):
         assert client.watch(common) == ""
-        turn(lambda: client.lookout._look(cast("kernel.Group", queue)))
+        turn(lambda: client.watch_server._look(cast("kernel.Group", queue)))
         (common / LEAF / "0.src").write_bytes(b"")
         client.until(f"{LEAF}/0.src")
 
@@ -105,11 +107,11 @@ def test_a_file_that_cannot_be_opened_is_no_loss_to_others(common: Path, number:
 def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -> None:
     now = 0.0
     client, turn = observer(common)
-    client.lookout._losses = logs.Allowance(1, 5.0, lambda: now)
+    client.watch_server._losses = logs.Allowance(1, 5.0, lambda: now)
 
     def lose() -> None:
-        for group in client.lookout._groups.values():
-            client.lookout._lose(group)
+        for group in client.watch_server._groups.values():
+            client.watch_server._lose(group)
 
     def told() -> int:
         """Count how often a loss is told before the next event."""
@@ -119,7 +121,7 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
             count += "lost" in client.take()
         return count
 
-    with at_work(client.lookout):
+    with at_work(client.watch_server):
         assert client.watch(common) == ""
         found = []
         for _ in range(10):
@@ -137,29 +139,29 @@ def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pyt
     async def looks(times: int) -> int:
         service = cast("Service", SimpleNamespace(take_touch=None))
         config = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
-        one = daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
+        one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
         found = 0
         for _ in range(times):
             one._take(EventsLost())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            found += Due() in one._wakes
-            one._wakes.clear()
+            found += Periodic() in one._triggers
+            one._triggers.clear()
         return found
 
     assert asyncio.run(looks(50)) == 1
-    monkeypatch.setattr(daemon, "_LOSSES", 0.0)
+    monkeypatch.setattr(user_daemon, "_LOSSES", 0.0)
     assert asyncio.run(looks(50)) > 1
 
 
 class Watching(Client):
-    """A client, with the lookout that it asks."""
+    """A client, with the watcher that it asks."""
 
-    lookout: Lookout
+    watch_server: WatchServer
 
 
 def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], None]]:
-    """Give a client of a lookout, and a way to have something done in the lookout's own thread."""
+    """Give a client of a watcher, and a way to have something done in the watcher's own thread."""
     rights()
     (place / LEAF).mkdir(parents=True)
     waiting: list[Callable[[], object]] = []
@@ -170,13 +172,13 @@ def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], No
             waiting.pop()()
             done.append(True)
 
-    lookout = Lookout(opens=False, turn=turn)
-    client = Watching(lookout, 0)
-    client.lookout = lookout
+    watch_server = WatchServer(loads=False, turn=turn)
+    client = Watching(watch_server, 0)
+    client.watch_server = watch_server
 
     def have(do: Callable[[], object]) -> None:
         waiting.append(do)
-        lookout._wake()
+        watch_server._wake()
         while waiting or not done:
             os.sched_yield()
         done.clear()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import doors
-from tests.test_steward import OURS, Hands, go, http, liar, make
+from tests.test_hostd import OURS, Hands, go, http, liar, make
 from xpucached.api import codec
-from xpucached.domain import WorkerState
+from xpucached.domain.users import WorkerState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,17 +41,17 @@ def status(**more: object) -> bytes:
 def test_an_answer_with_too_much_in_it_is_refused_unread(
     tmp_path: Path, short_dir: Path, answer: bytes, reason: str
 ) -> None:
-    steward = make(tmp_path, Hands(), short_dir / "s")
+    host_daemon = make(tmp_path, Hands(), short_dir / "s")
 
     async def work() -> None:
-        steward._follow(OURS, urgent=True)
-        await asyncio.wait({steward._following[OURS]}, timeout=30)
-        assert steward._following[OURS].done()
+        host_daemon._follow(OURS, urgent=True)
+        await asyncio.wait({host_daemon._following[OURS]}, timeout=30)
+        assert host_daemon._following[OURS].done()
 
     hello = http(b'{"api": 1, "data": {"api": 1, "version": "1"}}')
     with liar(short_dir / "s", lambda request: hello if request.startswith(b"GET /v1 ") else http(answer)):
-        go(steward, work)
-    said = steward._said[OURS]
+        go(host_daemon, work)
+    said = host_daemon._said[OURS]
     assert said.state is WorkerState.FAILED
     assert reason in said.sentence
 
@@ -65,13 +65,13 @@ def test_answers_are_read_beside_the_loop(tmp_path: Path, short_dir: Path, monke
         return read(kind, value)
 
     with doors.running(short_dir) as there:
-        steward = make(tmp_path, Hands(), there.path)
+        host_daemon = make(tmp_path, Hands(), there.path)
         monkeypatch.setattr(codec, "from_json", noted)
 
         async def work() -> None:
-            await steward.wake(OURS)
-            await steward._quiet(OURS)
+            await host_daemon.wake(OURS)
+            await host_daemon._quiet(OURS)
 
-        go(steward, work)
+        go(host_daemon, work)
     assert readers
     assert threading.current_thread() not in readers

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from xpucached import sockets
-from xpucached.settings.document import Workers
-from xpucached.steward import people
+from xpucached.hostd import users
+from xpucached.settings.schema import Workers
 
 if TYPE_CHECKING:
     from tests.users import User
@@ -56,7 +56,7 @@ def test_who_logs_in_or_is_named_has_one_and_the_host_s_own_account_never(monkey
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
-    assert [uid for uid in names.values() if people.may_have_worker(uid, None)] == [1000]
+    assert [uid for uid in names.values() if users.may_have_worker(uid, None)] == [1000]
     everyone = Workers.model_validate({"include": list(names)})
-    found = people.household(everyone, (), steward=301)
+    found = users.managed_users(everyone, (), host_daemon=301)
     assert sorted(found) == [300, 1000, 1001]

@@ -7,8 +7,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
-from tests.test_lookout import rights
-from xpucached.lookout import Lookout
+from tests.test_watchd import rights
+from xpucached.watchd.server import WatchServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ watch.connect(place)
 for word in words:
     subprocess.run(word, shell=True, check=True)
 directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-socket.send_fds(watch, [json.dumps({"watch": 1, "opens": True}).encode()], [directory])
+socket.send_fds(watch, [json.dumps({"watch": 1, "loads": True}).encode()], [directory])
 answer = json.loads(watch.recv(1 << 16))
 print(json.dumps(answer), flush=True)
 sys.stdin.readline()
@@ -56,23 +56,23 @@ def running(common: Path) -> Iterator[Path]:
     """Run what watches, as root, where everybody reaches it."""
     rights()
     place = common / "watch"
-    lookout = Lookout(opens=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(str(place))
+    watch_server = WatchServer(loads=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(place))
         place.chmod(0o666)
-        door.listen(64)
-        lookout.listen(door)
-        with at_work(lookout):
+        listener.listen(64)
+        watch_server.listen(listener)
+        with at_work(watch_server):
             yield place
 
 
 @contextlib.contextmanager
-def at_work(lookout: Lookout) -> Iterator[None]:
+def at_work(watch_server: WatchServer) -> Iterator[None]:
     """Let it run, in a thread."""
-    thread = threading.Thread(target=lookout.run)
+    thread = threading.Thread(target=watch_server.run)
     thread.start()
     try:
         yield
     finally:
-        lookout.stop()
+        watch_server.stop()
         thread.join()

@@ -25,28 +25,18 @@ from tests.doors import Standin, owner_only
 from xpucached import api, messages
 from xpucached.api import intake
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    EntryState,
-    Exercise,
-    Flaw,
-    FoundStore,
-    Hazard,
-    ImageFormat,
-    Loader,
-    Model,
-    ModelName,
-    Process,
-    Store,
-    StoreOrigin,
-    StoreState,
-    Workload,
-)
+from xpucached.domain.defects import Defect, StoreFault
+from xpucached.domain.host import Process
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import EntryState, FoundStore, ImageFormat, Store, StoreOrigin, StoreState
+from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import images, layout, makers, mangling
-from xpucached.kinds.sycl.dustbin import _is_place, _loads
-from xpucached.server.connection import Connection, Limits, Places
+from xpucached.kinds import demangling, images, sycl
+from xpucached.kinds.sycl import entry_format, makers
+from xpucached.kinds.sycl.trash_files import _is_place, _loads
+from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
 
 if TYPE_CHECKING:
@@ -69,24 +59,26 @@ def source(data: bytes) -> None:
     """Read a ``.src``; the first byte says how much longer the file is than what was read of it."""
     beyond = (0, 0, 0, 1, 8, 1 << 20, 1 << 40, 1 << 62)[data[0] & 7] if data else 0
     data = data[1:]
-    read = layout.source(data, len(data) + beyond)
+    read = entry_format.source(data, len(data) + beyond)
     fields = (read.device, read.options, read.constants, read.image)
     _check(sum(map(len, fields)) <= len(data), "bytes from nowhere")
-    _check(read.complete or read.flaw is not None, "incomplete without a flaw")
+    _check(read.complete or read.defect is not None, "incomplete without a defect")
     if read.whole:
         again = framed(*fields)
         _check(data.startswith(again), "another text was read than stands there")
-        _check((read.flaw is Flaw.SRC_TRAILING) == (len(again) < len(data) + beyond), "what follows is miscounted")
-        _check(all(layout.NUMBER.match(name) for name in read.directories), "a place that is no place")
-    environment = layout.environment(layout.text(read.device))
-    _check(environment is None or environment.identity == layout.text(read.device), "another device was read")
+        _check((read.defect is Defect.SRC_TRAILING) == (len(again) < len(data) + beyond), "what follows is miscounted")
+        _check(all(entry_format.NUMBER.match(name) for name in read.directories), "a place that is no place")
+    environment = entry_format.environment(entry_format.text(read.device))
+    _check(environment is None or environment.identity == entry_format.text(read.device), "another device was read")
 
 
 def binary(data: bytes) -> None:
     """Read the frame of a ``.bin`` and judge what it holds."""
-    frame = layout.frame(data[:16], len(data), lambda at: data[at : at + 8])
+    frame = entry_format.frame(data[:16], len(data), lambda at: data[at : at + 8])
     _check(0 <= frame.offset + frame.length <= len(data), "a program beyond the end of its file")
-    _check(frame.length > 0 or frame.flaw is not None or len(data) >= struct.calcsize("<QQ"), "nothing, and no flaw")
+    _check(
+        frame.length > 0 or frame.defect is not None or len(data) >= struct.calcsize("<QQ"), "nothing, and no defect"
+    )
     image(data[frame.offset : frame.offset + frame.length])
 
 
@@ -105,7 +97,7 @@ def image(data: bytes) -> None:
 def name(data: bytes) -> None:
     """Demangle a kernel's name."""
     mangled = b"_Z" + data
-    printed = mangling.printed(mangled)
+    printed = demangling.printed(mangled)
     _check(printed is None or printed >= 0, "a name of negative length")
     _check(len(images.kernel(mangled).display) <= 5000, "a display without bounds")
 
@@ -126,7 +118,7 @@ def label(data: bytes) -> None:
     except ValueError:
         return
     _check(_is_place(read.key.split("/")), "a key that is no place")
-    _check(all(suffix in layout.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
+    _check(all(suffix in entry_format.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
     _check(0 <= read.mode <= 0o777, "a mode with more than permissions")
     _check(_loads(read.dumps()).key == read.key, "what was read cannot be written")
 
@@ -147,12 +139,12 @@ _AT: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 def slot(data: bytes) -> None:
     """Look at a store whose files hold these bytes: an entry, its lock, its time, the size."""
     source, binary, accessed, lock, size = (*data.split(b"\xfe\xff"), b"", b"", b"", b"", b"")[:5]
-    read = layout.source(source, len(source))
+    read = entry_format.source(source, len(source))
     root = _root()
     shutil.rmtree(root, ignore_errors=True)
     leaf = root.joinpath(*read.directories) if read.whole else root / "1/2/3/4"
-    code = root / layout.RTC / ("A" * 43 + "=")
-    for place, name in ((leaf, "0"), (code, layout.IR)):
+    code = root / entry_format.RTC / ("A" * 43 + "=")
+    for place, name in ((leaf, "0"), (code, entry_format.IR)):
         place.mkdir(parents=True)
         (place / f"{name}.bin").write_bytes(binary)
         (place / f"{name}_access_time.txt").write_bytes(accessed)
@@ -162,7 +154,7 @@ def slot(data: bytes) -> None:
     (root / "cache_size.txt").write_bytes(size)
     scan = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "fuzz"), _AT, {}, None)
     _check((scan.state, len(scan.entries)) == (StoreState.OK, 2), "an entry is lost")
-    _check((Hazard.SIZE_GARBAGE in scan.hazards) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size")
+    _check((StoreFault.SIZE_GARBAGE in scan.faults) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size")
     for entry in scan.entries:
         _check(entry.created <= _AT, "made after it was seen")
         _check(sum(len(kernel.name) for kernel in entry.kernels) <= 4 << 20, "names without bounds")
@@ -197,7 +189,7 @@ _MODELS: Final = (
     Model(ModelName("net"), Workload(("/usr/bin/python3", "app.py"), Path("/opt/app"), {"A": "b"}, 60.5), None, 70),
     Model(
         ModelName("loaded"),
-        Workload((), Path("/opt"), {}, 9.0, Exercise(loader=Loader.PYTHON, python="/p", target="a:b", device="xpu")),
+        Workload((), Path("/opt"), {}, 9.0, RunSpec(loader=Loader.PYTHON, python="/p", target="a:b", device="xpu")),
         None,
         50,
     ),
@@ -355,6 +347,10 @@ class _Ends(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        """Return 0: this client reads all at once."""
+        return 0
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Stay with the one."""
 
@@ -380,7 +376,7 @@ class _Door:
         self.end, self.other = socket.socketpair()
 
     async def _speak(self, pieces: list[bytes]) -> bytes:
-        limits = Limits(head=4096, body=65536, head_time=5, body_time=0.02, idle_time=5, heartbeat=5)
+        limits = ConnectionLimits(head=4096, body=65536, head_time=5, body_time=0.02, idle_time=5, heartbeat=5)
         routes = Routes(Standin(), owner_only, "1.2.3", limits)
         config = uvicorn.Config(
             routes.application,
@@ -396,7 +392,7 @@ class _Door:
             h11_max_incomplete_event_size=limits.head,
         )
         config.load()
-        places = Places(limits)
+        places = ConnectionPool(limits)
         transport = _Ends(self.end)
         connection = Connection(config, places, {}, _loop=self.loop)
         connection.connection_made(transport)
@@ -495,7 +491,7 @@ def seeds(target: str) -> list[bytes]:
     programs.append(struct.pack("<Q", 2) + framed(b"BC\xc0\xde", b"!<arch>\n" + b" " * 60))
     bodies = [
         {"name": "m", "command": ["/bin/true"], "directory": "/", "variables": {"A": "b"}, "timeout": 60.0},
-        {"refs": ["0123456789ab"], "reasons": ["flawed"], "dry_run": True},
+        {"refs": ["0123456789ab"], "reasons": ["defective"], "dry_run": True},
         {"models": ["m"], "force": True},
         {"stores": ["/s"], "full": True},
     ]

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import targets
-from xpucached.kinds.sycl import images, layout
+from xpucached.kinds import images
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +62,9 @@ def test_what_real_runtimes_and_clients_write_breaks_nothing(target: str) -> Non
 def test_real_entries_are_read_whole() -> None:
     for path in sorted(targets.CORPUS.glob("*.src")):
         data = path.read_bytes()
-        read = layout.source(data, len(data))
+        read = entry_format.source(data, len(data))
         assert read.whole
-        assert read.flaw is None
+        assert read.defect is None
         assert images.kernels(read.image)
     assert len(list(targets.CORPUS.glob("*.bin"))) == len(list(targets.CORPUS.glob("*.src"))) > 1
 

@@ -21,24 +21,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpucached.domain import (
+from xpucached.domain.defects import Defect, StoreFault
+from xpucached.domain.host import Process
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import (
     Entry,
     EntryId,
-    EntryKey,
     EntryState,
-    Environment,
-    Flaw,
     FoundStore,
-    Hazard,
     ImageFormat,
-    Process,
     Scan,
     Store,
     StoreOrigin,
     StoreState,
 )
-from xpucached.kinds import KINDS, sycl
-from xpucached.kinds.sycl import files, images, layout, makers, recipes, removal
+from xpucached.domain.targets import Target
+from xpucached.kinds import KINDS, fs, images, sycl
+from xpucached.kinds.sycl import entry_format, makers, recipes, remover
 
 GPU = (
     "Intel(R) oneAPI Unified Runtime over Level-Zero V2",
@@ -98,7 +97,7 @@ def write(
     device = "/".join(identity).encode()
     image = image or spirv("_ZTS3foo")
     names = (device, image, constants, options)
-    leaf = root.joinpath(*(str(layout.string_hash(one)) for one in names))
+    leaf = root.joinpath(*(str(entry_format.string_hash(one)) for one in names))
     leaf.mkdir(parents=True, exist_ok=True)
     (leaf / f"{slot}.bin").write_bytes(struct.pack("<QQ", 1, len(binary)) + binary)
     fields = (device, options, constants, image)
@@ -122,28 +121,28 @@ def only(scan: Scan) -> Entry:
 
 
 def test_hash_gives_the_runtimes_own_numbers() -> None:
-    assert layout.string_hash(b"") == 6142509188972423790
-    assert layout.string_hash("/".join(GPU).encode()) == 11704901656100020893
+    assert entry_format.string_hash(b"") == 6142509188972423790
+    assert entry_format.string_hash("/".join(GPU).encode()) == 11704901656100020893
     v1 = ("Intel(R) oneAPI Unified Runtime over Level-Zero", *GPU[1:])
-    assert layout.string_hash("/".join(v1).encode()) == 3257396811709339454
+    assert entry_format.string_hash("/".join(v1).encode()) == 3257396811709339454
 
 
 @given(st.binary(max_size=300))
 def test_portable_hash_equals_the_native_one(data: bytes) -> None:
-    assert layout.portable_hash(data) == layout.string_hash(data)
+    assert entry_format.portable_hash(data) == entry_format.string_hash(data)
 
 
 def test_device_is_parsed_from_the_right() -> None:
-    found = layout.environment("Platform/A GPU/with a slash/20.1.0/1.2.3+4")
-    assert found == Environment("Platform", "A GPU/with a slash", "20.1.0", "1.2.3+4")
-    assert layout.environment("only/two") is None
+    found = entry_format.environment("Platform/A GPU/with a slash/20.1.0/1.2.3+4")
+    assert found == Target("Platform", "A GPU/with a slash", "20.1.0", "1.2.3+4")
+    assert entry_format.environment("only/two") is None
 
 
 def test_trailing_blank_of_a_version_is_kept(tmp_path: Path) -> None:
     identity = ("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B390 GPU", "OpenCL 3.0 NEO ", "26.18.38308.4")
     write(tmp_path, identity)
     entry = only(look(tmp_path))
-    assert entry.environment == Environment(*identity)
+    assert entry.environment == Target(*identity)
     assert entry.id.key.startswith("9913950736625544193/")
 
 
@@ -156,7 +155,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     written = time.time_ns() - 3600 * 10**9
     (leaf / "0_access_time.txt").write_text(str(written))
     entry = only(look(tmp_path))
-    assert entry.environment == Environment(*GPU)
+    assert entry.environment == Target(*GPU)
     assert entry.options == " -ze-opt-level=2"
     assert entry.constants == "0102"
     assert entry.image is ImageFormat.SPIRV
@@ -203,16 +202,16 @@ def test_old_runtimes_wrote_one_program_per_device(tmp_path: Path) -> None:
     leaf = write(tmp_path, access=False)
     frames = b"".join(struct.pack("<Q", len(ZEBIN)) + ZEBIN for _ in range(2))
     (leaf / "0.bin").write_bytes(struct.pack("<Q", 2) + frames)
-    assert only(look(tmp_path)).flaw is None
+    assert only(look(tmp_path)).defect is None
     (leaf / "0.bin").write_bytes(struct.pack("<Q", 0) + frames[: 8 + len(ZEBIN)])
     entry = only(look(tmp_path))
     # Who reads it is not known here, and the worst counts.
-    assert (entry.flaw, entry.state) == (Flaw.BIN_COUNT_WRONG, EntryState.FLAWED)
+    assert (entry.defect, entry.state) == (Defect.BIN_COUNT_WRONG, EntryState.DEFECTIVE)
 
 
 def test_run_time_compiled_entries_of_both_layouts(tmp_path: Path) -> None:
     write(tmp_path)
-    device = layout.string_hash("/".join(GPU).encode())
+    device = entry_format.string_hash("/".join(GPU).encode())
     old = tmp_path / "ext_kernel_compiler" / str(device) / "1" / "2"
     old.mkdir(parents=True)
     (old / "0.bin").write_bytes(struct.pack("<QQ", 1, len(ZEBIN)) + ZEBIN)
@@ -225,7 +224,7 @@ def test_run_time_compiled_entries_of_both_layouts(tmp_path: Path) -> None:
     entries = {entry.id.key: entry for entry in look(tmp_path).entries}
     assert len(entries) == 4
     by_number = entries[EntryKey(f"ext_kernel_compiler/{device}/1/2/0")]
-    assert by_number.environment == Environment(*GPU)
+    assert by_number.environment == Target(*GPU)
     ir = entries[EntryKey(f"ext_kernel_compiler/{'Ab+-' * 11}/ir")]
     assert (ir.environment, ir.binary, ir.state) == (None, ImageFormat.BITCODE, EntryState.OK)
     assert ir.created == datetime.fromtimestamp(1700000000, UTC)
@@ -240,7 +239,7 @@ def test_unchanged_leaves_are_not_read_again(tmp_path: Path) -> None:
     assert (len(again.entries), len(again.unchanged)) == (0, 2)
     (leaf / "0.bin").write_bytes((leaf / "0.bin").read_bytes()[:-1])
     third = look(tmp_path, known)
-    assert only(third).flaw is Flaw.BIN_TRUNCATED
+    assert only(third).defect is Defect.BIN_TRUNCATED
     assert len(third.unchanged) == 1
 
 
@@ -265,8 +264,8 @@ def test_lock_is_believed_while_a_program_may_hold_it(tmp_path: Path) -> None:
     older = datetime.now(UTC) - timedelta(hours=1)
     younger = datetime.now(UTC) - timedelta(seconds=10)
     assert only(look(tmp_path, writer_since=older)).state is EntryState.UNFINISHED
-    assert only(look(tmp_path, writer_since=younger)).flaw is Flaw.STALE_LOCK
-    assert only(look(tmp_path, writer_since=None)).flaw is Flaw.STALE_LOCK
+    assert only(look(tmp_path, writer_since=younger)).defect is Defect.STALE_LOCK
+    assert only(look(tmp_path, writer_since=None)).defect is Defect.STALE_LOCK
     os.utime(lock)
     assert only(look(tmp_path, writer_since=None)).state is EntryState.UNFINISHED
 
@@ -278,7 +277,7 @@ def test_lock_changes_the_answer_though_no_file_changed(tmp_path: Path) -> None:
     known = {only(look(tmp_path)).id.key: only(look(tmp_path)).stamp}
     then = time.time() - 3600
     os.utime(lock, (then, then))
-    assert only(look(tmp_path, known)).flaw is Flaw.STALE_LOCK
+    assert only(look(tmp_path, known)).defect is Defect.STALE_LOCK
 
 
 # -- hostile stores ---------------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def test_sockets_and_devices_are_not_opened(tmp_path: Path) -> None:
     (leaf / "0.src").unlink()
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(leaf):
         listener.bind("0.src")
-    assert only(look(tmp_path)).flaw is Flaw.SRC_NOT_A_FILE
+    assert only(look(tmp_path)).defect is Defect.SRC_NOT_A_FILE
 
 
 def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
@@ -339,31 +338,31 @@ def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
     with (leaf / "0.src").open("r+b") as file:
         file.truncate(1 << 40)
     entry = only(look(tmp_path))
-    assert entry.flaw is Flaw.SRC_TRAILING
+    assert entry.defect is Defect.SRC_TRAILING
     head = b"".join(struct.pack("<Q", len(one)) + one for one in ("/".join(GPU).encode(), b"", b""))
     for claim in (1 << 30, (1 << 34) - 1, 1 << 34, 1 << 62, (1 << 64) - 1):
         (leaf / "0.src").write_bytes(head + struct.pack("<Q", claim) + b"xx")
-        expected = Flaw.SRC_LENGTH_ABSURD if claim >= 1 << 34 else Flaw.SRC_TRUNCATED
+        expected = Defect.SRC_LENGTH_ABSURD if claim >= 1 << 34 else Defect.SRC_TRUNCATED
         entry = only(look(tmp_path))
-        assert entry.flaw is expected
-        assert entry.environment == Environment(*GPU)
+        assert entry.defect is expected
+        assert entry.environment == Target(*GPU)
 
 
 def test_huge_image_is_indexed_by_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "READ_LIMIT", 4096)
+    monkeypatch.setattr(entry_format, "READ_LIMIT", 4096)
     image = spirv("_ZTS3foo") + b"\1" * 8192
     write(tmp_path, image=image)
     entry = only(look(tmp_path))
-    assert (entry.flaw, entry.state) == (Flaw.SRC_TOO_LARGE, EntryState.OK)
+    assert (entry.defect, entry.state) == (Defect.SRC_TOO_LARGE, EntryState.OK)
     assert entry.image_size == len(image)
     assert [kernel.display for kernel in entry.kernels] == ["foo"]
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
-    layout.source(data, len(data))
-    layout.source(data, len(data) + 1000)
-    layout.frame(data[:16], len(data), lambda offset: data[offset : offset + 8])
+    entry_format.source(data, len(data))
+    entry_format.source(data, len(data) + 1000)
+    entry_format.frame(data[:16], len(data), lambda offset: data[offset : offset + 8])
     for prefix in (b"", b"\x7fELF\x02\x01", b"!<arch>\n", b"\x03\x02\x23\x07\x00\x00\x01\x00"):
         images.kernels(prefix + data)
         images.damage(prefix + data, intel=True)
@@ -381,10 +380,10 @@ def test_file_that_its_owner_may_not_read(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     os.chown(leaf / "0.bin", 12345, 12345)
     (leaf / "0.bin").chmod(0o200)
-    assert only(look(tmp_path)).flaw is Flaw.BIN_UNREADABLE
+    assert only(look(tmp_path)).defect is Defect.BIN_UNREADABLE
 
 
-def test_hazards_of_a_store_are_noted(tmp_path: Path) -> None:
+def test_faults_of_a_store_are_noted(tmp_path: Path) -> None:
     root = tmp_path / "libsycl_cache"
     write(root)
     assert look(root).notes == ()
@@ -404,7 +403,7 @@ def test_a_size_that_no_runtime_can_read(tmp_path: Path, content: str, garbage: 
     write(tmp_path / "libsycl_cache")
     size = tmp_path / "libsycl_cache" / "cache_size.txt"
     size.write_text(content)
-    assert (Hazard.SIZE_GARBAGE in look(size.parent).hazards) is garbage
+    assert (StoreFault.SIZE_GARBAGE in look(size.parent).faults) is garbage
 
 
 def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,8 +414,8 @@ def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: 
     def fails(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(files, "read", fails)
-    assert sycl.clear(Store(sycl.NAME, root), Hazard.SIZE_GARBAGE, NOW, None)
+    monkeypatch.setattr(fs, "read", fails)
+    assert sycl.clear(Store(sycl.NAME, root), StoreFault.SIZE_GARBAGE, NOW, None)
     assert (root / "cache_size.txt").exists()
 
 
@@ -550,7 +549,7 @@ def test_remove_takes_what_a_dead_writer_left(tmp_path: Path, files: tuple[str, 
         if path.name not in files:
             path.unlink()
     entry = only(look(tmp_path))
-    assert entry.state is EntryState.FLAWED
+    assert entry.state is EntryState.DEFECTIVE
     assert sycl.remove([entry]) == {entry.id: True}
     assert names(tmp_path) == []
 
@@ -561,11 +560,11 @@ def test_removing_a_lower_slot_moves_the_highest_down(tmp_path: Path) -> None:
         write(tmp_path, slot=slot)
     (leaf / "0.bin").write_bytes(b"")
     entries = {entry.id.key[-1]: entry for entry in look(tmp_path).entries}
-    assert entries["0"].flaw is Flaw.BIN_EMPTY
-    assert entries["2"].flaw is Flaw.SHADOWED
+    assert entries["0"].defect is Defect.BIN_EMPTY
+    assert entries["2"].defect is Defect.SHADOWED
     assert sycl.remove([entries["0"]])[entries["0"].id]
-    after = {entry.id.key[-1]: entry.flaw for entry in look(tmp_path).entries}
-    assert after == {"0": None, "1": Flaw.DUPLICATE}
+    after = {entry.id.key[-1]: entry.defect for entry in look(tmp_path).entries}
+    assert after == {"0": None, "1": Defect.DUPLICATE}
     assert not list(leaf.glob("*.lock"))
 
 
@@ -584,8 +583,8 @@ def test_entry_stays_readable_while_it_moves_down(tmp_path: Path, monkeypatch: p
             slot += 1
         return False
 
-    monkeypatch.setattr(removal, "_pause", lambda step: seen.append((step, readable())))
-    damaged = next(entry for entry in look(tmp_path).entries if entry.flaw is Flaw.BIN_EMPTY)
+    monkeypatch.setattr(remover, "_pause", lambda step: seen.append((step, readable())))
+    damaged = next(entry for entry in look(tmp_path).entries if entry.defect is Defect.BIN_EMPTY)
     sycl.remove([damaged])
     assert readable()
     moving = [step for step, _ in seen].index("linked")
@@ -616,9 +615,9 @@ KILLED = """
 import os, sys, signal
 from datetime import datetime, UTC
 from pathlib import Path
-from xpucached.domain import FoundStore, Store, StoreOrigin
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import removal
+from xpucached.kinds.sycl import remover
 root, wanted = Path(sys.argv[1]), int(sys.argv[2])
 found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
 entries = [entry for entry in sycl.scan(found, datetime.now(UTC), {}, None).entries if entry.id.key.endswith("/0")]
@@ -628,7 +627,7 @@ def pause(step):
     steps += 1
     if steps == wanted:
         os.kill(os.getpid(), signal.SIGKILL)
-removal._pause = pause
+remover._pause = pause
 sycl.remove(entries)
 """
 
@@ -653,9 +652,9 @@ def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
             assert sycl.sweep(EntryId(scan.found.store, key))
         after = look(root)
         assert not list(root.rglob("*.lock"))
-        flaws = [entry.flaw for entry in after.entries]
+        defects = [entry.defect for entry in after.entries]
         # A slot that had just been moved down may still have its twin above; the next eviction takes it.
-        assert set(flaws) <= {None, Flaw.DUPLICATE}
+        assert set(defects) <= {None, Defect.DUPLICATE}
         if higher:
             assert (leaf / "0.bin").exists()
     assert killed >= 4
@@ -709,7 +708,7 @@ def test_what_an_xpucached_that_cannot_be_seen_made_is_judged_by_its_age(
     staged = tmp_path / recipes.STAGING / f"{made}-0"
     staged.mkdir(parents=True)
     key = only(look(tmp_path)).id.key
-    assert only(look(tmp_path)).state is (EntryState.FLAWED if gone else EntryState.UNFINISHED)
+    assert only(look(tmp_path)).state is (EntryState.DEFECTIVE if gone else EntryState.UNFINISHED)
     assert set(look(tmp_path).ours) == ({key, recipes.STAGING} if gone else set())
     # A look may be long ago, so who finishes looks again.
     assert sycl.sweep(only(look(tmp_path)).id) is gone

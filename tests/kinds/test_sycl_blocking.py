@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds.test_sycl_damage import leaves, start
-from xpucached.domain import FoundStore, Hazard, Store, StoreOrigin
+from xpucached.domain.defects import StoreFault
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ def found(root: Path) -> FoundStore:
     return FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
 
 
-def hazards(root: Path) -> tuple[Hazard, ...]:
-    return sycl.hazards(found(root), datetime.now(UTC), None)
+def faults(root: Path) -> tuple[StoreFault, ...]:
+    return sycl.faults(found(root), datetime.now(UTC), None)
 
 
 def notes(root: Path) -> tuple[str, ...]:
@@ -35,7 +36,7 @@ def notes(root: Path) -> tuple[str, ...]:
 
 
 def clear(root: Path) -> bool:
-    return sycl.clear(Store(sycl.NAME, root), Hazard.BLOCKED, datetime.now(UTC), None)
+    return sycl.clear(Store(sycl.NAME, root), StoreFault.BLOCKED, datetime.now(UTC), None)
 
 
 def aside(root: Path) -> list[Path]:
@@ -67,18 +68,18 @@ THINGS: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_directory_is_named_and_moved_aside(sycl_store: SyclStore, level: int, thing: str) -> None:
     root = sycl_store.root
     sycl_store.add("_ZTS1k")
-    assert hazards(root) == ()
+    assert faults(root) == ()
     place = (root.joinpath(*leaves(root)[0].relative_to(root).parts[:level])).with_name("12345678901234567890")
     THINGS[thing](place)
     before = place.lstat().st_ino
 
-    assert hazards(root) == (Hazard.BLOCKED,)
-    assert notes(root) == (Hazard.BLOCKED.words,)
+    assert faults(root) == (StoreFault.BLOCKED,)
+    assert notes(root) == (StoreFault.BLOCKED.message,)
     assert clear(root)
 
     assert not os.path.lexists(place)
     assert [path.lstat().st_ino for path in aside(root)] == [before]
-    assert (hazards(root), notes(root)) == ((), ())
+    assert (faults(root), notes(root)) == ((), ())
 
 
 def test_what_blocks_nothing_stays(sycl_store: SyclStore, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_what_blocks_nothing_stays(sycl_store: SyclStore, tmp_path: Path) -> Non
     link = leaf.with_name("12345678901234567890")
     link.symlink_to(moved)
 
-    assert hazards(root) == ()
+    assert faults(root) == ()
     assert clear(root)
 
     assert all(path.read_text() == "mine" for path in left)
@@ -113,7 +114,7 @@ def test_a_real_program_stores_again_when_nothing_blocks_it(runtime: Callable[[s
 
     for _ in range(2):
         assert start(real, root) == (0, 0, 0)
-    assert hazards(root) == (Hazard.BLOCKED,)
+    assert faults(root) == (StoreFault.BLOCKED,)
     assert clear(root)
 
     assert [path.read_text() for path in aside(root)] == ["mine"]

@@ -11,9 +11,11 @@ import pytest
 
 from tests.kinds.test_sycl_damage import look
 from xpucached.catalog import Catalog
-from xpucached.domain import Architecture, EntryState, Flaw, MendAction, Remedy
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files
+from xpucached.domain.defects import Defect
+from xpucached.domain.names import Architecture
+from xpucached.domain.stores import EntryState
+from xpucached.domain.trash import Repair, RepairAction
+from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +30,10 @@ def index(tmp_path: Path) -> Iterator[Catalog]:
         yield catalog
 
 
-def seen(index: Catalog, store: SyclStore) -> dict[str, Flaw | None]:
+def seen(index: Catalog, store: SyclStore) -> dict[str, Defect | None]:
     """Look at every file as `verify` does; give what is wrong with each entry, by its kernel."""
     index.record_scan(look(store.root), lambda _: Architecture("x86_64"))
-    return {one.entry.kernels[0].name if one.entry.kernels else "": one.entry.flaw for one in index.all_entries()}
+    return {one.entry.kernels[0].name if one.entry.kernels else "": one.entry.defect for one in index.all_entries()}
 
 
 @pytest.mark.parametrize("times", ["kept", "moved"])
@@ -64,7 +66,7 @@ def test_a_program_of_another_size_or_of_a_neighbour_is_found(index: Catalog, sy
     first.bin.rename(aside)
     second.bin.rename(first.bin)
     aside.rename(second.bin)
-    assert set(seen(index, sycl_store).values()) == {Flaw.BIN_CHANGED}
+    assert set(seen(index, sycl_store).values()) == {Defect.BIN_CHANGED}
 
 
 def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: SyclStore) -> None:
@@ -73,7 +75,7 @@ def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: 
     source, other = made.src.read_bytes(), sycl_store.add("_ZTS1o", size=900).bin.read_bytes()
     # As every runtime does where it finds no program: first it, then the source into the file that is there.
     made.bin.unlink()
-    assert seen(index, sycl_store)["_ZTS1k"] is Flaw.BIN_MISSING
+    assert seen(index, sycl_store)["_ZTS1k"] is Defect.BIN_MISSING
     made.bin.write_bytes(other)
     made.src.write_bytes(source)
     assert seen(index, sycl_store)["_ZTS1k"] is None
@@ -95,15 +97,15 @@ def test_intermediate_code_that_another_runtime_wrote_over_is_trusted_anew(
         file.seek(40)
         file.write(b"\xff")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert set(seen(index, sycl_store).values()) == {Flaw.BIN_CHANGED}
+    assert set(seen(index, sycl_store).values()) == {Defect.BIN_CHANGED}
 
 
 def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> None:
     made = sycl_store.add("_ZTS1k")
     made.bin.chmod(0)
     (entry,) = look(sycl_store.root).entries
-    assert entry.state is (EntryState.OK if os.geteuid() == 0 else EntryState.FLAWED)
-    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: True}
+    assert entry.state is (EntryState.OK if os.geteuid() == 0 else EntryState.DEFECTIVE)
+    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: True}
     assert made.bin.stat().st_mode & 0o400
     assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
 
@@ -117,9 +119,9 @@ def test_what_cannot_be_read_for_another_reason_was_not_mended(
     def refuses(name: str, *_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", name)
 
-    opening = files._open
-    monkeypatch.setattr(files, "_open", lambda name, *rest: (refuses if name == "0.bin" else opening)(name, *rest))
-    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: False}
+    opening = fs._open
+    monkeypatch.setattr(fs, "_open", lambda name, *rest: (refuses if name == "0.bin" else opening)(name, *rest))
+    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
 
 
 def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
@@ -130,5 +132,5 @@ def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
     made.bin.unlink()
     os.link(elsewhere, made.bin)
     (entry,) = look(sycl_store.root).entries
-    assert sycl.mend([Remedy(entry, MendAction.READABLE)]) == {entry.id: False}
+    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
     assert elsewhere.stat().st_mode & 0o777 == 0

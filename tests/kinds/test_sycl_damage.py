@@ -15,19 +15,9 @@ import pytest
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.meeting import fill, meet
 from xpucached import host, planning
-from xpucached.domain import (
-    Effect,
-    Entry,
-    EntryState,
-    Flaw,
-    FoundStore,
-    Generation,
-    MendAction,
-    Scan,
-    Store,
-    StoreOrigin,
-    StoreState,
-)
+from xpucached.domain.defects import Defect, Effect, Generation
+from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.trash import RepairAction
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -142,13 +132,13 @@ def test_scan_names_the_damage_and_changes_nothing(
     assert snapshot(root) == before
     assert scan.state is StoreState.OK
     slots = slots_of(scan, root, leaf)
-    assert {slot: entry.flaw for slot, entry in slots.items()} == row.flaws
+    assert {slot: entry.defect for slot, entry in slots.items()} == row.defects
     first = slots[min(slots)]
     assert first.state is row.state
-    if first.flaw:
-        assert (first.flaw.effect is Effect.HARMLESS) == (first.state is EntryState.OK)
+    if first.defect:
+        assert (first.defect.effect is Effect.HARMLESS) == (first.state is EntryState.OK)
     others = [entry for entry in scan.entries if entry not in slots.values()]
-    assert all(entry.state is EntryState.OK and entry.flaw is None for entry in others)
+    assert all(entry.state is EntryState.OK and entry.defect is None for entry in others)
 
 
 @pytest.mark.runtime
@@ -180,7 +170,7 @@ def test_real_programs_meet_what_the_table_says(runtime: Callable[[str], Runtime
             assert (len(then.created), len(again.created)) == row.written_by(name), row.name
             # And the effect says so: what is compiled at the second start is compiled at every start.
             readers = frozenset({generation_of(name)})
-            effects = {flaw.effect_for(readers) for flaw in row.flaws.values() if flaw is not None}
+            effects = {defect.effect_for(readers) for defect in row.defects.values() if defect is not None}
             # (A runtime up to 2025.0 claims that it uses what it could not read.)
             cold = bool(again.created) or not again.used
             assert (Effect.GROWS in effects) == cold, row.name
@@ -191,9 +181,9 @@ def generation_of(name: str) -> Generation:
 
 
 def test_what_an_unknown_runtime_meets_is_the_worst() -> None:
-    assert Flaw.BIN_COUNT_WRONG.effect is Effect.GROWS
-    assert Flaw.BIN_COUNT_WRONG.effect_for({Generation.FROM_2025_1}) is Effect.HARMLESS
-    assert Flaw.BIN_COUNT_WRONG.effect_for(set(Generation)) is Effect.GROWS
+    assert Defect.BIN_COUNT_WRONG.effect is Effect.GROWS
+    assert Defect.BIN_COUNT_WRONG.effect_for({Generation.FROM_2025_1}) is Effect.HARMLESS
+    assert Defect.BIN_COUNT_WRONG.effect_for(set(Generation)) is Effect.GROWS
 
 
 @pytest.mark.parametrize("readers", [(), (Generation.UP_TO_2025_0,), (Generation.FROM_2025_1,), tuple(Generation)])
@@ -205,8 +195,8 @@ def test_who_reads_a_store_decides_what_a_wrong_count_costs(
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test", frozenset(readers))
     (entry,) = sycl.scan(found, datetime.now(UTC), {}, None).entries
     harmless = readers == (Generation.FROM_2025_1,)
-    assert entry.flaw is Flaw.BIN_COUNT_WRONG
-    assert entry.state is (EntryState.OK if harmless else EntryState.FLAWED)
+    assert entry.defect is Defect.BIN_COUNT_WRONG
+    assert entry.state is (EntryState.OK if harmless else EntryState.DEFECTIVE)
     assert entry.effect is (Effect.HARMLESS if harmless else Effect.GROWS)
-    (remedy,) = planning.plan_mending([entry])
-    assert (remedy.action is MendAction.LEAVE) == harmless
+    (repair,) = planning.plan_mending([entry])
+    assert (repair.action is RepairAction.LEAVE) == harmless

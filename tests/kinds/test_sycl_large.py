@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from xpucached.catalog import Catalog
-from xpucached.domain import Architecture, EntryKey, Flaw, FoundStore, Known, Scan, Store, StoreOrigin
+from xpucached.domain.defects import Defect
+from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.stores import FoundStore, KnownEntry, Scan, Store, StoreOrigin
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import look as looking
-from xpucached.kinds.sycl import reading, slots
+from xpucached.kinds.sycl import reader, slots
+from xpucached.kinds.sycl import scan_state as looking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,13 +47,13 @@ def store(sycl_store: SyclStore) -> SyclStore:
     return sycl_store
 
 
-def parts(root: Path, known: Iterable[Known] = (), *, quick: bool = False) -> list[Scan]:
+def parts(root: Path, known: Iterable[KnownEntry] = (), *, quick: bool = False) -> list[Scan]:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
     return list(sycl.parts(found, datetime.now(UTC) + timedelta(minutes=1), known, None, quick=quick))
 
 
 def verdicts(some: Iterable[Scan]) -> dict[EntryKey, tuple[object, ...]]:
-    return {one.id.key: (one.state, one.flaw, one.detail, one.stamp) for part in some for one in part.entries}
+    return {one.id.key: (one.state, one.defect, one.detail, one.stamp) for part in some for one in part.entries}
 
 
 @pytest.fixture
@@ -62,7 +64,12 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_large_leaf_is_judged_in_parts_as_at_once(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
     once = verdicts(parts(store.root))
-    assert {flaw for _, flaw, _, _ in once.values()} >= {Flaw.DUPLICATE, Flaw.BIN_EMPTY, Flaw.SRC_MISSING, None}
+    assert {defect for _, defect, _, _ in once.values()} >= {
+        Defect.DUPLICATE,
+        Defect.BIN_EMPTY,
+        Defect.SRC_MISSING,
+        None,
+    }
     assert len(once) == 39 + 15 + 12
 
     monkeypatch.setattr(looking, "PART", BOUND)
@@ -110,7 +117,7 @@ def test_what_is_unchanged_comes_in_parts_and_nothing_vanishes(store: SyclStore,
 @pytest.mark.usefixtures("bounded")
 def test_a_large_leaf_that_changes_meanwhile_is_read_again(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
     path = next(store.root.glob("[0-9]*/*/*/*/25.bin"))
-    read, again = reading._ordinary, [True]
+    read, again = reader._ordinary, [True]
 
     def change(*arguments: object, **more: object) -> object:
         slot = arguments[3]
@@ -119,7 +126,7 @@ def test_a_large_leaf_that_changes_meanwhile_is_read_again(store: SyclStore, mon
             path.write_bytes(b"")
         return read(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "_ordinary", change)
+    monkeypatch.setattr(reader, "_ordinary", change)
     found = parts(store.root)
 
     assert again == []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.domain import Effect, Flaw, FoundStore, Store, StoreOrigin
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -17,25 +18,25 @@ if TYPE_CHECKING:
     from tests.builders import SyclStore
 
 
-def judged(root: Path) -> Flaw | None:
+def judged(root: Path) -> Defect | None:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
     (entry,) = sycl.scan(found, datetime.now(UTC), {}, None).entries
-    return entry.flaw
+    return entry.defect
 
 
 @pytest.mark.parametrize("how", ["relative", "absolute"])
 @pytest.mark.parametrize(
     ("target", "source", "binary"),
     [
-        ("file", Flaw.LINK, Flaw.LINK),
-        ("pipe", Flaw.SRC_FIFO, Flaw.BIN_FIFO),
-        ("directory", Flaw.SRC_NOT_A_FILE, Flaw.BIN_NOT_A_FILE),
-        ("nothing", Flaw.DANGLING_LINK, Flaw.DANGLING_LINK),
-        ("file/below", Flaw.DANGLING_LINK, Flaw.DANGLING_LINK),
+        ("file", Defect.LINK, Defect.LINK),
+        ("pipe", Defect.SRC_FIFO, Defect.BIN_FIFO),
+        ("directory", Defect.SRC_NOT_A_FILE, Defect.BIN_NOT_A_FILE),
+        ("nothing", Defect.DANGLING_LINK, Defect.DANGLING_LINK),
+        ("file/below", Defect.DANGLING_LINK, Defect.DANGLING_LINK),
     ],
 )
 def test_a_link_is_judged_by_what_it_leads_to(
-    sycl_store: SyclStore, tmp_path: Path, how: str, target: str, source: Flaw, binary: Flaw
+    sycl_store: SyclStore, tmp_path: Path, how: str, target: str, source: Defect, binary: Defect
 ) -> None:
     slot = sycl_store.add()
     (tmp_path / "file").write_text("x")
@@ -58,8 +59,8 @@ def test_what_is_mounted_elsewhere_is_not_asked(sycl_store: SyclStore, target: s
     slot.src.unlink()
     slot.src.symlink_to(target)
 
-    assert judged(sycl_store.root) is Flaw.LINK_AWAY
-    assert Flaw.LINK_AWAY.effect is Effect.HANGS
+    assert judged(sycl_store.root) is Defect.LINK_AWAY
+    assert Defect.LINK_AWAY.effect is Effect.HANGS
 
 
 @pytest.mark.parametrize("linked", ["src", "bin"])
@@ -69,9 +70,9 @@ def test_a_link_hides_nothing_of_its_neighbour(sycl_store: SyclStore, tmp_path: 
     link.rename(tmp_path / "aside")
     link.symlink_to(tmp_path / "aside")
     other.unlink()
-    assert judged(sycl_store.root) is (Flaw.BIN_MISSING if linked == "src" else Flaw.SRC_MISSING)
+    assert judged(sycl_store.root) is (Defect.BIN_MISSING if linked == "src" else Defect.SRC_MISSING)
     os.mkfifo(other)
-    assert judged(sycl_store.root) is (Flaw.BIN_FIFO if linked == "src" else Flaw.SRC_FIFO)
+    assert judged(sycl_store.root) is (Defect.BIN_FIFO if linked == "src" else Defect.SRC_FIFO)
 
 
 def test_a_pipe_in_the_place_of_a_program_hangs(sycl_store: SyclStore) -> None:
@@ -79,5 +80,5 @@ def test_a_pipe_in_the_place_of_a_program_hangs(sycl_store: SyclStore) -> None:
     slot.bin.unlink()
     os.mkfifo(slot.bin)
 
-    assert judged(sycl_store.root) is Flaw.BIN_FIFO
-    assert Flaw.BIN_FIFO.effect is Effect.HANGS
+    assert judged(sycl_store.root) is Defect.BIN_FIFO
+    assert Defect.BIN_FIFO.effect is Effect.HANGS

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.domain import Entry, EntryId, EntryState, Flaw, FoundStore, MendAction, Remedy, Store, StoreOrigin
+from xpucached.domain.defects import Defect
+from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Store, StoreOrigin
+from xpucached.domain.trash import Repair, RepairAction
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import locks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.builders import Slot, SyclStore
 
 HOUR = 3600.0
 
@@ -56,7 +58,7 @@ def test_the_lock_of_a_program_that_comes_meanwhile_stays(
         case "remove":
             assert sycl.remove(entries[:1])[entries[0].id]
         case "close-gap":
-            sycl.mend([Remedy(entries[0], MendAction.CLOSE_GAP)])
+            sycl.mend([Repair(entries[0], RepairAction.CLOSE_GAP)])
         case _:
             assert sycl.sweep(EntryId(entries[0].id.store, entries[0].id.key))
 
@@ -64,6 +66,27 @@ def test_the_lock_of_a_program_that_comes_meanwhile_stays(
     assert slot.lock.exists()
     assert slot.src.exists()
     assert not upper.src.exists()
+
+
+def test_what_a_program_wrote_into_a_gap_meanwhile_stays(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add()
+    sycl_store.add(slot=2, size=300)
+    (behind,) = (one for one in look(sycl_store.root) if one.id.key.endswith("/2"))
+    take = locks.take
+    written: list[Slot] = []
+
+    def late(leaf: int, slot: str) -> bool:
+        if not written:
+            written.append(sycl_store.add(slot=1, size=400))
+        return take(leaf, slot)
+
+    monkeypatch.setattr(locks, "take", late)
+    sycl.mend([Repair(behind, RepairAction.CLOSE_GAP)])
+
+    assert len(written[0].bin.read_bytes()) >= 400
+    assert written[0].src.exists()
 
 
 # -- locks from the future --------------------------------------------------------------------------------------------
@@ -89,23 +112,23 @@ def test_a_lock_from_the_future_may_be_held(sycl_store: SyclStore, monkeypatch: 
     assert entry.state is EntryState.UNFINISHED
     monkeypatch.setattr(time, "monotonic", lambda: now + 602)
     (entry,) = look(sycl_store.root, writer)
-    assert entry.flaw is Flaw.STALE_LOCK
+    assert entry.defect is Defect.STALE_LOCK
 
 
 def test_a_lock_from_the_future_that_was_made_anew_stays(sycl_store: SyclStore) -> None:
     lock = from_the_future(sycl_store)
     (entry,) = look(sycl_store.root)
-    assert entry.flaw is Flaw.STALE_LOCK
+    assert entry.defect is Defect.STALE_LOCK
     lock.unlink()
     lock.touch()
     then = time.time() + HOUR + 1
     os.utime(lock, (then, then))
 
-    assert not sycl.mend([Remedy(entry, MendAction.UNLOCK)])[entry.id]
+    assert not sycl.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
     assert not sycl.remove([entry])[entry.id]
     assert lock.exists()
     (entry,) = look(sycl_store.root)
-    assert sycl.mend([Remedy(entry, MendAction.UNLOCK)])[entry.id]
+    assert sycl.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
     assert not lock.exists()
 
 

@@ -12,7 +12,10 @@ import pytest
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.test_sycl_damage import damaged, leaves, look, start, written
 from xpucached import planning
-from xpucached.domain import Effect, EntryState, EvictReason, Flaw, MendAction, Note
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryState
+from xpucached.domain.trash import RepairAction, TrashLabel
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -31,16 +34,16 @@ def mend(root: Path) -> int:
     """Do as `verify --fix` does, until nothing is left to do; give how much was done."""
     done = 0
     for _ in range(8):
-        remedies = [one for one in planning.plan_mending(look(root).entries) if one.action is not MendAction.LEAVE]
-        if not remedies:
+        repairs = [one for one in planning.plan_mending(look(root).entries) if one.action is not RepairAction.LEAVE]
+        if not repairs:
             return done
-        staying = [one for one in remedies if one.action in {MendAction.UNLOCK, MendAction.CLOSE_GAP}]
-        going = [one.entry for one in remedies if one not in staying]
+        staying = [one for one in repairs if one.action in {RepairAction.UNLOCK, RepairAction.CLOSE_GAP}]
+        going = [one.entry for one in repairs if one not in staying]
         now = datetime.now(UTC)
-        notes = {one.id: Note(now, EvictReason.FLAWED, "damaged") for one in going}
+        notes = {one.id: TrashLabel(now, EvictReason.DEFECTIVE, "damaged") for one in going}
         assert all(sycl.mend(staying).values())
         assert all(sycl.remove(going, notes).values())
-        done += len(remedies)
+        done += len(repairs)
     pytest.fail("it never ends")
 
 
@@ -53,7 +56,7 @@ def test_every_damage_is_healed(
     root, leaf = damaged(written(name), tmp_path, row)
     sick = tmp_path / "sick"
     shutil.copytree(root, sick, symlinks=True) if not row.hangs else None
-    harmless = all(flaw is None or flaw.effect is Effect.HARMLESS for flaw in row.flaws.values())
+    harmless = all(defect is None or defect.effect is Effect.HARMLESS for defect in row.defects.values())
 
     assert (mend(root) == 0) == harmless
 
@@ -66,7 +69,7 @@ def test_every_damage_is_healed(
     assert [one for one in again.entries if one.state is not EntryState.OK] == []
     assert not list(root.glob("[0-9]*/**/*.lock"))
     # What was whole and only hidden is used again at once.
-    if set(row.flaws.values()) & {Flaw.STALE_LOCK, Flaw.BEHIND_GAP, Flaw.SHADOWED} or harmless:
+    if set(row.defects.values()) & {Defect.STALE_LOCK, Defect.BEHIND_GAP, Defect.SHADOWED} or harmless:
         assert first[1] == 0
     assert leaf in leaves(root)
     if harmless:

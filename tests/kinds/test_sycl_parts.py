@@ -17,20 +17,10 @@ import pytest
 from tests.builders import Slot, SyclStore, native
 from xpucached import host
 from xpucached.catalog import Catalog
-from xpucached.domain import (
-    Architecture,
-    EntryKey,
-    EntryState,
-    FoundStore,
-    IndexedEntry,
-    Known,
-    Scan,
-    Store,
-    StoreOrigin,
-    StoreState,
-)
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files
+from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,11 +37,11 @@ def found(store: SyclStore) -> FoundStore:
     return FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
 
 
-def known(part: Scan) -> list[Known]:
-    return sorted((Known(one.id.key, one.stamp, one.place) for one in part.entries), key=lambda one: one.key)
+def known(part: Scan) -> list[KnownEntry]:
+    return sorted((KnownEntry(one.id.key, one.stamp, one.place) for one in part.entries), key=lambda one: one.key)
 
 
-def look(store: SyclStore, rows: list[Known], *, quick: bool = True) -> Scan:
+def look(store: SyclStore, rows: list[KnownEntry], *, quick: bool = True) -> Scan:
     time.sleep(TICK)
     *_, last = sycl.parts(found(store), datetime.now(UTC) + LATER, rows, None, quick=quick)
     return last
@@ -76,13 +66,13 @@ def test_where_nothing_changed_no_directory_of_an_image_is_opened(
     assert len(rows) == len(slots)
     assert None not in {row.place for row in rows}
     opened: list[str] = []
-    enter = files.enter
+    enter = fs.enter
 
     def entered(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat_result]:
         opened.append(name)
         return enter(parent, name, device, owner)
 
-    monkeypatch.setattr(files, "enter", entered)
+    monkeypatch.setattr(fs, "enter", entered)
 
     again = look(sycl_store, rows)
 
@@ -165,7 +155,7 @@ def test_what_programs_do_is_seen(sycl_store: SyclStore, slots: list[Slot], chan
     assert {key(one) for one in added} <= {one.id.key for one in seen.entries}
     assert set(seen.vanished or ()) == {key(one) for one in gone}
     if change == "replaced":
-        assert [one.state for one in seen.entries] == [EntryState.FLAWED]
+        assert [one.state for one in seen.entries] == [EntryState.DEFECTIVE]
 
 
 def test_what_is_written_in_its_place_is_seen_thoroughly_only(sycl_store: SyclStore, slots: list[Slot]) -> None:
@@ -174,7 +164,7 @@ def test_what_is_written_in_its_place_is_seen_thoroughly_only(sycl_store: SyclSt
 
     assert look(sycl_store, rows).entries == ()
     (entry,) = look(sycl_store, rows, quick=False).entries
-    assert entry.state is EntryState.FLAWED
+    assert entry.state is EntryState.DEFECTIVE
 
 
 @pytest.mark.parametrize("level", ["constants", "options"])
@@ -283,7 +273,7 @@ def test_a_store_comes_in_parts_in_the_order_of_its_keys(sycl_store: SyclStore) 
 
     # Those that are not there are passed by, wherever they would have been.
     strange = [EntryKey(key) for key in (*(f"{key}/9" for key in keys[:3]), "0/0/0/0/0", "zzz")]
-    rows = sorted([*known(parts[0]), *map(Known, strange)], key=lambda one: one.key)
+    rows = sorted([*known(parts[0]), *map(KnownEntry, strange)], key=lambda one: one.key)
     gone = [key for part in sycl.parts(found(sycl_store), datetime.now(UTC), rows, None) for key in part.vanished or ()]
     assert sorted(gone) == sorted(strange)
 
@@ -326,7 +316,7 @@ def record(catalog: Catalog, store: SyclStore, *, quick: bool) -> None:
 
 def facts(entries: tuple[IndexedEntry, ...]) -> dict[str, tuple[object, ...]]:
     return {
-        one.entry.id.key: (one.entry.stamp, one.entry.state, one.entry.flaw, one.entry.size, one.entry.digest)
+        one.entry.id.key: (one.entry.stamp, one.entry.state, one.entry.defect, one.entry.size, one.entry.digest)
         for one in entries
     }
 

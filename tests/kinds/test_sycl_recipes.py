@@ -12,26 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.builders import SyclStore, native, spirv
-from xpucached import probe
-from xpucached.domain import (
-    Entry,
-    EntryId,
-    EntryKey,
-    Environment,
-    FoundStore,
-    NoRecipe,
-    Recipe,
-    Scan,
-    Store,
-    StoreOrigin,
-)
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import NoRecipe, Recipe
+from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin
+from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import layout, recipes
+from xpucached.kinds.sycl import entry_format, recipes
+from xpucached.libexec import driver_probe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEW = Environment("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.1 (Build 0)", "2026.1")
+NEW = Target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.1 (Build 0)", "2026.1")
 
 
 def look(root: Path) -> Scan:
@@ -110,9 +102,9 @@ def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore)
     entries = look(sycl_store.root).entries
     assert {entry.environment for entry in entries} == {
         NEW,
-        Environment(NEW.platform, NEW.device, "OpenCL 3.0 (Build 0)", sycl_store.defaults["driver"]),
+        Target(NEW.platform, NEW.device, "OpenCL 3.0 (Build 0)", sycl_store.defaults["driver"]),
     }
-    assert all(entry.flaw is None for entry in entries)
+    assert all(entry.defect is None for entry in entries)
     assert not (sycl_store.root / recipes.STAGING).exists()
 
 
@@ -146,13 +138,13 @@ def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path
 
 def test_a_name_that_is_no_utf_8_has_one_spelling(sycl_store: SyclStore) -> None:
     raw = b"A\xff\xc3 GPU \xe2\x82\xac"
-    spelled = probe._text(raw)
-    assert (layout.text(raw), layout.data(spelled)) == (spelled, raw)
+    spelled = driver_probe._text(raw)
+    assert (entry_format.text(raw), entry_format.data(spelled)) == (spelled, raw)
     sycl_store.add(kernel="_ZTS3foo")
-    told = Environment(NEW.platform, spelled, NEW.version, NEW.driver)
+    told = Target(NEW.platform, spelled, NEW.version, NEW.driver)
     key = sycl.publish(recipe_of(sycl_store), told, native(900))
     made = next(one for one in look(sycl_store.root).entries if one.id.key == key)
-    assert (made.environment, made.flaw) == (told, None)
+    assert (made.environment, made.defect) == (told, None)
     assert raw in (sycl_store.root / f"{key}.src").read_bytes()
 
 
@@ -160,13 +152,14 @@ KILLED = """
 import os, signal, sys
 from datetime import datetime, UTC
 from pathlib import Path
-from xpucached.domain import Environment, FoundStore, Store, StoreOrigin
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
+from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import recipes
 root = Path(sys.argv[1])
 entry = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t"), datetime.now(UTC), {}, None).entries[0]
 recipes._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-sycl.publish(sycl.recipe(entry), Environment("P", "D", "V", "X"), b"x" * 100)
+sycl.publish(sycl.recipe(entry), Target("P", "D", "V", "X"), b"x" * 100)
 """
 
 

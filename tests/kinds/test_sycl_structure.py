@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.builders import native
-from xpucached.kinds.sycl import images
+from xpucached.kinds import images
 
 SYMBOLS, STRINGS, RELOCATIONS = 1, 2, 3
 

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds.test_sycl_damage import look
-from xpucached.domain import EntryId, EvictReason, Note, Store
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import dustbin as bin_
-from xpucached.kinds.sycl import layout, removal
+from xpucached.kinds.sycl import entry_format, remover
+from xpucached.kinds.sycl import trash_files as bin_
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.builders import SyclStore
 
-NOTE = Note(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
+NOTE = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 
 
 class Killed(BaseException):
@@ -77,7 +79,7 @@ def test_a_death_between_two_moves_loses_nothing(
         real_unlink(directory, name)
 
     monkeypatch.setattr(os, "rename", rename_or_die)
-    monkeypatch.setattr(removal, "_unlink", unlink_or_die)
+    monkeypatch.setattr(remover, "_unlink", unlink_or_die)
     monkeypatch.setattr(bin_, "_unlink", unlink_or_die)
     try:
         if death == "taking":
@@ -124,7 +126,7 @@ def test_it_lies_where_no_scan_and_no_other_count_looks(sycl_store: SyclStore) -
     back = sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store))))
     assert all(one.key is not None for one in back)
     assert len(look(sycl_store.root).entries) == 2
-    assert not (sycl_store.root / layout.TRASH).exists()
+    assert not (sycl_store.root / entry_format.TRASH).exists()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_it_lies_where_no_scan_and_no_other_count_looks(sycl_store: SyclStore) -
 def test_a_forged_label_leads_nowhere(sycl_store: SyclStore, tmp_path: Path, change: dict[str, object]) -> None:
     sycl_store.add()
     put_away(sycl_store)
-    (about,) = (sycl_store.root / layout.TRASH).glob("*/about.json")
+    (about,) = (sycl_store.root / entry_format.TRASH).glob("*/about.json")
     about.write_text(json.dumps({**json.loads(about.read_text()), **change}))
     outside = sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root))
     (item,) = sycl.trash(of(sycl_store))
@@ -159,13 +161,23 @@ def test_a_forged_label_leads_nowhere(sycl_store: SyclStore, tmp_path: Path, cha
     assert sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root)) == outside
 
 
+def test_a_label_of_an_earlier_version_is_read(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    (about,) = (sycl_store.root / entry_format.TRASH).glob("*/about.json")
+    about.write_text(json.dumps({**json.loads(about.read_text()), "reason": "flawed"}))
+    (item,) = sycl.trash(of(sycl_store))
+
+    assert (item.whole, item.reason) == (True, EvictReason.DEFECTIVE)
+
+
 def test_links_and_pipes_in_the_trash_are_not_followed(sycl_store: SyclStore, tmp_path: Path) -> None:
     sycl_store.add()
     put_away(sycl_store)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "0.bin").write_text("mine")
-    (place,) = (sycl_store.root / layout.TRASH).iterdir()
+    (place,) = (sycl_store.root / entry_format.TRASH).iterdir()
     for path in (place / "leaf").iterdir():
         path.unlink()
     (place / "leaf").rmdir()
@@ -203,4 +215,4 @@ def test_what_cannot_be_moved_leaves_no_label(
     monkeypatch.setattr(os, "rename", refuses)
     assert not sycl.remove([entry], {entry.id: NOTE})[entry.id]
     assert sycl.trash(of(sycl_store)) == ()
-    assert list((sycl_store.root / layout.TRASH).iterdir()) == []
+    assert list((sycl_store.root / entry_format.TRASH).iterdir()) == []

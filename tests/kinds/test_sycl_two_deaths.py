@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kinds.test_sycl_damage import look
-from xpucached.domain import EntryId, EvictReason, Note, Store
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.trash import TrashLabel
+from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.builders import SyclStore
 
-NOTE: Final = Note(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
+NOTE: Final = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 EVERY: Final = bool(os.environ.get("XPUCACHED_STRESS_SECONDS"))
 CALLS: Final = ("rename", "unlink", "rmdir", "mkdir", "link")
 
@@ -37,7 +38,7 @@ class Life:
         self.changes = 0
         for name in CALLS:
             monkeypatch.setattr(os, name, self._before(getattr(os, name), refused=name == "link" and not links))
-        monkeypatch.setattr(files, "appear", self._before(files.appear))
+        monkeypatch.setattr(fs, "appear", self._before(fs.appear))
 
     def _before(self, real: Callable[..., None], *, refused: bool = False) -> Callable[..., None]:
         def call(*args: object, **more: object) -> None:

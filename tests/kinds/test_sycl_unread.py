@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.domain import EntryState, Flaw, FoundStore, Scan, Store, StoreOrigin, StoreState
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import files
+from xpucached.domain.defects import Defect
+from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def look(root: Path) -> Scan:
 
 def failing(name: str, number: int) -> Callable[[str, int, int], int]:
     """Give an opening that fails for what has this name."""
-    opening = files._open
+    opening = fs._open
 
     def fails(one: str, flags: int, directory: int) -> int:
         if one == name:
@@ -59,7 +59,7 @@ def test_a_file_with_a_lease_is_not_damaged(sycl_store: SyclStore, suffix: str) 
         os.close(holder)
         signal.signal(signal.SIGIO, before)
 
-    assert (entry.state, entry.flaw) == (EntryState.UNFINISHED, None)
+    assert (entry.state, entry.defect) == (EntryState.UNFINISHED, None)
     assert look(sycl_store.root).entries[0].state is EntryState.OK
 
 
@@ -67,15 +67,15 @@ def test_only_few_errors_say_something_of_a_file(sycl_store: SyclStore, monkeypa
     slot = sycl_store.add()
     for number, name in errno.errorcode.items():
         with monkeypatch.context() as patch:
-            patch.setattr(files, "_open", failing(slot.bin.name, number))
+            patch.setattr(fs, "_open", failing(slot.bin.name, number))
             scan = look(sycl_store.root)
-        if files.ours(OSError(number, "")):
+        if fs.ours(OSError(number, "")):
             assert scan.state is StoreState.UNREADABLE
             continue
         (entry,) = scan.entries
         damaged = name in LASTING - {"ENOENT", "EXDEV"}
-        assert entry.flaw is (Flaw.BIN_UNREADABLE if damaged and name != "EISDIR" else Flaw.BIN_NOT_A_FILE) or (
-            not damaged and entry.flaw is None and entry.state is EntryState.UNFINISHED
+        assert entry.defect is (Defect.BIN_UNREADABLE if damaged and name != "EISDIR" else Defect.BIN_NOT_A_FILE) or (
+            not damaged and entry.defect is None and entry.state is EntryState.UNFINISHED
         ), name
 
 
@@ -83,7 +83,7 @@ def test_only_few_errors_say_something_of_a_directory(sycl_store: SyclStore, mon
     leaf = sycl_store.add().bin.parent
     for number, name in errno.errorcode.items():
         with monkeypatch.context() as patch:
-            patch.setattr(files, "_open", failing(leaf.name, number))
+            patch.setattr(fs, "_open", failing(leaf.name, number))
             scan = look(sycl_store.root)
         assert scan.state is (StoreState.OK if name in LASTING else StoreState.UNREADABLE), name
 
@@ -94,18 +94,18 @@ def test_a_lock_beside_what_cannot_be_read_is_no_interrupted_write(
     slot = sycl_store.add()
     slot.lock.touch()
     os.utime(slot.lock, (1, 1))
-    assert look(sycl_store.root).entries[0].flaw is Flaw.STALE_LOCK
+    assert look(sycl_store.root).entries[0].defect is Defect.STALE_LOCK
 
-    monkeypatch.setattr(files, "_open", failing(slot.bin.name, errno.EAGAIN))
+    monkeypatch.setattr(fs, "_open", failing(slot.bin.name, errno.EAGAIN))
 
     assert look(sycl_store.root).entries[0].state is EntryState.UNFINISHED
 
 
 def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not files._has_openat2():
+    if not fs._has_openat2():
         pytest.skip("this kernel has no openat2")
     sycl_store.add()
-    real = files._syscall()
+    real = fs._syscall()
     assert real is not None
     interrupted = 0
 
@@ -117,7 +117,7 @@ def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.Mon
             return -1
         return int(real(*arguments))
 
-    monkeypatch.setattr(files, "_syscall", lambda: every_second)
+    monkeypatch.setattr(fs, "_syscall", lambda: every_second)
 
     (entry,) = look(sycl_store.root).entries
     assert entry.state is EntryState.OK

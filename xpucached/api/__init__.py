@@ -13,30 +13,18 @@ from pathlib import Path
 from typing import ClassVar, Final, Generic, Literal, TypeVar
 
 from xpucached import messages, sockets
-from xpucached.domain import (
-    Baseline,
-    Diagnosis,
-    EntryPage,
-    EntryQuery,
-    EntryState,
-    Event,
-    Exercise,
-    Flaw,
-    Host,
-    IndexedEntry,
-    Job,
-    JobId,
-    KindName,
-    Loader,
-    ModelName,
-    ModelStatus,
-    Run,
-    Status,
-    StoreStatus,
-    Trashed,
-    check_name,
-    is_unit,
-)
+from xpucached.domain.defects import Defect
+from xpucached.domain.diagnosis import Baseline, Diagnosis
+from xpucached.domain.host import Host
+from xpucached.domain.jobs import Event, Job
+from xpucached.domain.models import ModelStatus, Run, check_name, is_unit
+from xpucached.domain.names import JobId, KindName, ModelName
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.queries import EntryPage, EntryQuery
+from xpucached.domain.status import Status
+from xpucached.domain.stores import EntryState, StoreStatus
+from xpucached.domain.trash import Trashed
+from xpucached.domain.workloads import Loader, RunSpec
 
 VERSION: Final = 1
 """Of the wire.  It changes when a key goes or changes its meaning; new keys and paths may come without notice."""
@@ -130,7 +118,7 @@ class ListEntries(Request[EntryPage]):
     device: str | None = None
     model: ModelName | None = None
     state: EntryState | None = None
-    flaw: Flaw | None = None
+    defect: Defect | None = None
     kernel: str | None = None
     min_size: int | None = None
     max_size: int | None = None
@@ -197,7 +185,7 @@ class AddModel(Request[ModelStatus]):
     name: ModelName
     directory: Path
     command: tuple[str, ...] = ()
-    exercise: Exercise = field(default_factory=Exercise)
+    exercise: RunSpec = field(default_factory=RunSpec)
     variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 1800.0
     store: Path | None = None
@@ -287,19 +275,19 @@ class EvictEntries(Request[Job]):
 class VerifyStores(Request[Job]):
     """Read everything in these stores, or in all, and say what is wrong; ``fix`` mends what loses nothing.
 
-    With ``deep`` each entry is compiled again and compared, where its driver is here.  With ``hazards_only`` only what
+    With ``deep`` each entry is compiled again and compared, where its driver is here.  With ``faults_only`` only what
     is wrong with a store as a whole.
     """
 
     stores: tuple[Path, ...] = ()
     fix: bool = False
-    hazards_only: bool = False
+    faults_only: bool = False
     deep: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can be no store."""
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
-        _need(not (self.deep and self.hazards_only), "deep: expected not to be given with hazards_only")
+        _need(not (self.deep and self.faults_only), "deep: expected not to be given with faults_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,7 +363,7 @@ class ScanStores(Request[Job]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookAgain(Request[None]):
+class Refresh(Request[None]):
     """Say that something may have changed on the host: its driver, its devices, its stores."""
 
 
@@ -457,7 +445,7 @@ AnyRequest = (
     | RestoreTrash
     | EmptyTrash
     | ScanStores
-    | LookAgain
+    | Refresh
     | ListJobs
     | GetJob
     | WaitJob
@@ -515,7 +503,7 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/trash/restore", RestoreTrash, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/trash/empty", EmptyTrash, Job, Right.CHANGE, 202, _JOB),
     Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/look", LookAgain, None, Right.CHANGE, 202),
+    Endpoint("POST", "/v1/refresh", Refresh, None, Right.CHANGE, 202),
     Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
     Endpoint("GET", _JOB, GetJob, Job),
     Endpoint("DELETE", _JOB, CancelJob, Job, Right.CHANGE),

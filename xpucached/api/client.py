@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -52,19 +53,31 @@ _LARGEST_OF_OTHERS: Final = 32 << 20
 _MOST_OF_OTHERS: Final = 1_000_000
 """Root asks the daemon of a user, whose answer must not cost root more than half a gigabyte."""
 
+_HEAD: Final = 64 << 10
+"""So much may come besides an answer itself."""
+
 _LONGEST_LINE: Final = 4 << 20
 _DEPTH: Final = 40  # the description of the wire is the deepest
 
 
 class _Socket(socket.socket):
-    """A socket that can be given until when all has come: who sends a byte now and then is not waited for."""
+    """A socket that can be given until when all has come, and how much that may be, whatever HTTP says of its length.
+
+    Who sends a byte now and then is not waited for; and a chunk of length -1 is read to its end by the library.
+    """
 
     end: float | None = None
+    left: int | None = None
 
     def recv_into(self, buffer: bytearray, nbytes: int = 0, flags: int = 0) -> int:  # type: ignore[override] # more
         if self.end is not None:
             self.settimeout(max(0.001, self.end - time.monotonic()))
-        return super().recv_into(buffer, nbytes, flags)
+        size = super().recv_into(buffer, nbytes, flags)
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise OSError(errno.EMSGSIZE, "more came than an answer may have")
+        return size
 
 
 class _Connection(http.client.HTTPConnection):
@@ -129,11 +142,11 @@ class Client:
     def fetch(self, request: Request[T]) -> bytes:
         """Ask, and wait for the answer; give it unread."""
         patience = self._patience + (request.timeout if isinstance(request, WaitJob) else 0.0)
-        response = self._send(request, patience)
+        response = self._send(request, patience, self._largest + _HEAD)
         try:
             with response:
                 text = response.read(self._largest + 1)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
         if len(text) > self._largest:
             self.close()
@@ -159,7 +172,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
 
-    def _send(self, request: Request[T], patience: float) -> http.client.HTTPResponse:
+    def _send(self, request: Request[T], patience: float, most: int | None = None) -> http.client.HTTPResponse:
         method, target, body = compose(request)
         if self._of:
             target = f"/v1/users/{quote(self._of, safe='')}{target.removeprefix('/v1')}"
@@ -179,8 +192,10 @@ class Client:
                     connection.request(method, target, body, headers)
                 if self._all_in_time and isinstance(connection.sock, _Socket):
                     connection.sock.end = time.monotonic() + patience
+                if isinstance(connection.sock, _Socket):
+                    connection.sock.left = most
                 return connection.getresponse()
-            except sockets.Untrusted as error:
+            except sockets.UntrustedPeer as error:
                 connection.close()
                 raise untrusted(error, self._source) from error
             except PermissionError as error:
@@ -268,7 +283,7 @@ def _unwrap(text: bytes, largest: int, most: int | None) -> Json:
     raise errors.Unavailable(message, hint="another program may listen on that socket")
 
 
-def untrusted(error: sockets.Untrusted, source: str) -> errors.Untrusted:
+def untrusted(error: sockets.UntrustedPeer, source: str) -> errors.Untrusted:
     """Give the refusal of a socket; ``source`` says where its path came from if it is not the usual."""
     return errors.Untrusted(str(error), hint="; ".join(part for part in (source, error.hint) if part))
 

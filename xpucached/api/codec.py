@@ -17,42 +17,26 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from xpucached.domain import (
-    Architecture,
-    Device,
-    DriverFile,
-    DriverInUse,
-    Effect,
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.host import Device, DriverFile, DriverInUse, Host, Problem
+from xpucached.domain.jobs import Job
+from xpucached.domain.models import Model, ModelStatus, Run, WarmReason, Warmth, Workload
+from xpucached.domain.names import Architecture, EntryKey, EntryRef, Fingerprint, KindName, ModelName
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.status import Status
+from xpucached.domain.stores import (
     Entry,
     EntryId,
-    EntryKey,
-    EntryRef,
     EntryState,
-    Environment,
-    Exercise,
-    Fingerprint,
-    Flaw,
-    Host,
     ImageFormat,
-    IndexedEntry,
-    Job,
     Kernel,
-    KindName,
-    Model,
-    ModelName,
-    ModelStatus,
-    Origin,
-    Problem,
-    Run,
-    Status,
     Store,
     StoreOrigin,
     StoreState,
     StoreStatus,
-    WarmReason,
-    Warmth,
-    Workload,
 )
+from xpucached.domain.targets import Origin, Target
+from xpucached.domain.workloads import RunSpec
 
 if TYPE_CHECKING:
     from xpucached.api import Json
@@ -65,7 +49,7 @@ Wire = TypeVar("Wire")
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentShape:
+class TargetShape:
     """An environment, and the fingerprint that stands for it elsewhere."""
 
     platform: str
@@ -84,9 +68,9 @@ class EntryShape:
     store: Path
     key: EntryKey
     state: EntryState
-    flaw: Flaw | None
-    effect: Effect | None  #: what the flaw costs
-    words: str  #: the flaw in a sentence
+    defect: Defect | None
+    effect: Effect | None  #: what the defect costs
+    message: str  #: the defect in a sentence
     detail: str
     platform: str | None
     device: str | None
@@ -127,7 +111,7 @@ class StoreShape:
     state: StoreState
     owner: int | None
     entries: int
-    flawed: int
+    defective: int
     unfinished: int
     size: int
     allocated: int
@@ -152,7 +136,7 @@ class ModelShape:
     directory: Path
     variables: Mapping[str, str]
     timeout: float
-    exercise: Exercise
+    exercise: RunSpec
     workload: str  #: digest of the four above; a run names the one it ran
     store: Path | None
     priority: int
@@ -174,17 +158,17 @@ class HostShape:
     signature: str
     devices: tuple[Device, ...]
     driver: tuple[DriverFile, ...]
-    environments: tuple[Environment, ...]
+    environments: tuple[Target, ...]
     problems: tuple[Problem, ...]
     drivers: tuple[DriverInUse, ...] = ()
 
 
-def _environment_out(value: Environment) -> EnvironmentShape:
-    return EnvironmentShape(value.platform, value.device, value.version, value.driver, value.fingerprint)
+def _environment_out(value: Target) -> TargetShape:
+    return TargetShape(value.platform, value.device, value.version, value.driver, value.fingerprint)
 
 
-def _environment_in(wire: EnvironmentShape) -> Environment:
-    return Environment(wire.platform, wire.device, wire.version, wire.driver)
+def _environment_in(wire: TargetShape) -> Target:
+    return Target(wire.platform, wire.device, wire.version, wire.driver)
 
 
 def _entry_out(value: IndexedEntry) -> EntryShape:
@@ -195,9 +179,9 @@ def _entry_out(value: IndexedEntry) -> EntryShape:
         store=entry.id.store.root,
         key=entry.id.key,
         state=entry.state,
-        flaw=entry.flaw,
+        defect=entry.defect,
         effect=entry.effect,
-        words=entry.flaw.words if entry.flaw else "",
+        message=entry.defect.message if entry.defect else "",
         detail=entry.detail,
         platform=environment.platform if environment else None,
         device=environment.device if environment else None,
@@ -231,7 +215,7 @@ def _entry_out(value: IndexedEntry) -> EntryShape:
 def _entry_in(wire: EntryShape) -> IndexedEntry:
     environment = None
     if wire.platform is not None and wire.device is not None and wire.version is not None and wire.driver is not None:
-        environment = Environment(wire.platform, wire.device, wire.version, wire.driver)
+        environment = Target(wire.platform, wire.device, wire.version, wire.driver)
     entry = Entry(
         id=EntryId(Store(wire.kind, wire.store), wire.key),
         stamp=wire.stamp,
@@ -248,7 +232,7 @@ def _entry_in(wire: EntryShape) -> IndexedEntry:
         digest=wire.digest,
         kernels=wire.kernels,
         state=wire.state,
-        flaw=wire.flaw,
+        defect=wire.defect,
         detail=wire.detail,
     )
     return IndexedEntry(
@@ -348,7 +332,7 @@ def _shape(out: Callable[[T], Wire], back: Callable[[Wire], T], wire: type[Wire]
 
 
 SHAPES: Final[Mapping[type, Shape]] = {
-    Environment: _shape(_environment_out, _environment_in, EnvironmentShape),
+    Target: _shape(_environment_out, _environment_in, TargetShape),
     IndexedEntry: _shape(_entry_out, _entry_in, EntryShape),
     StoreStatus: _shape(_store_out, _store_in, StoreShape),
     ModelStatus: _shape(_model_out, _model_in, ModelShape),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NewType, Union, cast, get_args, get_ori
 from xpucached.api import ENDPOINTS, VERSION, Endpoint, Json, ListEvents, Right
 from xpucached.api.codec import SHAPES
 from xpucached.api.intake import adapter
-from xpucached.domain import Refusal
+from xpucached.domain.jobs import ErrorInfo
 
 if TYPE_CHECKING:
     Schema = dict[str, Json]
@@ -35,7 +35,7 @@ def document(version: str) -> Schema:
     for row in ENDPOINTS:
         operations = cast("Schema", paths.setdefault(row.path, {}))
         operations[row.method.lower()] = _operation(row, parts)
-    _describe(Refusal, parts)
+    _describe(ErrorInfo, parts)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -95,7 +95,7 @@ def _content(row: Endpoint, parts: Schema) -> Schema:
 
 
 def _envelope(key: str, schema: Schema | None = None) -> Schema:
-    inside = schema or {"$ref": "#/components/schemas/Refusal"}
+    inside = schema or {"$ref": "#/components/schemas/ErrorInfo"}
     return {
         "type": "object",
         "required": ["api", key],

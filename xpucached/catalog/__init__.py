@@ -13,23 +13,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from xpucached.catalog import (
-    assays,
     builds,
     dependencies,
     entries,
-    environments,
     events,
-    hosts,
     models,
     opening,
+    preselect,
     refusals,
     runs,
+    runtimes,
     salvage,
     scans,
-    sifting,
     soundness,
+    surveys,
+    targets,
 )
-from xpucached.domain import EntryKey, Outcome
+from xpucached.domain.models import Outcome
+from xpucached.domain.names import EntryKey
 from xpucached.errors import CatalogError, Conflict, RequestError, XpucachedError
 
 if TYPE_CHECKING:
@@ -41,41 +42,19 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from xpucached.catalog.entries import Summary
-    from xpucached.domain import (
-        Architecture,
-        Assay,
-        Attribution,
-        Built,
-        Coverage,
-        Delta,
-        Dependency,
-        DriverChange,
-        EntryId,
-        EntryPage,
-        EntryQuery,
-        EntryRef,
-        Environment,
-        Event,
-        Fingerprint,
-        Flaw,
-        Holding,
-        Host,
-        IndexedEntry,
-        Known,
-        Libraries,
-        Model,
-        ModelName,
-        Pass,
-        Presence,
-        Run,
-        Scan,
-        Sieve,
-        Store,
-        StoreStatus,
-        Trial,
-        Use,
-        WarmReason,
-    )
+    from xpucached.domain.activity import Load
+    from xpucached.domain.defects import Defect
+    from xpucached.domain.dependencies import Dependency
+    from xpucached.domain.diagnosis import RuntimeCheck
+    from xpucached.domain.host import DriverChange, Host, Presence
+    from xpucached.domain.jobs import Event
+    from xpucached.domain.libraries import Libraries
+    from xpucached.domain.models import Attribution, Coverage, Model, Pass, Run, Trial, WarmReason
+    from xpucached.domain.names import Architecture, EntryRef, Fingerprint, ModelName
+    from xpucached.domain.plans import Built, IndexedEntry, Preselection, Subtotal
+    from xpucached.domain.queries import EntryPage, EntryQuery
+    from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, Store, StoreStatus
+    from xpucached.domain.targets import Target
 
 
 log = logging.getLogger(__name__)
@@ -265,7 +244,7 @@ class Catalog:
 
     # -- stores and entries ---------------------------------------------------------------------------------------
 
-    def record_scan(self, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
+    def record_scan(self, scan: Scan, architecture: Callable[[Target], Architecture]) -> Delta:
         """Make the catalog equal to what the scan, or a part of one, found.
 
         What vanished is forgotten; `Entry`s that the scan calls unchanged keep all but their access time.  A missing
@@ -279,7 +258,7 @@ class Catalog:
         with self._read() as connection:
             return scans.keys(connection, store)
 
-    def known(self, store: Store) -> Iterator[Known]:
+    def known(self, store: Store) -> Iterator[KnownEntry]:
         """Give what the next look at this store need not read again, in the order of the keys.
 
         Read bit by bit, as it is asked for: what is recorded meanwhile of later keys is seen.
@@ -293,10 +272,10 @@ class Catalog:
                 return
             after = some[-1].key
 
-    def trusted(self, flaw: Flaw) -> dict[EntryId, str]:
-        """Give the digests that entries with a flaw had when they were first seen whole."""
+    def trusted(self, defect: Defect) -> dict[EntryId, str]:
+        """Give the digests that entries with a defect had when they were first seen whole."""
         with self._read() as connection:
-            return scans.trusted(connection, flaw)
+            return scans.trusted(connection, defect)
 
     def trust(self, digests: Mapping[EntryId, str]) -> None:
         """Take these digests for those of good programs from now on; the next look reads their entries again."""
@@ -322,21 +301,26 @@ class Catalog:
         with self._read() as connection:
             return entries.every(connection)
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def defective_entries(self) -> tuple[IndexedEntry, ...]:
+        """Give the entries that have a defect, and those in one leaf with an abandoned lock; without their kernels."""
+        with self._read() as connection:
+            return entries.defective(connection)
+
+    def subtotals(self) -> tuple[Subtotal, ...]:
         """Give what the stores hold for each environment."""
         with self._read() as connection:
-            return sifting.holdings(connection)
+            return preselect.subtotals(connection)
 
     def sifted(
-        self, sieve: Sieve, rate: float, half: float, absent: float
-    ) -> tuple[tuple[IndexedEntry, ...], tuple[Holding, ...], float]:
+        self, preselection: Preselection, rate: float, half: float, absent: float
+    ) -> tuple[tuple[IndexedEntry, ...], tuple[Subtotal, ...], float]:
         """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
 
         ``rate`` is what a byte costs where nothing was measured, ``half`` the seconds that halve an entry's worth, and
         ``absent`` the part of it that is left where no driver is.
         """
         with self._read() as connection:
-            return sifting.sifted(connection, sieve, rate, half, absent)
+            return preselect.sifted(connection, preselection, rate, half, absent)
 
     def entries_by_id(self, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
         """Give these entries; those that are not known are left out."""
@@ -353,7 +337,7 @@ class Catalog:
         with self._write() as connection:
             entries.forget(connection, ids)
 
-    def note_uses(self, uses: Collection[Use]) -> None:
+    def note_uses(self, uses: Collection[Load]) -> None:
         """Note that programs were seen to load entries; those that are not known are left out."""
         if uses:
             with self._write() as connection:
@@ -490,7 +474,7 @@ class Catalog:
         outcome: Outcome,
         passes: Sequence[Pass],
         attribution: Attribution,
-        environments: Sequence[Environment],
+        environments: Sequence[Target],
         detail: str,
         output: str,
         now: datetime,
@@ -557,37 +541,37 @@ class Catalog:
 
     # -- runtimes ---------------------------------------------------------------------------------------------------
 
-    def record_assay(self, assay: Assay) -> None:
+    def record_runtime_check(self, check: RuntimeCheck) -> None:
         """Keep what was found out about a build of the SYCL runtime."""
         with self._write() as connection:
-            assays.record(connection, assay)
+            runtimes.record(connection, check)
 
-    def assays(self, builds: Iterable[str]) -> dict[str, Assay]:
+    def runtime_checks(self, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
         """Give what is known of these builds, by build."""
         with self._read() as connection:
-            return assays.some(connection, builds)
+            return runtimes.some(connection, builds)
 
     # -- the host -------------------------------------------------------------------------------------------------
 
     def record_host(self, host: Host) -> DriverChange | None:
         """Keep this survey as the last one; give what came and went since the one before it, if anything did."""
         with self._write() as connection:
-            return hosts.record(connection, host)
+            return surveys.record(connection, host)
 
     def host(self) -> Host | None:
         """Give the last survey; None before the first."""
         with self._read() as connection:
-            return hosts.last(connection)
+            return surveys.last(connection)
 
     def changes(self, limit: int = 20) -> tuple[DriverChange, ...]:
         """Give the newest driver changes, newest first."""
         with self._read() as connection:
-            return hosts.changes(connection, limit)
+            return surveys.changes(connection, limit)
 
     def presence(self) -> tuple[Presence, ...]:
         """Tell of every known environment when this host offered it."""
         with self._read() as connection:
-            return environments.presence(connection)
+            return targets.presence(connection)
 
     # -- events ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from xpucached.domain import Built, EntryId
+    from xpucached.domain.plans import Built
+    from xpucached.domain.stores import EntryId
 
 _REMEMBERED: Final = timedelta(days=365)
 _ENOUGH: Final = 2000

@@ -18,7 +18,7 @@ from xpucached.catalog.tables import DEPARTED, STORES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from xpucached.domain import EntryKey
+    from xpucached.domain.names import EntryKey
 
 _BATCH: Final = 500
 

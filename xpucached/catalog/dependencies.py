@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import DEPENDENCIES, RUN_ENVIRONMENTS, RUNS
-from xpucached.domain import Dependency, Outcome, Role
+from xpucached.domain.dependencies import Dependency, Role
+from xpucached.domain.models import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import departed, environments
+from xpucached.catalog import departed, targets
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
@@ -24,28 +24,21 @@ from xpucached.catalog.tables import (
     STORES,
     microseconds,
 )
-from xpucached.domain import (
-    Architecture,
-    Entry,
-    EntryId,
-    EntryKey,
-    EntryPage,
-    EntryState,
-    Flaw,
-    ImageFormat,
-    IndexedEntry,
-    Kernel,
-    KindName,
-    ModelName,
-    Origin,
-    Store,
-)
+from xpucached.domain.defects import Defect
+from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
+from xpucached.domain.targets import Origin
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from xpucached.domain import EntryQuery, EntryRef, Environment, Fingerprint, Use
+    from xpucached.domain.activity import Load
+    from xpucached.domain.names import EntryRef, Fingerprint
+    from xpucached.domain.queries import EntryQuery
+    from xpucached.domain.targets import Target
 
 # How many of the entries that a short reference could mean are named to the one who asked.
 _LISTED: Final = 10
@@ -54,6 +47,9 @@ _LISTED: Final = 10
 _BATCH: Final = 1000
 
 _BIGGEST: Final = 2**63 - 1
+
+# No name in a store begins with it.
+_LAST_CHARACTER: Final = "\U0010ffff"
 
 # Seconds: a hundred thousand years, and no more than fits into a row's microseconds.
 _LONGEST: Final = 3.0e12
@@ -66,7 +62,7 @@ class Summary(NamedTuple):
     """The catalog in four figures."""
 
     entries: int
-    flawed: int
+    defective: int
     allocated: int
     stale: int  #: entries for environments that this host does not offer now
 
@@ -164,7 +160,7 @@ def _selected(kernels: sa.ColumnElement[str]) -> sa.Select[tuple[object, ...]]:
         _E.digest,
         kernels,
         _E.state,
-        _E.flaw,
+        _E.defect,
         _E.detail,
         _E.origin,
         _E.cost,
@@ -183,7 +179,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)  # to multiply it takes less than half of what it takes to make another
 _IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.value: one for one in ImageFormat}}
 _ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
-_FLAWS: Final[Mapping[str | None, Flaw | None]] = {None: None, **{one.value: one for one in Flaw}}
+_DEFECTS: Final[Mapping[str | None, Defect | None]] = {None: None, **{one.value: one for one in Defect}}
 _STATES: Final[Mapping[str, EntryState]] = {one.value: one for one in EntryState}
 
 
@@ -224,7 +220,7 @@ def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, lim
             _E.store_id == one.store_id,
             _E.environment_id.is_not_distinct_from(one.environment_id or None),
             _E.state == one.state,
-            _E.flaw.is_not_distinct_from(one.flaw or None),
+            _E.defect.is_not_distinct_from(one.defect or None),
             _E.id > after,
         )
         found += connection.scalars(sa.select(_E.id).where(*where).order_by(_E.id).limit(limit))
@@ -235,6 +231,17 @@ def every(connection: sa.Connection, *where: sa.ColumnElement[bool], kernels: bo
     """Give every entry of every store, or those that these conditions select; perhaps without their kernels."""
     statement = _SELECT if kernels else _WITHOUT_KERNELS
     return _indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
+
+
+def defective(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
+    """Give the entries that have a defect, and those in one leaf with a lock that was left behind; without kernels."""
+    locked = ENTRIES.alias()
+    leaf = sa.func.rtrim(locked.c.key, sa.func.replace(locked.c.key, "/", ""))
+    beside = sa.select(_E.id).join(
+        locked, sa.and_(_E.store_id == locked.c.store_id, _E.key > leaf, _E.key < leaf + _LAST_CHARACTER)
+    )
+    near = beside.where(locked.c.defect == Defect.STALE_LOCK.value)
+    return every(connection, sa.or_(_E.defect.is_not(None), _E.id.in_(near)), kernels=False)
 
 
 def some(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
@@ -313,15 +320,15 @@ def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
 
 def summary(connection: sa.Connection) -> Summary:
     """Count entries and bytes.  Nothing is stale before the first survey of the host."""
-    surveyed, count, flawed, allocated, stale = connection.execute(_SUMMARY).one()
-    return Summary(count or 0, flawed or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
+    surveyed, count, defective, allocated, stale = connection.execute(_SUMMARY).one()
+    return Summary(count or 0, defective or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
 
 
 # Made once: to make a statement takes longer than to run it.
 _SUMMARY: Final = sa.select(
     sa.exists(sa.select(HOST.c.id)),
     sa.func.sum(FIGURES.c.entries),
-    sa.func.sum(sa.case((FIGURES.c.state == EntryState.FLAWED.value, FIGURES.c.entries), else_=0)),
+    sa.func.sum(sa.case((FIGURES.c.state == EntryState.DEFECTIVE.value, FIGURES.c.entries), else_=0)),
     sa.func.total(FIGURES.c.allocated),
     sa.func.sum(
         sa.case(
@@ -381,7 +388,7 @@ def _shared(query: EntryQuery, present: Collection[Fingerprint], of: sa.Table) -
         (STORES.c.root, None if query.store is None else str(query.store)),
         (ENVIRONMENTS.c.architecture, query.architecture),
         (of.c.state, query.state and query.state.value),
-        (of.c.flaw, query.flaw and query.flaw.value),
+        (of.c.defect, query.defect and query.defect.value),
     ):
         if exact is not None:
             yield column == exact
@@ -437,16 +444,16 @@ def _indexed(connection: sa.Connection, rows: Iterable[_Row]) -> tuple[IndexedEn
         row.id: Store(KindName(row.kind), Path(row.root))
         for row in connection.execute(sa.select(STORES.c.id, STORES.c.kind, STORES.c.root))
     }
-    known: dict[int | None, tuple[Environment | None, Architecture | None]] = {None: (None, None)}
+    known: dict[int | None, tuple[Target | None, Architecture | None]] = {None: (None, None)}
     for row in connection.execute(sa.select(ENVIRONMENTS)):
-        known[row.id] = (environments.value(row), Architecture(row.architecture) if row.architecture else None)
+        known[row.id] = (targets.value(row), Architecture(row.architecture) if row.architecture else None)
     return tuple(_value(row, stores, known) for row in rows)
 
 
 def _value(
     row: _Row,
     stores: Mapping[int, Store],
-    known: Mapping[int | None, tuple[Environment | None, Architecture | None]],
+    known: Mapping[int | None, tuple[Target | None, Architecture | None]],
 ) -> IndexedEntry:
     (
         _,
@@ -470,7 +477,7 @@ def _value(
         digest,
         kernels,
         state,
-        flaw,
+        defect,
         detail,
         origin,
         cost,
@@ -485,7 +492,7 @@ def _value(
     if accessed is not None and accessed > last_used:
         last_used, how = accessed, "access-time"
     if witnessed is not None and witnessed > last_used:
-        last_used, how = witnessed, "observed-opens"
+        last_used, how = witnessed, "observed-loads"
     if run_used is not None and run_used >= last_used:
         last_used, how = run_used, "run"
     if restored is not None and restored > last_used:
@@ -508,7 +515,7 @@ def _value(
         digest,
         _kernels(kernels),
         _STATES[state],
-        _FLAWS[flaw],
+        _DEFECTS[defect],
         detail,
     )
     return IndexedEntry(
@@ -547,7 +554,7 @@ def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: dateti
         connection.execute(statement, [{"row": row} for row in rows.values()])
 
 
-def note_uses(connection: sa.Connection, uses: Iterable[Use]) -> None:
+def note_uses(connection: sa.Connection, uses: Iterable[Load]) -> None:
     """Add that programs were seen to load these; those that are not known are left out."""
     connection.exec_driver_sql(
         _NOTE_USE, [(microseconds(one.last), one.hits, one.program, str(one.store), one.key) for one in uses]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import EVENTS
-from xpucached.domain import Event
+from xpucached.domain.jobs import Event
 
 if TYPE_CHECKING:
     from collections.abc import Collection

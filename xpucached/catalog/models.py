@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import MODELS
-from xpucached.domain import Exercise, Loader, Model, ModelName, Workload
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import ModelName
+from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import no_model
 
 if TYPE_CHECKING:
@@ -84,21 +86,21 @@ def _row(model: Model) -> dict[str, object]:
     }
 
 
-def _exercise_row(exercise: Exercise) -> dict[str, object]:
+def _exercise_row(exercise: RunSpec) -> dict[str, object]:
     return {**asdict(exercise), "caches": [str(path) for path in exercise.caches]}
 
 
-def _exercise(row: sa.Row[tuple[object, ...]]) -> Exercise:
+def _exercise(row: sa.Row[tuple[object, ...]]) -> RunSpec:
     saved = row.exercise
     if saved is None:
-        return Exercise()
+        return RunSpec()
     # What an earlier version wrote lacks the younger fields.
-    known = {one.name: saved[one.name] for one in fields(Exercise) if one.name in saved}
+    known = {one.name: saved[one.name] for one in fields(RunSpec) if one.name in saved}
     known["loader"] = Loader(saved["loader"])
     for key in ("precisions", "shapes"):
         known[key] = tuple(saved[key])
     known["caches"] = tuple(Path(path) for path in saved["caches"])
-    return Exercise(**known)
+    return RunSpec(**known)
 
 
 def _value(row: sa.Row[tuple[object, ...]]) -> Model:

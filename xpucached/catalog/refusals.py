@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import REFUSALS
-from xpucached.domain import Fingerprint, KindName, Store
+from xpucached.domain.names import Fingerprint, KindName
+from xpucached.domain.stores import Store
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import sqlalchemy as sa
 
-from xpucached.catalog import entries, environments
+from xpucached.catalog import entries, targets
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
@@ -22,29 +22,19 @@ from xpucached.catalog.tables import (
     TRIALS,
     microseconds,
 )
-from xpucached.domain import (
-    Coverage,
-    EntryState,
-    Figures,
-    Libraries,
-    ModelName,
-    Outcome,
-    Pass,
-    Proof,
-    RanOn,
-    Run,
-    SyclRuntime,
-    Trial,
-    Variant,
-    WarmReason,
-)
+from xpucached.domain.libraries import Libraries, SyclRuntime
+from xpucached.domain.models import Coverage, Figures, Outcome, Pass, Proof, RanOn, Run, Trial, WarmReason
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import EntryState
+from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from xpucached.domain import Attribution, Environment, Model
+    from xpucached.domain.models import Attribution, Model
+    from xpucached.domain.targets import Target
 
 #: Runs that are kept of each model, and with them what it was seen to use.
 KEPT: Final = 200
@@ -85,7 +75,7 @@ def finish(
     outcome: Outcome,
     passes: Sequence[Pass],
     attribution: Attribution,
-    of: Sequence[Environment],
+    of: Sequence[Target],
     detail: str,
     output: str,
     trials: Sequence[Trial],
@@ -125,7 +115,7 @@ def finish(
     if outcome is Outcome.WARMED and cold and len(passes) > 1:
         # What a warm pass takes is the workload itself; the rest was compiling.
         entries.note_costs(connection, attribution.created, max(0.0, cold[0] - passes[-1].seconds))
-    ids = environments.ensure(connection, dict.fromkeys(of))
+    ids = targets.ensure(connection, dict.fromkeys(of))
     if ids:
         connection.execute(
             sa.insert(RUN_ENVIRONMENTS),
@@ -208,14 +198,14 @@ def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit:
 
 
 def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
-    of: defaultdict[int, list[Environment]] = defaultdict(list)
+    of: defaultdict[int, list[Target]] = defaultdict(list)
     for row in connection.execute(
         sa.select(RUN_ENVIRONMENTS.c.run_id, ENVIRONMENTS)
         .join(ENVIRONMENTS, ENVIRONMENTS.c.id == RUN_ENVIRONMENTS.c.environment_id)
         .where(RUN_ENVIRONMENTS.c.run_id.in_([row.id for row in rows]))
         .order_by(RUN_ENVIRONMENTS.c.position)
     ):
-        of[row.run_id].append(environments.value(row))
+        of[row.run_id].append(targets.value(row))
     trials: defaultdict[int, list[Trial]] = defaultdict(list)
     for row in connection.execute(
         sa.select(TRIALS).where(TRIALS.c.run_id.in_([row.id for row in rows])).order_by(TRIALS.c.position)
@@ -242,13 +232,13 @@ def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]])
     ]
 
 
-class _Libraries(TypedDict):
+class _LibraryRows(TypedDict):
     runtimes: list[tuple[str, str, int]]
     drivers: list[str]
     further: list[str]
 
 
-def _libraries_row(libraries: Libraries | None) -> _Libraries | None:
+def _libraries_row(libraries: Libraries | None) -> _LibraryRows | None:
     if libraries is None:
         return None
     return {
@@ -258,7 +248,7 @@ def _libraries_row(libraries: Libraries | None) -> _Libraries | None:
     }
 
 
-def _libraries(saved: _Libraries | None) -> Libraries | None:
+def _libraries(saved: _LibraryRows | None) -> Libraries | None:
     if saved is None:
         return None
     runtimes = tuple(SyclRuntime(Path(library), build, layout) for library, build, layout in saved["runtimes"])

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xpucached.domain import Model, ModelName
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
 
 log = logging.getLogger(__name__)
 

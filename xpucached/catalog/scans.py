@@ -12,28 +12,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import builds, departed, environments
+from xpucached.catalog import builds, departed, targets
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
-from xpucached.domain import (
-    BY_READERS,
-    Delta,
-    EntryId,
-    EntryKey,
-    EntryState,
-    Flaw,
-    KindName,
-    Known,
-    Origin,
-    Store,
-    StoreOrigin,
-    StoreState,
-    StoreStatus,
-)
+from xpucached.domain.defects import BY_READERS, Defect
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.stores import Delta, EntryId, EntryState, KnownEntry, Store, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from xpucached.domain import Architecture, Entry, Environment, Scan, Seen
+    from xpucached.domain.names import Architecture
+    from xpucached.domain.stores import Entry, Scan, UnchangedEntry
+    from xpucached.domain.targets import Target
 
 _T = TypeVar("_T")
 
@@ -41,10 +32,10 @@ _T = TypeVar("_T")
 _BATCH: Final = 1000
 
 # What is wrong here ends or begins by a lock, by time or by who reads it, and none of these changes an entry's stamp.
-_PASSING: Final = (Flaw.STALE_LOCK, Flaw.LOCK_ONLY, Flaw.INTERRUPTED, *BY_READERS)
+_PASSING: Final = (Defect.STALE_LOCK, Defect.LOCK_ONLY, Defect.INTERRUPTED, *BY_READERS)
 
 # The program is whole, but not reached where it lies.
-_OF_PLACE: Final = frozenset({Flaw.DUPLICATE, Flaw.BEHIND_GAP, Flaw.SHADOWED})
+_OF_PLACE: Final = frozenset({Defect.DUPLICATE, Defect.BEHIND_GAP, Defect.SHADOWED})
 
 # Made once: `json.dumps` would make one for every entry.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -54,25 +45,25 @@ _SILENT: Final = "ext_kernel_compiler"
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierEntry:
     """What the catalog held of an entry before a look."""
 
     stamp: str
     created: datetime
     size: int
     state: EntryState
-    flaw: Flaw | None
+    defect: Defect | None
     trusted: str | None  #: the digest that it had when it was first seen whole, a blank, and `Entry.source` then
 
 
-def judge(entry: Entry, before: Before | None) -> tuple[Entry, str | None]:
-    """Compare an entry with what it was: give it, flawed if its program changed in place, and what to trust.
+def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]:
+    """Compare an entry with what it was: give it, defective if its program changed in place, and what to trust.
 
     What is trusted is the digest of the program when it was first seen whole, and which source stood beside it.  A
     runtime never writes over a program, and writes the source with each: while the source is the same file, unwritten,
     another program is damage or somebody's hand, whatever its size and its times.  Pure.
     """
-    whole = entry.digest if entry.state is EntryState.OK or entry.flaw in _OF_PLACE else None
+    whole = entry.digest if entry.state is EntryState.OK or entry.defect in _OF_PLACE else None
     fresh = f"{whole} {entry.source or ''}".rstrip() if whole else None
     if before is None or before.trusted is None:
         return entry, fresh
@@ -81,31 +72,31 @@ def judge(entry: Entry, before: Before | None) -> tuple[Entry, str | None]:
         anew = source != entry.source
     else:
         # An earlier version did not note the source; where there is none now, nobody has written the entry anew.
-        unwhole = before.state is not EntryState.OK and before.flaw is not Flaw.BIN_CHANGED
+        unwhole = before.state is not EntryState.OK and before.defect is not Defect.BIN_CHANGED
         anew = not source and (unwhole or before.created != entry.created or before.size != entry.size)
     if anew:
         return entry, fresh
     if whole is None or whole == digest:
         return entry, fresh or before.trusted
     detail = f"its digest was {digest} when it was first seen whole, and is {whole} now"
-    return replace(entry, state=EntryState.FLAWED, flaw=Flaw.BIN_CHANGED, detail=detail), before.trusted
+    return replace(entry, state=EntryState.DEFECTIVE, defect=Defect.BIN_CHANGED, detail=detail), before.trusted
 
 
 def _uncovered(judged: list[tuple[Entry, str | None]]) -> list[tuple[Entry, str | None]]:
     """Let the lowest whole copy of a program that changed stand for it: it is no duplicate of what is damaged."""
-    changed = {one.id.key for one, _ in judged if one.flaw is Flaw.BIN_CHANGED}
+    changed = {one.id.key for one, _ in judged if one.defect is Defect.BIN_CHANGED}
     result: list[tuple[Entry, str | None]] = []
     for entry, trusted in judged:
         lower = f"{entry.id.key.rpartition('/')[0]}/{entry.detail.removeprefix('of slot ')}"
-        if entry.flaw is Flaw.DUPLICATE and lower in changed:
+        if entry.defect is Defect.DUPLICATE and lower in changed:
             changed.discard(EntryKey(lower))
-            result.append((replace(entry, flaw=Flaw.SHADOWED), trusted))
+            result.append((replace(entry, defect=Defect.SHADOWED), trusted))
         else:
             result.append((entry, trusted))
     return result
 
 
-def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Environment], Architecture]) -> Delta:
+def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Target], Architecture]) -> Delta:
     """Make the catalog equal to the scan.  A store that could not be read keeps the entries it was known to have."""
     store = _record_store(connection, scan)
     if scan.state is StoreState.MISSING:
@@ -117,8 +108,8 @@ def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Enviro
         return _delta(connection, store)
     gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
     declared = {entry.environment for entry in scan.entries if entry.environment is not None}
-    admitted = environments.admit(connection, declared)
-    rows = environments.ensure(connection, {one: architecture(one) for one in admitted})
+    admitted = targets.admit(connection, declared)
+    rows = targets.ensure(connection, {one: architecture(one) for one in admitted})
     numbers = {one: rows[one.fingerprint] for one in admitted}
     added = changed = 0
     remembered = bool(scan.entries) and departed.any_of(connection, store)
@@ -177,7 +168,7 @@ def _leaf(key: EntryKey) -> str:
 
 
 def _back(
-    connection: sa.Connection, store: int, some: Iterable[Entry], before: Mapping[EntryKey, Before]
+    connection: sa.Connection, store: int, some: Iterable[Entry], before: Mapping[EntryKey, EarlierEntry]
 ) -> dict[EntryKey, departed.Departed]:
     """Find those that were in the same leaf before, under this number or another, and went."""
     fresh = {
@@ -191,13 +182,13 @@ def _back(
 
 
 def _before(
-    key: EntryKey, before: Mapping[EntryKey, Before], back: Mapping[EntryKey, departed.Departed]
-) -> Before | None:
+    key: EntryKey, before: Mapping[EntryKey, EarlierEntry], back: Mapping[EntryKey, departed.Departed]
+) -> EarlierEntry | None:
     known = before.get(key)
     if key not in back:
         return known
     if known is None:
-        known = Before("", datetime.fromtimestamp(0, UTC), 0, EntryState.OK, None, None)
+        known = EarlierEntry("", datetime.fromtimestamp(0, UTC), 0, EntryState.OK, None, None)
     return replace(known, trusted=back[key].trusted)
 
 
@@ -228,28 +219,28 @@ def _is(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return (STORES.c.kind == store.kind, STORES.c.root == str(store.root))
 
 
-def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, Before]:
+def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, EarlierEntry]:
     c = ENTRIES.c
-    known: dict[EntryKey, Before] = {}
+    known: dict[EntryKey, EarlierEntry] = {}
     for some in _batches(keys):
         rows = connection.execute(
-            sa.select(c.key, c.stamp, c.created, c.size, c.state, c.flaw, c.trusted).where(
+            sa.select(c.key, c.stamp, c.created, c.size, c.state, c.defect, c.trusted).where(
                 c.store_id == store, c.key.in_(some)
             )
         )
         for row in rows:
-            flaw = Flaw(row.flaw) if row.flaw else None
+            defect = Defect(row.defect) if row.defect else None
             state = EntryState(row.state)
-            known[EntryKey(row.key)] = Before(row.stamp, row.created, row.size, state, flaw, row.trusted)
+            known[EntryKey(row.key)] = EarlierEntry(row.stamp, row.created, row.size, state, defect, row.trusted)
     return known
 
 
-def _differs(entry: Entry, before: Before) -> bool:
-    return (entry.stamp, entry.state, entry.flaw) != (before.stamp, before.state, before.flaw)
+def _differs(entry: Entry, before: EarlierEntry) -> bool:
+    return (entry.stamp, entry.state, entry.defect) != (before.stamp, before.state, before.defect)
 
 
 def _facts(
-    entry: Entry, trusted: str | None, store: int, numbers: Mapping[Environment, int], now: datetime
+    entry: Entry, trusted: str | None, store: int, numbers: Mapping[Target, int], now: datetime
 ) -> dict[str, str | int | None]:
     """Give a row by column.  Times are numbers already: these go straight to the driver, which is twice as fast."""
     origin = None
@@ -263,7 +254,7 @@ def _facts(
         "ref": entry.id.ref,
         "stamp": entry.stamp,
         "state": entry.state.value,
-        "flaw": entry.flaw.value if entry.flaw else None,
+        "defect": entry.defect.value if entry.defect else None,
         "size": entry.size,
         "allocated": entry.allocated,
         "created": microseconds(entry.created),
@@ -292,7 +283,7 @@ def _kernels(entry: Entry) -> str:
     return _ENCODER.encode(rows)
 
 
-def _touch(connection: sa.Connection, store: int, seen: list[Seen]) -> None:
+def _touch(connection: sa.Connection, store: int, seen: list[UnchangedEntry]) -> None:
     """Give unchanged entries the access times and places that the look saw; those that have them stay unwritten."""
     rows = [(None if one.accessed is None else microseconds(one.accessed), one.place, store, one.key) for one in seen]
     connection.exec_driver_sql(
@@ -327,12 +318,12 @@ def keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
     return frozenset(EntryKey(key) for (key,) in rows)
 
 
-def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -> list[Known]:
+def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -> list[KnownEntry]:
     """Give what a look need not read again, in the order of the keys: so many of those after one."""
     c = ENTRIES.c
     passing = sa.or_(
         c.state == EntryState.UNFINISHED.value,
-        sa.and_(c.flaw.is_not(None), c.flaw.in_([flaw.value for flaw in _PASSING])),
+        sa.and_(c.defect.is_not(None), c.defect.in_([defect.value for defect in _PASSING])),
     )
     rows = connection.execute(
         sa.select(c.key, sa.case((passing, None), else_=c.stamp), sa.case((passing, None), else_=c.place))
@@ -341,16 +332,16 @@ def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -
         .order_by(c.key)
         .limit(most)
     )
-    return [Known(EntryKey(key), stamp, place) for key, stamp, place in rows]
+    return [KnownEntry(EntryKey(key), stamp, place) for key, stamp, place in rows]
 
 
-def trusted(connection: sa.Connection, flaw: Flaw) -> dict[EntryId, str]:
-    """Give the digests that entries with a flaw had when they were first seen whole."""
+def trusted(connection: sa.Connection, defect: Defect) -> dict[EntryId, str]:
+    """Give the digests that entries with a defect had when they were first seen whole."""
     c = ENTRIES.c
     rows = connection.execute(
         sa.select(STORES.c.kind, STORES.c.root, c.key, c.trusted)
         .join(STORES, STORES.c.id == c.store_id)
-        .where(c.flaw == flaw.value, c.trusted.is_not(None))
+        .where(c.defect == defect.value, c.trusted.is_not(None))
     )
     return {
         EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)): row.trusted.partition(" ")[0]
@@ -384,7 +375,7 @@ def _every_store() -> sa.Select[tuple[object, ...]]:
         sa.select(
             c.store_id,
             sa.func.sum(c.entries).label("entries"),
-            sa.func.sum(sa.case((c.state == EntryState.FLAWED.value, c.entries), else_=0)).label("flawed"),
+            sa.func.sum(sa.case((c.state == EntryState.DEFECTIVE.value, c.entries), else_=0)).label("defective"),
             sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, c.entries), else_=0)).label("unfinished"),
             sa.func.total(c.size).label("size"),
             sa.func.total(c.allocated).label("allocated"),
@@ -414,7 +405,7 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             StoreState(row.state),
             row.owner,
             row.entries or 0,
-            row.flawed or 0,
+            row.defective or 0,
             row.unfinished or 0,
             max(0, int(row.size or 0)),
             max(0, int(row.allocated or 0)),

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from xpucached.catalog import assays, entries, environments, hosts, models, refusals, runs, scans
+from xpucached.catalog import entries, models, refusals, runs, runtimes, scans, surveys, targets
 from xpucached.catalog.tables import ASSAYS, ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, Moment
-from xpucached.domain import EntryState, Flaw, ImageFormat, Origin
+from xpucached.domain.defects import Defect
+from xpucached.domain.stores import EntryState, ImageFormat
+from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _EVERY: Final = 10_000
 
 _WORDS: Final[dict[str, type[StrEnum]]] = {
     "state": EntryState,
-    "flaw": Flaw,
+    "defect": Defect,
     "image": ImageFormat,
     "binary": ImageFormat,
     "origin": Origin,
@@ -111,12 +113,12 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         check_types(connection, growing=growing)
         models.every(connection)
         scans.stores(connection)
-        hosts.last(connection)
-        hosts.changes(connection, _EVERY)
-        environments.presence(connection)
+        surveys.last(connection)
+        surveys.changes(connection, _EVERY)
+        targets.presence(connection)
         runs.newest(connection, None, _EVERY)
         entries.intents(connection)
-        assays.some(connection, connection.scalars(sa.select(ASSAYS.c.build)).all())
+        runtimes.some(connection, connection.scalars(sa.select(ASSAYS.c.build)).all())
         for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():
             refusals.by(connection, stamp)
         if growing:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0015"
+REVISION: Final = "0016"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
@@ -103,7 +103,7 @@ ENTRIES: Final = sa.Table(
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("stamp", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("flaw", sa.Text),
+    sa.Column("defect", sa.Text),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("allocated", sa.BigInteger, nullable=False),
     sa.Column("created", Moment, nullable=False),
@@ -140,8 +140,8 @@ ENTRIES: Final = sa.Table(
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)
-# Finds the first page of a store, a driver, a state or a flaw, in the order of the rows.
-sa.Index("ix_entries_page", ENTRIES.c.store_id, ENTRIES.c.environment_id, ENTRIES.c.state, ENTRIES.c.flaw)
+# Finds the first page of a store, a driver, a state or a defect, in the order of the rows.
+sa.Index("ix_entries_page", ENTRIES.c.store_id, ENTRIES.c.environment_id, ENTRIES.c.state, ENTRIES.c.defect)
 # Covers what a plan sorts by, so that it reads no row but those that may go.
 sa.Index(
     "ix_entries_worth",
@@ -150,7 +150,7 @@ sa.Index(
     ENTRIES.c.created,
     ENTRIES.c.store_id,
     ENTRIES.c.state,
-    ENTRIES.c.flaw,
+    ENTRIES.c.defect,
     ENTRIES.c.allocated,
     ENTRIES.c.image_size,
     ENTRIES.c.cost,
@@ -168,7 +168,7 @@ FIGURES: Final = sa.Table(
     sa.Column("store_id", _parent("stores.id"), primary_key=True),
     sa.Column("environment_id", sa.Integer, primary_key=True, autoincrement=False),  # 0 where an entry has none
     sa.Column("state", sa.Text, primary_key=True),
-    sa.Column("flaw", sa.Text, primary_key=True),  # empty where an entry has none
+    sa.Column("defect", sa.Text, primary_key=True),  # empty where an entry has none
     sa.Column("entries", sa.Integer, nullable=False),
     # A forged file may claim 8 EiB, and two of them together leave 64 bits.
     sa.Column("size", sa.Float, nullable=False),
@@ -176,20 +176,20 @@ FIGURES: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 _ADD: Final = (
-    "INSERT INTO figures (store_id, environment_id, state, flaw, entries, size, allocated)"
-    " VALUES (NEW.store_id, coalesce(NEW.environment_id, 0), NEW.state, coalesce(NEW.flaw, ''), 1, NEW.size,"
-    " NEW.allocated) ON CONFLICT (store_id, environment_id, state, flaw) DO UPDATE SET entries = entries + 1,"
+    "INSERT INTO figures (store_id, environment_id, state, defect, entries, size, allocated)"
+    " VALUES (NEW.store_id, coalesce(NEW.environment_id, 0), NEW.state, coalesce(NEW.defect, ''), 1, NEW.size,"
+    " NEW.allocated) ON CONFLICT (store_id, environment_id, state, defect) DO UPDATE SET entries = entries + 1,"
     " size = size + excluded.size, allocated = allocated + excluded.allocated;"
 )
 _TAKE: Final = (
     "UPDATE figures SET entries = entries - 1, size = size - OLD.size, allocated = allocated - OLD.allocated"
     " WHERE store_id = OLD.store_id AND environment_id = coalesce(OLD.environment_id, 0) AND state = OLD.state"
-    " AND flaw = coalesce(OLD.flaw, '');"
+    " AND defect = coalesce(OLD.defect, '');"
 )
 _TRIGGERS: Final = (
     f"CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN {_ADD} END",
     (
-        "CREATE TRIGGER entries_changed AFTER UPDATE OF environment_id, state, flaw, size, allocated ON entries"
+        "CREATE TRIGGER entries_changed AFTER UPDATE OF environment_id, state, defect, size, allocated ON entries"
         f" BEGIN {_TAKE} {_ADD} END"
     ),
     f"CREATE TRIGGER entries_gone AFTER DELETE ON entries BEGIN {_TAKE} END",
@@ -215,7 +215,7 @@ MODELS: Final = sa.Table(
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("pinned", sa.Boolean(create_constraint=False), nullable=False),
     sa.Column("source", sa.Text, nullable=False),
-    sa.Column("exercise", sa.JSON(none_as_null=True)),  # `Exercise` by its fields; null where it says nothing
+    sa.Column("exercise", sa.JSON(none_as_null=True)),  # `RunSpec` by its fields; null where it says nothing
     sa.Column("before", sa.JSON(none_as_null=True)),  # names of units
 )
 

@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain.environments import Environment
-from xpucached.domain.exercises import Exercise, Variant
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryId
+from xpucached.domain.targets import Target
+from xpucached.domain.workloads import RunSpec, Variant
 
 _LONGEST_WORDS: Final = 300
 
@@ -29,7 +29,7 @@ class Workload:
     directory: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 1800.0  #: seconds for one pass
-    exercise: Exercise = field(default_factory=Exercise)
+    exercise: RunSpec = field(default_factory=RunSpec)
 
     @property
     def program(self) -> str:
@@ -169,7 +169,7 @@ class Run:
     outcome: Outcome | None  #: None while it runs
     host: str  #: `Host.signature` at that time
     passes: tuple[Pass, ...] = ()
-    environments: tuple[Environment, ...] = ()  #: of the entries it created or used
+    environments: tuple[Target, ...] = ()  #: of the entries it created or used
     detail: str = ""  #: one sentence
     output: str = ""  #: the end of what it printed
     trials: tuple[Trial, ...] = ()  #: one per variant, in their order

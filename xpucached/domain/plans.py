@@ -9,10 +9,10 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from xpucached.domain.environments import Environment, Origin
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, EntryKey, EntryRef, ModelName
 from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.domain.targets import Origin, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskSpace:
     """Where a store lies, and how much room there is."""
 
     store: Store
@@ -87,11 +87,11 @@ class PrewarmPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Subtotal:
     """Entries of one store and one environment together."""
 
     store: Store
-    environment: Environment | None
+    environment: Target | None
     entries: int
     allocated: int
     created: datetime | None = None  #: when the newest was, where that was asked for
@@ -99,19 +99,19 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Sieve:
-    """Which entries a plan has to look at one by one; it takes the others as `Holding`s."""
+class Preselection:
+    """Which entries a plan has to look at one by one; it takes the others as `Subtotal`s."""
 
     now: datetime
     young: datetime  #: what is younger may be protected
-    flawed: bool = False
-    environments: frozenset[Environment] = frozenset()  #: all entries for these
+    defective: bool = False
+    environments: frozenset[Target] = frozenset()  #: all entries for these
     unused: Mapping[Store, tuple[datetime, bool]] = field(default_factory=dict)
     """Those used before this; where access times say nothing (False), only if a run or somebody else used them."""
     worst: tuple[tuple[frozenset[Store], float], ...] = ()
     """The least worth of these stores, until they hold so many bytes together."""
-    traced: frozenset[Environment] = frozenset()  #: of these, when the others were made and used
-    present: frozenset[Environment] = frozenset()
+    traced: frozenset[Target] = frozenset()  #: of these, when the others were made and used
+    present: frozenset[Target] = frozenset()
     upheld: bool = False  #: what a model needs does not go
     pinned: frozenset[ModelName] = frozenset()
     held: frozenset[EntryId] = frozenset()
@@ -120,7 +120,7 @@ class Sieve:
 class EvictReason(StrEnum):
     """Why an entry may go."""
 
-    FLAWED = "flawed"
+    DEFECTIVE = "defective"
     SUPERSEDED = "superseded-driver"
     GONE = "device-gone"
     UNUSED = "unused"
@@ -139,7 +139,7 @@ class IndexedEntry:
     models: tuple[ModelName, ...]
     first_seen: datetime
     last_used: datetime
-    last_used_by: str  #: ``run``, ``restored``, ``observed-opens``, ``access-time`` or ``created``
+    last_used_by: str  #: ``run``, ``restored``, ``observed-loads``, ``access-time`` or ``created``
     cost: float | None = None  #: seconds that making it took, where that was measured
     restored: datetime | None = None  #: when somebody brought it back from the trash
     hits: int = 0  #: how often programs were seen to load it
@@ -187,7 +187,7 @@ class EvictionReport:
 
 
 class NoRecipe(StrEnum):
-    """Why an entry cannot be rebuilt from itself."""
+    """Why an entry cannot be rebuilt from itself; what comes after ``FOREIGN`` the plan of a replay says."""
 
     NATIVE = "native-image"  #: it was compiled ahead of time, there is nothing to compile
     CONSTANTS = "specialization-constants"  #: their values are there, but not which is which
@@ -197,6 +197,23 @@ class NoRecipe(StrEnum):
     FOREIGN = "another-owner"  #: somebody else wrote it: what it says must not reach our compiler
     SUPERSEDED = "superseded-build"  #: a newer build of the same kernels took its place
     FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
+
+    @property
+    def words(self) -> str:
+        """Half a sentence for people."""
+        return _NO_RECIPE_WORDS[self]
+
+
+_NO_RECIPE_WORDS: Mapping[NoRecipe, str] = {
+    NoRecipe.NATIVE: "it was compiled ahead of time, so there is nothing to compile",
+    NoRecipe.CONSTANTS: "it was compiled with values that it does not name",
+    NoRecipe.SEVERAL: "the runtime linked it from several images",
+    NoRecipe.DAMAGED: "its source is damaged, too",
+    NoRecipe.UNREADABLE: "its source is gone, changed, or too large",
+    NoRecipe.FOREIGN: "somebody else wrote it",
+    NoRecipe.SUPERSEDED: "a newer build of the same kernels took its place",
+    NoRecipe.FAILED: "the same compiler refused it, or crashed on it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +242,7 @@ class Rebuild:
     """Rebuild this entry for that environment."""
 
     entry: IndexedEntry
-    to: Environment
+    to: Target
     reason: ReplayReason
     seconds: float | None = None  #: that compiling it will take, judged by what was compiled before
 
@@ -245,7 +262,7 @@ class Built:
     """One entry that we compiled."""
 
     entry: EntryId
-    to: Environment
+    to: Target
     origin: Origin
     stamp: str  #: of the driver that compiled it
     image_size: int

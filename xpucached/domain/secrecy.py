@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from xpucached.domain.hosts import Problem
-from xpucached.domain.talk import Event
+from xpucached.domain.host import Problem
+from xpucached.domain.jobs import Event
 
 HIDDEN: Final = "(hidden)"
 """What stands in the place of what is left out."""

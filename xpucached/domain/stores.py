@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
-from xpucached.domain.environments import Environment
-from xpucached.domain.flaws import Effect, Flaw, Generation, Hazard
+from xpucached.domain.defects import Defect, Effect, Generation, StoreFault
 from xpucached.domain.names import EntryKey, EntryRef, KindName
+from xpucached.domain.targets import Target
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,7 +55,7 @@ class EntryState(StrEnum):
     """Whether the runtime can use an entry."""
 
     OK = "ok"
-    FLAWED = "flawed"  #: see `Entry.flaw`
+    DEFECTIVE = "defective"  #: see `Entry.defect`
     UNFINISHED = "unfinished"  #: a program is writing it now
 
 
@@ -90,6 +92,10 @@ class EntryId:
         return EntryRef(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest())
 
 
+program_digest: Final = functools.partial(hashlib.blake2b, digest_size=16)
+"""What a compiled program is known by: its ``hexdigest`` is `Entry.digest`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One compiled program in a store, as the last look saw it."""
@@ -100,7 +106,7 @@ class Entry:
     allocated: int  #: blocks on disk, hard links counted once per entry
     created: datetime  #: when the runtime says it wrote it, else the file's birth, else its change
     accessed: datetime | None  #: newest access time that the file system knows; a hint, never a proof
-    environment: Environment | None = None
+    environment: Target | None = None
     options: str = ""
     constants: str = ""  #: specialization constants, hex
     image: ImageFormat | None = None
@@ -109,21 +115,21 @@ class Entry:
     digest: str | None = None  #: BLAKE2b-128 of the compiled program
     kernels: tuple[Kernel, ...] = ()
     state: EntryState = EntryState.OK
-    flaw: Flaw | None = None
-    detail: str = ""  #: evidence for the flaw
+    defect: Defect | None = None
+    detail: str = ""  #: evidence for the defect
     place: int | None = None  #: changes whenever a directory that it lies in does; None while they are too young
     source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
 
     @property
     def effect(self) -> Effect | None:
-        """What its flaw costs the programs that read its store; None if it has none."""
-        if self.flaw is None:
+        """What its defect costs the programs that read its store; None if it has none."""
+        if self.defect is None:
             return None
-        return Effect.HARMLESS if self.state is EntryState.OK else self.flaw.effect
+        return Effect.HARMLESS if self.state is EntryState.OK else self.defect.effect
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class UnchangedEntry:
     """An entry that is unchanged since the look that gave its stamp."""
 
     key: EntryKey
@@ -132,7 +138,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEntry:
     """What an earlier look remembers of an entry: what a later one need not read again while it is the same."""
 
     key: EntryKey
@@ -149,13 +155,13 @@ class Scan:
     state: StoreState
     owner: int | None  #: uid of the root directory
     entries: tuple[Entry, ...] = ()  #: new and changed ones
-    unchanged: tuple[Seen, ...] = ()
+    unchanged: tuple[UnchangedEntry, ...] = ()
     foreign: int | None = 0  #: files and directories that belong to no entry, never touched; None: not counted
-    notes: tuple[str, ...] = ()  #: what people should know of the store as a whole, its hazards above all
+    notes: tuple[str, ...] = ()  #: what people should know of the store as a whole, its faults above all
     ours: tuple[EntryKey, ...] = ()  #: entries under a lock that a dead daemon of ours left
     vanished: tuple[EntryKey, ...] | None = None  #: None: the look was at everything, and what it does not name is gone
     thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
-    hazards: tuple[Hazard, ...] = ()  #: of the store as a whole; complete in the last part only
+    faults: tuple[StoreFault, ...] = ()  #: of the store as a whole; complete in the last part only
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ class StoreStatus:
     state: StoreState
     owner: int | None
     entries: int
-    flawed: int
+    defective: int
     unfinished: int
     size: int
     allocated: int

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from xpucached.domain.flaws import Effect, Flaw, Hazard
-from xpucached.domain.hosts import Problem
+from xpucached.domain.activity import Watching
+from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.domain.host import Problem
 from xpucached.domain.names import EntryKey, EntryRef, TrashRef
-from xpucached.domain.plans import EvictReason
+from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
-from xpucached.domain.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TrashLabel:
     """Why an entry goes into the trash: what stands on its label there."""
 
     at: datetime
@@ -78,7 +78,7 @@ class TrashReport:
     freed: int = 0
 
 
-class MendAction(StrEnum):
+class RepairAction(StrEnum):
     """What `verify --fix` does about a finding."""
 
     UNLOCK = "unlock"  #: the lock of a dead program goes, the entry stays
@@ -93,33 +93,36 @@ class MendAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Repair:
     """Do this about that entry."""
 
     entry: Entry
-    action: MendAction
+    action: RepairAction
     other: Entry | None = None  #: where its program lies now, if in another entry's place
+    why: str = ""  #: it is not compiled again, if that would be the better way
 
 
 @dataclass(frozen=True, slots=True)
-class Defect:
+class Finding:
     """Something that is not as it should be, and what was done about it."""
 
     store: Store
     key: EntryKey | None  #: None for the store as a whole
     ref: EntryRef | None
-    flaw: Flaw | None
-    hazard: Hazard | None
+    defect: Defect | None
+    fault: StoreFault | None
     effect: Effect
-    words: str
+    message: str
     detail: str
-    action: MendAction
+    action: RepairAction
     done: bool
 
     @classmethod
-    def of(cls, entry: EntryId, flaw: Flaw, effect: Effect, detail: str, action: MendAction, *, done: bool) -> Defect:
+    def of(
+        cls, entry: EntryId, defect: Defect, effect: Effect, detail: str, action: RepairAction, *, done: bool
+    ) -> Finding:
         """Make one about an entry."""
-        return cls(entry.store, entry.key, entry.ref, flaw, None, effect, flaw.words, detail, action, done)
+        return cls(entry.store, entry.key, entry.ref, defect, None, effect, defect.message, detail, action, done)
 
 
 class Unproven(StrEnum):
@@ -129,12 +132,12 @@ class Unproven(StrEnum):
     OTHER_DRIVER = "other-driver"  #: no driver in use here is the one that it was compiled for
     FAILED = "compiler-failed"
     CHANGED = "changed"  #: a program wrote it anew meanwhile, or is writing it
-    NATIVE = "native-image"
-    CONSTANTS = "specialization-constants"
-    SEVERAL = "several-images"
-    DAMAGED = "damaged"
-    UNREADABLE = "unreadable"
-    FOREIGN = "another-owner"
+    NATIVE = NoRecipe.NATIVE.value
+    CONSTANTS = NoRecipe.CONSTANTS.value
+    SEVERAL = NoRecipe.SEVERAL.value
+    DAMAGED = NoRecipe.DAMAGED.value
+    UNREADABLE = NoRecipe.UNREADABLE.value
+    FOREIGN = NoRecipe.FOREIGN.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class VerifyReport:
     fix: bool
     stores: int
     entries: int
-    findings: tuple[Defect, ...] = ()
+    findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here
     problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended

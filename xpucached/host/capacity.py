@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from xpucached.host.places import HERE
+from xpucached.host.roots import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xpucached.host.places import Places
+    from xpucached.host.roots import HostRoots
 
 _STRAINED: Final = 20.0
 """Per cent of the last ten seconds in which something waited for memory or the disk: beyond it we slow down."""
 
 
-def cores(places: Places = HERE) -> int:
+def cores(places: HostRoots = HERE) -> int:
     """Give how many processors' time we may use: those that we may run on, less if our control group has a quota."""
     count = len(os.sched_getaffinity(0))
     for group in _groups(places):
@@ -30,7 +30,7 @@ def cores(places: Places = HERE) -> int:
     return max(1, count)
 
 
-def memory_left(places: Places = HERE) -> int:
+def memory_left(places: HostRoots = HERE) -> int:
     """Give how many bytes a new process could take: of the machine, and of every control group above us."""
     left: int = psutil.virtual_memory().available
     for group in _groups(places):
@@ -40,7 +40,7 @@ def memory_left(places: Places = HERE) -> int:
     return max(0, left)
 
 
-def strained(places: Places = HERE) -> bool:
+def strained(places: HostRoots = HERE) -> bool:
     """Tell whether programs wait for memory or for the disk (PSI); False where the kernel does not measure it."""
     return any(_waiting(places.proc / "pressure" / what) > _STRAINED for what in ("memory", "io"))
 
@@ -58,7 +58,7 @@ def _waiting(path: Path) -> float:
     return 0.0
 
 
-def _groups(places: Places) -> Iterator[Path]:
+def _groups(places: HostRoots) -> Iterator[Path]:
     """Give the directories of our control group and of those above it (version 2)."""
     line = next((one for one in _text(places.proc / "self/cgroup").splitlines() if one.startswith("0::/")), None)
     if line is None:

@@ -18,16 +18,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached.domain import DriverFile
+from xpucached.domain.host import DriverFile
 from xpucached.host.digests import head
 from xpucached.host.elf import build_id
-from xpucached.host.places import HERE
+from xpucached.host.roots import HERE
 from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from xpucached.host.places import Places
+    from xpucached.host.roots import HostRoots
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ _remembered: dict[tuple[Path, int, int], str | None] = {}
 # -- which files --------------------------------------------------------------------------------------------------
 
 
-class _Libraries:
+class _LibrarySearch:
     """Where the dynamic loader finds libraries, for programs with these variables."""
 
-    def __init__(self, variables: Mapping[str, str], places: Places) -> None:
+    def __init__(self, variables: Mapping[str, str], places: HostRoots) -> None:
         listed = re.split("[:;]", variables.get("LD_LIBRARY_PATH", ""))
         self.first = [Path(one) for one in listed if one.startswith("/")][:64]
         self.cached = loader_cache(places)
@@ -95,7 +95,7 @@ class _Libraries:
         return self._names[folder]
 
 
-def loader_cache(places: Places) -> dict[str, list[Path]]:
+def loader_cache(places: HostRoots) -> dict[str, list[Path]]:
     """Give what the dynamic loader's cache lists, by library name; read by the tool that wrote it."""
     tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     cache = places.etc / "ld.so.cache"
@@ -109,13 +109,13 @@ def loader_cache(places: Places) -> dict[str, list[Path]]:
     return found
 
 
-def _icd_folders(variables: Mapping[str, str], places: Places) -> list[Path]:
+def _icd_folders(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
     """Give the directories or single files that name OpenCL drivers."""
     vendors = variables.get("OCL_ICD_VENDORS") or variables.get("OPENCL_VENDOR_PATH")
     return [Path(vendors)] if vendors and vendors.startswith("/") else [places.etc / "OpenCL/vendors"]
 
 
-def _icds(variables: Mapping[str, str], places: Places) -> list[str]:
+def _icds(variables: Mapping[str, str], places: HostRoots) -> list[str]:
     """Give the OpenCL drivers that the loader will load, as names or paths."""
     named = [one for one in variables.get("OCL_ICD_FILENAMES", "").split(":") if one]
     for folder in _icd_folders(variables, places):
@@ -146,9 +146,9 @@ def _head(path: Path) -> str:
         os.close(descriptor)
 
 
-def _paths(variables: Mapping[str, str], places: Places) -> list[Path]:
+def _paths(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
     """Give every file of the driver, as programs name it, links not followed."""
-    libraries = _Libraries(variables, places)
+    libraries = _LibrarySearch(variables, places)
     alternative = [one for one in variables.get("ZE_ENABLE_ALT_DRIVERS", "").split(",") if one]
     names = [*_LOADERS, *(alternative or [_LEVEL_ZERO]), *_icds(variables, places)]
     found = [path for path in map(libraries.find, names) if path is not None]
@@ -179,7 +179,7 @@ def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
 # -- what is known of them ----------------------------------------------------------------------------------------
 
 
-def driver_files(variables: Mapping[str, str], places: Places = HERE) -> tuple[DriverFile, ...]:
+def driver_files(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[DriverFile, ...]:
     """Give the driver and compiler files that programs with these variables load, each file once, by path."""
     chosen: dict[Path, tuple[Path, os.stat_result]] = {}
     for path in _paths(variables, places):
@@ -320,7 +320,7 @@ def _run(command: Sequence[str]) -> str:
 # -- where a change shows -----------------------------------------------------------------------------------------
 
 
-def watched(variables: Mapping[str, str], places: Places = HERE) -> tuple[Path, ...]:
+def watched(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[Path, ...]:
     """Give the directories in which something happens when the driver changes; only such as exist."""
     folders: list[Path] = [places.etc]  # the loader's cache is renamed into it at the end of every installation
     for folder in _icd_folders(variables, places):

@@ -11,17 +11,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.host.asking import beside
 from xpucached.host.drivers import loader_cache
-from xpucached.host.places import HERE
-from xpucached.host.runtimes import ASSAY, runtimes
+from xpucached.host.roots import HERE
+from xpucached.host.runtimes import SYCL_CHECK, runtimes
 from xpucached.processes import child
+from xpucached.processes.driver_probe import beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xpucached.domain import Workload
-    from xpucached.host.places import Places
+    from xpucached.domain.models import Workload
+    from xpucached.host.roots import HostRoots
 
 _MARK: Final = "libur_loader.so.0"
 """Unified Runtime's library: every SYCL runtime since 2024.1 brings it."""
@@ -31,7 +31,7 @@ _ONEAPI: Final = Path("/opt/intel/oneapi/compiler/latest/lib")
 
 
 def runtime_folders(
-    workloads: Iterable[Workload], variables: Mapping[str, str], places: Places = HERE
+    workloads: Iterable[Workload], variables: Mapping[str, str], places: HostRoots = HERE
 ) -> tuple[Path, ...]:
     """Give the folders with the SYCL runtimes of these programs, and of any program on this host; four at most."""
     found: dict[str, Path] = {}
@@ -74,7 +74,7 @@ def build_tiny_program(
             "SYCL_CACHE_DIR": os.fspath(cache),
         }
     )
-    program = child.python(ASSAY, beside(command, folder))
+    program = child.python(SYCL_CHECK, beside(command, folder))
     words = ["--shape", "single", "--library", os.fspath(runtime.library), "--layout", str(runtime.layout)]
     try:
         done = child.run([*program, *words], variables=environment, seconds=timeout, directory=cache.parent)
@@ -83,7 +83,7 @@ def build_tiny_program(
     return done.status == 0
 
 
-def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: Places) -> Iterator[Path]:
+def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: HostRoots) -> Iterator[Path]:
     for workload in workloads:
         yield from _listed(workload.variables)
         # In a virtual environment the interpreter is a link; the libraries lie beside the link, not its target.

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Dependency, Role
+from xpucached.domain.dependencies import Dependency, Role
+from xpucached.host.dependencies import MOST, Needs, packages, site_of
 from xpucached.host.digests import Enough, Reader, Unread, digest_names, names, ordinary
-from xpucached.host.needs import MOST, Needs, packages, site_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from xpucached.domain import Workload
+    from xpucached.domain.models import Workload
 
 _DATA: Final = 1 << 20
 """Bytes from which on a mapped file that is no code is taken for weights."""
@@ -34,7 +34,7 @@ _ORDER: Final = {role: number for number, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class DependencySnapshot:
     """What the words of a model name, as it was before a pass."""
 
     named: tuple[Dependency, ...]
@@ -42,19 +42,19 @@ class Before:
     steady: int  #: the same moment by the clock that nobody sets
 
 
-def named(workload: Workload, variables: Mapping[str, str]) -> Before:
+def named(workload: Workload, variables: Mapping[str, str]) -> DependencySnapshot:
     """Look at what a workload's words name."""
     needs = Needs(workload, variables)
     needs.look()
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
-    return Before(there, time.time_ns(), _steady())
+    return DependencySnapshot(there, time.time_ns(), _steady())
 
 
 def _steady() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def clock_was_set(since: Before) -> bool:
+def clock_was_set(since: DependencySnapshot) -> bool:
     """Tell whether the clock was set: then nothing tells what is younger than the pass from what is not."""
     passed = _steady() - since.steady
     return abs(time.time_ns() - since.began - passed) > _SET + passed // 1000
@@ -62,14 +62,14 @@ def clock_was_set(since: Before) -> bool:
 
 def needed(
     workload: Workload,
-    then: Before,
+    then: DependencySnapshot,
     code: Iterable[str],
     data: Iterable[str],
     modules: Iterable[str],
     ours: Collection[str],
     last: Iterable[Dependency] = (),
     others: Iterable[Dependency] = (),
-    earlier: Before | None = None,
+    earlier: DependencySnapshot | None = None,
 ) -> tuple[Dependency, ...]:
     """Give what a pass needed that began with ``then``, and proved its model.
 
@@ -110,7 +110,7 @@ def needed(
 
 
 def _as_named(
-    then: Before, earlier: Before | None, known: Mapping[str, Dependency], ours: Collection[str]
+    then: DependencySnapshot, earlier: DependencySnapshot | None, known: Mapping[str, Dependency], ours: Collection[str]
 ) -> dict[str, Dependency]:
     """Give what was named and is as it was, and code that is not; see `needed`."""
     found: dict[str, Dependency] = {}
@@ -191,20 +191,20 @@ def _same(one: Dependency, other: Dependency) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DependencyChanges:
     """Whether what a model needs is as it was."""
 
     changes: tuple[str, ...]  #: a sentence each; empty: nothing changed
     needs: tuple[Dependency, ...]  #: the same, with the times that they have now where the content stayed the same
 
 
-class Comparing:
+class DependencyChecker:
     """Compares what models needed with what is there now, and remembers what was read for that."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[Dependency, Dependency], str] = {}
 
-    def compare(self, needs: Sequence[Dependency], directory: str) -> Comparison:
+    def compare(self, needs: Sequence[Dependency], directory: str) -> DependencyChanges:
         """Look at each; read again only what looks changed.
 
         ``directory`` is the model's: what lies there is named without it.
@@ -216,7 +216,7 @@ class Comparing:
         told = [*look.packages(needs), *look.said]
         if len(told) > _TOLD:
             told = [*told[: _TOLD - 1], f"and {len(told) - _TOLD + 1} more"]
-        return Comparison(tuple(told), now)
+        return DependencyChanges(tuple(told), now)
 
 
 class _Look:

@@ -7,6 +7,7 @@ this kind of program be built at all?), then on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Assay, Generation, Libraries, Safety, SyclRuntime
+from xpucached.domain.defects import Generation
+from xpucached.domain.diagnosis import RuntimeCheck, Safety
+from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.host import elf
 from xpucached.processes import child, scratch
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ASSAY: Final = Path(__file__).resolve().parent.parent / "assay.py"
+SYCL_CHECK: Final = Path(__file__).resolve().parent.parent / "libexec" / "sycl_check.py"
 
 _LIBRARY: Final = re.compile(r"libsycl\.so\.(\d{1,3})")
 _DRIVERS: Final = ("libintelocl.so", "libigdrcl.so", "libze_intel_gpu.so")
@@ -39,6 +42,9 @@ _MOST_KNOWN: Final = 64
 _LARGEST: Final = 256 << 20
 _FIRST_OF_LAYOUT_3: Final = 9
 _COMPLAINT: Final = re.compile(rb"what\(\):\s*([^\n]{1,300})")
+
+_Stamp = tuple[int, int, int, int]
+"""The device, number, size and time of a file."""
 
 _SYSTEM: Final = (
     Path("/opt/intel/oneapi/compiler/latest/lib"),
@@ -111,33 +117,14 @@ def _runtime(library: Path, match: re.Match[str], build: str) -> SyclRuntime:
 
 def _build(library: Path) -> str | None:
     """Give what tells this build from others: Intel's carry no build id, so it is mostly the content."""
-    try:
-        # What is there could be a pipe, which would hold us for ever.
-        descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            return None
-        return _digest(library, descriptor, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError, ValueError), _opened(library) as (descriptor, stamp):
+        return _digest(library, descriptor, stamp)
+    return None
 
 
 def generation(library: Path) -> Generation | None:
     """Tell how a SYCL runtime meets damage, by the words that it would trace; None if it cannot be told."""
-    try:
-        descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        status = os.fstat(descriptor)
-        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            return None
+    with contextlib.suppress(OSError, ValueError), _opened(library) as (descriptor, stamp):
         if stamp not in _GENERATIONS:
             if len(_GENERATIONS) >= _MOST_KNOWN:
                 _GENERATIONS.clear()
@@ -147,19 +134,30 @@ def generation(library: Path) -> Generation | None:
             known = Generation.UP_TO_2025_0 if older else Generation.FROM_2025_1
             _GENERATIONS[stamp] = known if older != newer else None
         return _GENERATIONS[stamp]
-    except OSError:
-        return None
+    return None
+
+
+@contextlib.contextmanager
+def _opened(library: Path) -> Iterator[tuple[int, _Stamp]]:
+    """Open a library, and tell its content from others; raise OSError or ValueError for what we do not read."""
+    # What is there could be a pipe, which would hold us for ever.
+    descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            raise OSError(errno.EINVAL, "not a regular file, or too large", str(library))
+        yield descriptor, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     finally:
         os.close(descriptor)
 
 
-_GENERATIONS: Final[dict[tuple[int, int, int, int], Generation | None]] = {}
+_GENERATIONS: Final[dict[_Stamp, Generation | None]] = {}
 
-_KNOWN: Final[dict[tuple[int, int, int, int], str]] = {}
+_KNOWN: Final[dict[_Stamp, str]] = {}
 """Reading a whole library for every question takes longer than the rest of the answer."""
 
 
-def _digest(library: Path, descriptor: int, stamp: tuple[int, int, int, int]) -> str:
+def _digest(library: Path, descriptor: int, stamp: _Stamp) -> str:
     if stamp not in _KNOWN:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
@@ -199,7 +197,9 @@ _WHAT: Final = {
 }
 
 
-def assay(runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0) -> Assay:
+def check_runtime(
+    runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0
+) -> RuntimeCheck:
     """Find out whether programs crash when the cache is on with this runtime.
 
     ``variables`` are those of programs on this host.  Blocks for at most twice ``timeout`` seconds for each of three
@@ -216,14 +216,14 @@ def assay(runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, tim
         tried, kept = _build_once(runtime, shape, variables, timeout, cache=True)
         if tried.crashed:
             evidence = f"{what} is built with SYCL_CACHE_PERSISTENT=0; with 1 and an empty cache it {tried.words}"
-            return Assay(runtime.build, runtime.library, Safety.UNSAFE, evidence, now)
+            return RuntimeCheck(runtime.build, runtime.library, Safety.UNSAFE, evidence, now)
         if tried.status == 0:
             entries = f"{what} is built with the cache off and on, {'and' if kept else 'but not'} kept in the cache"
             evidence = f"{entries}; {because}" if because else entries
-            return Assay(runtime.build, runtime.library, Safety.SAFE, evidence, now)
+            return RuntimeCheck(runtime.build, runtime.library, Safety.SAFE, evidence, now)
         because = f"{what} is built with the cache off; with the cache on it {tried.words}"
         break
-    return Assay(runtime.build, runtime.library, Safety.UNKNOWN, because, now)
+    return RuntimeCheck(runtime.build, runtime.library, Safety.UNKNOWN, because, now)
 
 
 def _build_once(
@@ -235,19 +235,21 @@ def _build_once(
     environment = {name: value for name, value in child.environment(variables).items() if not _OURS.fullmatch(name)}
     words = ["--library", os.fspath(runtime.library), "--layout", str(runtime.layout), "--shape", shape]
     try:
-        with scratch.directory("xpucached-assay-") as place:
+        with scratch.directory("xpucached-check-") as place:
             environment |= {
                 "LD_LIBRARY_PATH": f"{folder}:{further}" if further else folder,
                 "SYCL_CACHE_PERSISTENT": "1" if cache else "0",
                 "SYCL_CACHE_DIR": f"{place}/cache",
             }
-            done = child.run([*child.python(ASSAY), *words], variables=environment, seconds=timeout, directory=place)
+            done = child.run(
+                [*child.python(SYCL_CHECK), *words], variables=environment, seconds=timeout, directory=place
+            )
             kept = _keeps(f"{place}/cache")
     except (OSError, ValueError) as error:
         return _End(127, f"cannot be started: {error}"), False
     complaint = _COMPLAINT.search(done.complaint)
     said = complaint[1].decode("utf-8", "backslashreplace").strip() if complaint else ""
-    log.debug("assay of %s, %s, cache %s: %s", runtime.library, shape, cache, done.status)
+    log.debug("check of %s, %s, cache %s: %s", runtime.library, shape, cache, done.status)
     return _End(done.status, said), kept
 
 

@@ -15,26 +15,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from xpucached.domain import (
-        Entry,
-        EntryId,
-        EntryKey,
-        Environment,
-        FoundStore,
-        Hazard,
-        KindName,
-        Known,
-        NoRecipe,
-        Note,
-        Process,
-        Recipe,
-        Remedy,
-        Restored,
-        Scan,
-        Store,
-        Trashed,
-        TrashRef,
-    )
+    from xpucached.domain.defects import StoreFault
+    from xpucached.domain.host import Process
+    from xpucached.domain.names import EntryKey, KindName, TrashRef
+    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store
+    from xpucached.domain.targets import Target
+    from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
 
 
 class Kind(Protocol):
@@ -79,7 +66,7 @@ class Kind(Protocol):
         self,
         found: FoundStore,
         now: datetime,
-        known: Iterable[Known],
+        known: Iterable[KnownEntry],
         writer_since: datetime | None,
         *,
         quick: bool = False,
@@ -100,7 +87,7 @@ class Kind(Protocol):
     def remove(
         self,
         entries: Sequence[Entry],
-        notes: Mapping[EntryId, Note] | None = None,
+        notes: Mapping[EntryId, TrashLabel] | None = None,
         failed: Callable[[Path, OSError], None] | None = None,
     ) -> Mapping[EntryId, bool]:
         """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
@@ -110,7 +97,7 @@ class Kind(Protocol):
         """
 
     def mend(
-        self, remedies: Sequence[Remedy], failed: Callable[[Path, OSError], None] | None = None
+        self, repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None
     ) -> Mapping[EntryId, bool]:
         """Mend entries in their places (only those actions that leave them there): True if that was done.
 
@@ -128,11 +115,11 @@ class Kind(Protocol):
     ) -> frozenset[TrashRef]:
         """Remove from a store's trash for good; give those that are gone.  ``failed`` as for `remove`."""
 
-    def hazards(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[Hazard, ...]:
+    def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
         """Tell what is wrong with a store as a whole; ``writer_since`` as for `scan`."""
 
-    def clear(self, store: Store, hazard: Hazard, now: datetime, writer_since: datetime | None) -> bool:
-        """Put an end to a hazard: True if it is over."""
+    def clear(self, store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:
+        """Put an end to a fault: True if it is over."""
 
     def sweep(self, entry: EntryId) -> bool:
         """Finish what a dead daemon of ours began with an entry: True if something of ours was there."""
@@ -140,12 +127,10 @@ class Kind(Protocol):
     def recipe(self, entry: Entry) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again."""
 
-    def unusable(self, environment: Environment, binary: bytes) -> str | None:
+    def unusable(self, environment: Target, binary: bytes) -> str | None:
         """Say what is wrong with a compiled program that a driver gave; None if nothing is known to be."""
 
-    def publish(
-        self, recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None
-    ) -> EntryKey | None:
+    def publish(self, recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
         """Put a compiled program where the runtime looks for it, all at once: in its store, or in the one at ``into``.
 
         Gives its key; None if the runtime has written one meanwhile, which stays.  Raises OSError.
@@ -158,7 +143,7 @@ KINDS: Final[Mapping[KindName, Kind]] = {kind.NAME: kind for kind in (sycl,)}
 
 def remove(
     entries: Sequence[Entry],
-    notes: Mapping[EntryId, Note] | None = None,
+    notes: Mapping[EntryId, TrashLabel] | None = None,
     failed: Callable[[Path, OSError], None] | None = None,
 ) -> Mapping[EntryId, bool]:
     """Take entries of any kinds out; see `Kind.remove`."""
@@ -169,10 +154,10 @@ def remove(
     return results
 
 
-def mend(remedies: Sequence[Remedy], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
+def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
     """Mend entries of any kinds in their places; see `Kind.mend`."""
     results: dict[EntryId, bool] = {}
-    for name in {remedy.entry.id.store.kind for remedy in remedies}:
-        some = [remedy for remedy in remedies if remedy.entry.id.store.kind == name]
+    for name in {repair.entry.id.store.kind for repair in repairs}:
+        some = [repair for repair in repairs if repair.entry.id.store.kind == name]
         results.update(KINDS[name].mend(some, failed))
     return results

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain import Attribution
+from xpucached.domain.models import Attribution
 
 if TYPE_CHECKING:
-    from xpucached.domain import EntryId
+    from xpucached.domain.stores import EntryId
 
 
 def attribute(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Baseline, Figure, Outcome
+from xpucached.domain.diagnosis import Baseline, Figure
+from xpucached.domain.models import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from xpucached.domain import Figures, Pass, Run
+    from xpucached.domain.models import Figures, Pass, Run
 
 _FEWEST: Final = 4
 """Earlier samples that it takes to call something unusual."""

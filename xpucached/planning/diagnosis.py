@@ -5,22 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import (
-    Cause,
-    Diagnosis,
-    Figure,
-    Finding,
-    Outcome,
-    Safety,
-    WarmReason,
-    Warmth,
-)
+from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
+from xpucached.domain.models import Outcome, WarmReason, Warmth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from xpucached.domain import Application, Assay, Baseline, IndexedEntry, Model, ModelStatus, Run, SyclRuntime
+    from xpucached.domain.diagnosis import Application, Baseline, RuntimeCheck
+    from xpucached.domain.libraries import SyclRuntime
+    from xpucached.domain.models import Model, ModelStatus, Run
+    from xpucached.domain.plans import IndexedEntry
 
 _CAUSES: Final = {
     WarmReason.NEVER: Cause.NEVER,
@@ -44,7 +39,7 @@ _ENDED_WELL: Final = frozenset({Outcome.WARMED, Outcome.UNPROVEN, Outcome.INVALI
 def diagnose(
     status: ModelStatus,
     *,
-    runtimes: Sequence[Assay] = (),
+    runtimes: Sequence[RuntimeCheck] = (),
     runs: Sequence[Run] = (),
     store: Path,
     applications: Sequence[Application] = (),
@@ -59,17 +54,17 @@ def diagnose(
     from what is warm, then what makes it slow all the same.
     """
     name = status.model.name
-    findings = [
+    explanations = [
         *_own(status),
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries),
         *_slower(status.model, baselines),
     ]
-    return Diagnosis(name, status.warmth, tuple(findings), tuple(runtimes))
+    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes))
 
 
-def trusted(status: ModelStatus, runtimes: Iterable[Assay], runs: Iterable[Run] = ()) -> bool:
+def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterable[Run] = ()) -> bool:
     """Tell whether a model's application may be told to switch the cache on.
 
     With a runtime that crashes some programs it may once this very model was seen to run with that build of it, with
@@ -112,31 +107,31 @@ def _command(*words: str) -> str:
     return shlex.join(["xpucachectl", *words])
 
 
-def _own(status: ModelStatus) -> Iterable[Finding]:
+def _own(status: ModelStatus) -> Iterable[Explanation]:
     name = status.model.name
     if status.warmth is Warmth.WARM:
         return
     run = status.run
     if status.reason is None and status.warmth is Warmth.COLD:
-        yield Finding(Cause.NO_DEVICE, status.why, _command("devices"))
+        yield Explanation(Cause.NO_DEVICE, status.why, _command("devices"))
     elif status.warmth is Warmth.UNCACHED:
         tried = f": {run.detail}" if run is not None and run.outcome is Outcome.UNCACHED else ""
-        yield Finding(Cause.UNCACHED, f"{status.why}{tried}", _command("runs", name))
+        yield Explanation(Cause.UNCACHED, f"{status.why}{tried}", _command("runs", name))
     elif status.warmth is Warmth.WAITING:
-        yield Finding(Cause.WAITING, f"{status.why}; to warm it all the same:", _command("prewarm", name))
+        yield Explanation(Cause.WAITING, f"{status.why}; to warm it all the same:", _command("prewarm", name))
     elif status.warmth is Warmth.WARMING:
-        yield Finding(Cause.WARMING, f"it is being warmed just now; {status.why}", _command("jobs"))
+        yield Explanation(Cause.WARMING, f"it is being warmed just now; {status.why}", _command("jobs"))
     elif run is not None and run.outcome is Outcome.CRASHED:
         # The command is given with what was found out about the runtime.
         return
     elif status.warmth is Warmth.FAILED:
-        yield Finding(Cause.FAILED, status.why, _command("runs", name))
+        yield Explanation(Cause.FAILED, status.why, _command("runs", name))
     else:
         cause = _CAUSES.get(status.reason or WarmReason.NEVER, Cause.NEVER)
-        yield Finding(cause, status.why, _command("prewarm", name))
+        yield Explanation(cause, status.why, _command("prewarm", name))
 
 
-def _crashes(status: ModelStatus, runtimes: Sequence[Assay], builds: frozenset[str]) -> Iterable[Finding]:
+def _crashes(status: ModelStatus, runtimes: Sequence[RuntimeCheck], builds: frozenset[str]) -> Iterable[Explanation]:
     run = status.run
     crashed = run is not None and run.outcome is Outcome.CRASHED
     unsafe = [one for one in runtimes if one.safety is Safety.UNSAFE and (crashed or one.build not in builds)]
@@ -144,24 +139,24 @@ def _crashes(status: ModelStatus, runtimes: Sequence[Assay], builds: frozenset[s
     if run is not None and run.outcome is Outcome.CRASHED:
         which = f" (its runtime {unsafe[0].library} is known for that)" if unsafe else ""
         message = f"{run.detail}{which}; leave the cache off for it, or install another runtime and prewarm it again"
-        yield Finding(Cause.CRASH, message, _command("env", name))
+        yield Explanation(Cause.CRASH, message, _command("env", name))
     elif unsafe and status.warmth is not Warmth.WARM:
         message = (
             f"its SYCL runtime {unsafe[0].library} crashes some programs when the cache is on, and this model was not"
             f" seen to run with it yet: {unsafe[0].evidence}"
         )
-        yield Finding(Cause.UNSAFE, message, _command("prewarm", name))
+        yield Explanation(Cause.UNSAFE, message, _command("prewarm", name))
 
 
-def _outside(model: Model, store: Path, applications: Sequence[Application], uid: int) -> Iterable[Finding]:
+def _outside(model: Model, store: Path, applications: Sequence[Application], uid: int) -> Iterable[Explanation]:
     for one in applications:
         who = f"process {one.pid} of {one.unit}"
         drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {shlex.quote(one.unit)})"
         if not one.visible:
             message = f"{who} runs as user {one.uid}, and we may not see whether it uses the cache"
-            yield Finding(Cause.HIDDEN, message, f"systemctl show -p Environment {shlex.quote(one.unit)}")
+            yield Explanation(Cause.HIDDEN, message, f"systemctl show -p Environment {shlex.quote(one.unit)}")
         elif not one.enabled:
-            yield Finding(Cause.CACHE_OFF, f"the cache is off in {who}: it compiles everything itself", drop_in)
+            yield Explanation(Cause.CACHE_OFF, f"the cache is off in {who}: it compiles everything itself", drop_in)
         elif one.store is None or one.store == store:
             continue
         elif one.uid != uid:
@@ -170,13 +165,13 @@ def _outside(model: Model, store: Path, applications: Sequence[Application], uid
                 f" in {store} as user {uid}"
             )
             mend = f"run xpucached --user as user {one.uid}, and register the model there"
-            yield Finding(Cause.FOREIGN_STORE, message, mend)
+            yield Explanation(Cause.FOREIGN_STORE, message, mend)
         else:
             message = f"{who} caches in {one.store}, but the model was warmed in {store}"
-            yield Finding(Cause.OTHER_STORE, message, drop_in)
+            yield Explanation(Cause.OTHER_STORE, message, drop_in)
 
 
-def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> Iterable[Finding]:
+def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> Iterable[Explanation]:
     """Look for programs that were compiled from the model's images, but under another key or in another store."""
     mine = [one for one in entries if model.name in one.models and one.entry.id.store.root == store]
     images = {parts[:2]: one for one in mine if (parts := _parts(one)) is not None}
@@ -200,10 +195,10 @@ def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> It
             f" {theirs}, but {ours} when it was warmed; give it the application's variables"
             " (SYCL_PROGRAM_COMPILE_OPTIONS and the like)"
         )
-        yield Finding(Cause.OPTIONS, message, _command("model", "show", model.name))
+        yield Explanation(Cause.OPTIONS, message, _command("model", "show", model.name))
     for root, number in sorted(others.items()):
         message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
-        yield Finding(Cause.OTHER_STORE, message, _command("env", model.name))
+        yield Explanation(Cause.OTHER_STORE, message, _command("env", model.name))
 
 
 def _parts(one: IndexedEntry) -> tuple[str, ...] | None:
@@ -214,11 +209,11 @@ def _parts(one: IndexedEntry) -> tuple[str, ...] | None:
 _SLOW: Final = frozenset({Figure.COLD, Figure.WARM, Figure.STEADY, Figure.CPU})
 
 
-def _slower(model: Model, baselines: Sequence[Baseline]) -> Iterable[Finding]:
+def _slower(model: Model, baselines: Sequence[Baseline]) -> Iterable[Explanation]:
     for one in baselines:
         if one.worse and one.figure in _SLOW and one.median is not None:
             usual = f"{one.median:.3g} (median of {one.samples - 1})"
             message = (
                 f"{one.variant}: {one.figure.replace('-', ' ')}: {one.newest:.3g} in the newest run, {usual} before"
             )
-            yield Finding(Cause.SLOWER, message, _command("model", "history", model.name))
+            yield Explanation(Cause.SLOWER, message, _command("model", "history", model.name))

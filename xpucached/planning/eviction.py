@@ -3,7 +3,8 @@
 Kept always: what is being written or open in a process, what is younger than the grace, what somebody has just brought
 back from the trash, and what a pinned model can use in a present environment.  Then, in this order, goes what is
 
-flawed       unless the flaw is harmless, or only hides the entry until a lower slot of its leaf is mended
+defective    unless the defect is harmless, or only hides the entry until a lower slot of its leaf is mended; what the
+             daemon would take by itself it mends before, where it can (`repair`)
 superseded   for an older driver of a present device, beyond the generations kept for going back
 gone         for a device that this host once had and has not had for a while
 unused       not used for longer than the policy says
@@ -23,26 +24,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Effect, EntryState, Evict, EvictionPlan, EvictReason
-from xpucached.planning.budget import RATE, effective, limited, measured_rate, over_limits, worth
+from xpucached.domain.defects import Effect
+from xpucached.domain.plans import Evict, EvictionPlan, EvictReason
+from xpucached.domain.stores import EntryState
+from xpucached.planning.ranking import RATE, effective, limited, measured_rate, over_limits, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from xpucached.domain import (
-        EntryId,
-        Environment,
-        Holding,
-        Host,
-        IndexedEntry,
-        Model,
-        ModelName,
-        Policy,
-        Presence,
-        Room,
-        Store,
-    )
+    from xpucached.domain.host import Host, Presence
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy, Subtotal
+    from xpucached.domain.stores import EntryId, Store
+    from xpucached.domain.targets import Target
 
     _Lineage = tuple[str, str]
 
@@ -69,8 +65,8 @@ def plan_eviction(
     *,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
-    rooms: Iterable[Room] = (),
-    others: Sequence[Holding] = (),
+    rooms: Iterable[DiskSpace] = (),
+    others: Sequence[Subtotal] = (),
     rate: float | None = None,
 ) -> EvictionPlan:
     """Decide which entries may go, in which order, and why.
@@ -87,15 +83,15 @@ def plan_eviction(
     of_stores = {room.store: room for room in rooms}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    ground = _Ground(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
+    ground = _EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
-        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not _flawed(one))
+        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not _defective(one))
         (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
-    before: Mapping[Environment, tuple[int, str]] | None = None
+    before: Mapping[Target, tuple[int, str]] | None = None
     while True:
         # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
         superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
@@ -123,19 +119,19 @@ def plan_named(
     models: Mapping[ModelName, Model],
     policy: Policy,
     now: datetime,
-    rooms: Iterable[Room] = (),
+    rooms: Iterable[DiskSpace] = (),
 ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
     """Decide about entries that somebody named: they go, whatever their state, unless they are protected.
 
     Gives the plan, and why the others stay.
     """
     of_stores = {room.store: room for room in rooms}
-    ground = _Ground(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
+    ground = _EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
     evict: list[Evict] = []
     kept: dict[EntryId, str] = {}
     for one in named:
         if not ground.protects(one):
-            detail = one.entry.flaw.words if one.entry.flaw is not None else "asked for by name"
+            detail = one.entry.defect.message if one.entry.defect is not None else "asked for by name"
             evict.append(Evict(one, EvictReason.ASKED, detail))
         elif one.entry.state is EntryState.UNFINISHED:
             kept[one.entry.id] = "a program is writing it"
@@ -150,19 +146,19 @@ def plan_named(
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _EvictionContext:
     """What every decision rests on."""
 
     host: Host
-    presence: Mapping[Environment, Presence]
+    presence: Mapping[Target, Presence]
     warm: frozenset[ModelName]
     models: Mapping[ModelName, Model]
     policy: Policy
     now: datetime
     asked: bool
-    rooms: Mapping[Store, Room]
+    rooms: Mapping[Store, DiskSpace]
     policies: dict[Store, Policy]
-    others: Sequence[Holding] = ()
+    others: Sequence[Subtotal] = ()
     rate: float = RATE
     usables: dict[int, bool] = field(default_factory=dict)
     lineages: dict[int, bool] = field(default_factory=dict)
@@ -188,7 +184,7 @@ class _Ground:
     def knows_use(self, one: IndexedEntry) -> bool:
         """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
         room = self.rooms.get(one.entry.id.store) if self.rooms else None
-        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-opens"}
+        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
 
     def brought_back(self, one: IndexedEntry) -> bool:
         """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
@@ -203,7 +199,7 @@ class _Ground:
         born = entry.created if entry.created <= self.now else one.first_seen
         if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
             return True
-        if not one.models or not self.usable(one) or _flawed(one):
+        if not one.models or not self.usable(one) or _defective(one):
             return False
         return any(name in self.models and self.models[name].pinned for name in one.models)
 
@@ -228,15 +224,15 @@ class _Ground:
         return not self.asked and self.needed(one)
 
 
-def _flawed(one: IndexedEntry) -> bool:
+def _defective(one: IndexedEntry) -> bool:
     entry = one.entry
-    return entry.state is EntryState.FLAWED and entry.flaw is not None and entry.flaw.effect not in _BEARABLE
+    return entry.state is EntryState.DEFECTIVE and entry.defect is not None and entry.defect.effect not in _BEARABLE
 
 
 def _over(
     rest: Sequence[IndexedEntry],
     protected: Sequence[IndexedEntry],
-    ground: _Ground,
+    ground: _EvictionContext,
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
     going: Sequence[Evict],
@@ -269,13 +265,13 @@ def _over(
 
 def _decide(
     one: IndexedEntry,
-    ground: _Ground,
-    superseded: Mapping[Environment, tuple[int, str]],
+    ground: _EvictionContext,
+    superseded: Mapping[Target, tuple[int, str]],
     considered: frozenset[EvictReason],
 ) -> Evict | None:
-    flaw = one.entry.flaw
-    if EvictReason.FLAWED in considered and flaw is not None and _flawed(one):
-        return Evict(one, EvictReason.FLAWED, flaw.words)
+    defect = one.entry.defect
+    if EvictReason.DEFECTIVE in considered and defect is not None and _defective(one):
+        return Evict(one, EvictReason.DEFECTIVE, defect.message)
     environment = one.entry.environment
     # An environment's hash takes longer than all the rest.
     if superseded and environment is not None and environment in superseded and _warm_without(one, ground):
@@ -317,13 +313,13 @@ class _Traces:
 
 
 def _superseded(
-    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _Ground
-) -> Mapping[Environment, tuple[int, str]]:
+    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _EvictionContext
+) -> Mapping[Target, tuple[int, str]]:
     """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
-    present: defaultdict[_Lineage, list[Environment]] = defaultdict(list)
+    present: defaultdict[_Lineage, list[Target]] = defaultdict(list)
     for environment in ground.host.offered:
         present[environment.lineage].append(environment)
-    generations: defaultdict[_Lineage, defaultdict[Environment, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
+    generations: defaultdict[_Lineage, defaultdict[Target, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
     found_traces: dict[int, _Traces | None] = {}
     for one in (*rest, *protected):
         its = one.entry.environment
@@ -343,7 +339,7 @@ def _superseded(
         traces = generations[its.lineage][its]
         traces.created = max(traces.created, other.created or _LONG_AGO)
         traces.used = max(traces.used, other.used or _LONG_AGO)
-    found: dict[Environment, tuple[int, str]] = {}
+    found: dict[Target, tuple[int, str]] = {}
     for lineage, past in generations.items():
         # What others still have is nothing to go back to, so it takes no other generation's place.
         old = [one for one in past if not _in_use(one, past[one], present[lineage], ground)]
@@ -357,11 +353,11 @@ def _superseded(
 
 
 def by_driver(
-    old: Sequence[Environment],
-    present: Sequence[Environment],
+    old: Sequence[Target],
+    present: Sequence[Target],
     host: Host,
-    presence: Mapping[Environment, Presence],
-) -> list[tuple[list[Environment], str]]:
+    presence: Mapping[Target, Presence],
+) -> list[tuple[list[Target], str]]:
     """Divide the absent environments of one lineage by the drivers in use that offered them, with what they offer now.
 
     Each driver in use has generations of its own to go back to.  What none of them ever offered is counted with those
@@ -371,7 +367,7 @@ def by_driver(
     here = [(id_, [one for one in some if one in present]) for id_, some in views]
     here = [(id_, some) for id_, some in here if some]
     known = {id_ for id_, _ in here}
-    divided: list[tuple[list[Environment], str]] = []
+    divided: list[tuple[list[Target], str]] = []
     for number, (id_, some) in enumerate(here):
         mine = [
             one
@@ -383,7 +379,7 @@ def by_driver(
     return divided
 
 
-def _in_use(environment: Environment, traces: _Traces, present: Sequence[Environment], ground: _Ground) -> bool:
+def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], ground: _EvictionContext) -> bool:
     """Tell whether a container, or a program with a driver of its own, still seems to have an absent driver."""
     since = _successor_since(environment, present, ground)
     if since is None or traces.created > since:
@@ -394,7 +390,7 @@ def _in_use(environment: Environment, traces: _Traces, present: Sequence[Environ
 
 
 def _recency(
-    environment: Environment, newest: datetime, ground: _Ground
+    environment: Target, newest: datetime, ground: _EvictionContext
 ) -> tuple[bool, datetime, datetime, datetime, str]:
     """Order the generations of one lineage: the host's own history first, else by their newest entry."""
     known = ground.presence.get(environment)
@@ -403,7 +399,7 @@ def _recency(
     return (True, known.last, known.first or _LONG_AGO, newest, environment.identity)
 
 
-def _successor_since(environment: Environment, present: Sequence[Environment], ground: _Ground) -> datetime | None:
+def _successor_since(environment: Target, present: Sequence[Target], ground: _EvictionContext) -> datetime | None:
     """Tell when the present environment that took another's place came; None if that is not known."""
     known = [ground.presence[one] for one in present if one in ground.presence]
     firsts = sorted(one.first for one in known if one.first is not None)
@@ -416,7 +412,7 @@ def _successor_since(environment: Environment, present: Sequence[Environment], g
     return firsts[0] if firsts else None
 
 
-def _warm_without(one: IndexedEntry, ground: _Ground) -> bool:
+def _warm_without(one: IndexedEntry, ground: _EvictionContext) -> bool:
     """Warm before evict: every registered model that has this entry must be warm by others now."""
     return all(name in ground.warm for name in one.models if name in ground.models)
 
@@ -424,7 +420,7 @@ def _warm_without(one: IndexedEntry, ground: _Ground) -> bool:
 # -- devices that went, and the budget ----------------------------------------------------------------------------
 
 
-def _gone_since(one: IndexedEntry, environment: Environment, ground: _Ground) -> datetime | None:
+def _gone_since(one: IndexedEntry, environment: Target, ground: _EvictionContext) -> datetime | None:
     """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
     if not ground.host.offered:
         # No device at all is more likely a broken driver than an empty machine.

@@ -6,12 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Deferred, Outcome, PrewarmPlan, Warm, WarmReason
+from xpucached.domain.models import Outcome, WarmReason
+from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from xpucached.domain import Coverage, Environment, Host, Model, ModelName, Policy, Run
+    from xpucached.domain.host import Host
+    from xpucached.domain.models import Coverage, Model, Run
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import Policy
+    from xpucached.domain.targets import Target
 
 _LONGEST_DELAY: Final = 30 * 86400.0
 """Doubling has to end somewhere: a month is as good as never, and no date overflows."""
@@ -82,10 +87,10 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
     """Let that proof count which holds for the drivers that a model's programs meet now; else the newest."""
     if coverage.good is None or _holds(coverage.good, host):
         return coverage
-    holding = [one for one in coverage.proofs if _holds(one.run, host)]
-    if not holding:
+    subtotal = [one for one in coverage.proofs if _holds(one.run, host)]
+    if not subtotal:
         return coverage
-    best = max(holding, key=lambda one: (one.remaining >= one.entries, one.run.id))
+    best = max(subtotal, key=lambda one: (one.remaining >= one.entries, one.run.id))
     return replace(coverage, good=best.run, entries=best.entries, remaining=best.remaining, changes=())
 
 
@@ -104,7 +109,7 @@ def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
     return Need(WarmReason.NEVER, "it has never been warmed")
 
 
-def _gone(environment: Environment, host: Host) -> str:
+def _gone(environment: Target, host: Host) -> str:
     present = sorted({one.driver for one in host.environments if one.lineage == environment.lineage})
     if present:
         return f"it was warmed for driver {environment.driver}; {environment.device} now has {', '.join(present)}"

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import EntryState, ImageFormat, NoRecipe, Rebuild, ReplayPlan, ReplayReason, Store
+from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan, ReplayReason
+from xpucached.domain.stores import EntryState, Store
+from xpucached.planning.repair import unfit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from xpucached.domain import Environment, Holding, Host, IndexedEntry, Model, ModelName
+    from xpucached.domain.host import Host
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import IndexedEntry, Subtotal
+    from xpucached.domain.targets import Target
 
 _LATELY: Final = timedelta(days=30)
 """What nobody used for so long under the old driver is not worth compiling for the new one; a run would do it."""
@@ -58,7 +64,7 @@ def tail(one: IndexedEntry) -> Tail | None:
     return (one.entry.id.store, leaf) if device.isdigit() and leaf else None
 
 
-def replayable(holdings: Iterable[Holding], host: Host) -> bool:
+def replayable(subtotals: Iterable[Subtotal], host: Host) -> bool:
     """Tell whether there is anything that an automatic replay could rebuild; if not, no entry need be looked at."""
     offered = set(host.offered)
     lineages = {one.lineage for one in offered}
@@ -67,11 +73,11 @@ def replayable(holdings: Iterable[Holding], host: Host) -> bool:
         and one.environment.lineage in lineages
         and one.environment not in offered
         and one.entries > 0
-        for one in holdings
+        for one in subtotals
     )
 
 
-def contradicted(wanted: Iterable[Environment], confirmed: Collection[Environment]) -> tuple[Environment, ...]:
+def contradicted(wanted: Iterable[Target], confirmed: Collection[Target]) -> tuple[Target, ...]:
     """Give what a runtime names otherwise: it knows the device, but under none of the names that were asked for."""
     lineages = {one.lineage for one in confirmed}
     return tuple(sorted({one for one in wanted if one.lineage in lineages and one not in confirmed}))
@@ -81,7 +87,7 @@ def plan_replay(
     entries: Iterable[IndexedEntry],
     host: Host,
     models: Mapping[ModelName, Model],
-    failed: Collection[tuple[Tail, Environment]],
+    failed: Collection[tuple[Tail, Target]],
     now: datetime,
     scope: ReplayScope | None = None,
     pace: Pace | None = None,
@@ -132,16 +138,16 @@ class _Targets:
         self.lines = frozenset(self._own).union(*(by_line for _, by_line in self._led))
 
     @staticmethod
-    def _by_line(some: Iterable[Environment], scope: ReplayScope) -> dict[tuple[str, ...], list[Environment]]:
-        found: defaultdict[tuple[str, ...], list[Environment]] = defaultdict(list)
+    def _by_line(some: Iterable[Target], scope: ReplayScope) -> dict[tuple[str, ...], list[Target]]:
+        found: defaultdict[tuple[str, ...], list[Target]] = defaultdict(list)
         for environment in some:
             if scope.to is None or environment.fingerprint.startswith(scope.to):
                 found[_line(environment, scope)].append(environment)
         return dict(found)
 
-    def of(self, line: tuple[str, ...], owners: Collection[ModelName]) -> list[Environment]:
+    def of(self, line: tuple[str, ...], owners: Collection[ModelName]) -> list[Target]:
         """Give those that programs of these models meet; of no model, those of the host's own driver."""
-        wanted: list[Environment] = []
+        wanted: list[Target] = []
         own = set(owners)
         for models, by_line in self._led:
             if models & own:
@@ -158,10 +164,10 @@ def _sorted(
     host: Host,
     scope: ReplayScope,
     targets: _Targets,
-) -> tuple[set[tuple[Tail, Environment]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]]]:
+) -> tuple[set[tuple[Tail, Target]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]]]:
     """Divide entries into what is there already, and what something could be rebuilt from, by where that would go."""
     offered = frozenset(host.offered)
-    there: set[tuple[Tail, Environment]] = set()
+    there: set[tuple[Tail, Target]] = set()
     old: defaultdict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]] = defaultdict(list)
     for one in entries:
         its, place = one.entry.environment, tail(one)
@@ -184,7 +190,7 @@ def _sorted(
     return there, old
 
 
-def _line(environment: Environment, scope: ReplayScope) -> tuple[str, ...]:
+def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:
     """Give what an entry and its rebuild have in common."""
     return (environment.platform,) if scope.other_devices else environment.lineage
 
@@ -233,12 +239,7 @@ def _reason(
 
 def _unfit(one: IndexedEntry) -> NoRecipe | None:
     """Say what the catalog already knows to stand against a rebuild; reading it may show more."""
-    entry = one.entry
-    if entry.state is not EntryState.OK:
-        return NoRecipe.DAMAGED
-    if entry.image is not ImageFormat.SPIRV:
-        return NoRecipe.NATIVE
-    return NoRecipe.CONSTANTS if entry.constants else None
+    return unfit(one.entry) if one.entry.state is EntryState.OK else NoRecipe.DAMAGED
 
 
 def _urgency(one: Rebuild, models: Mapping[ModelName, Model]) -> tuple[int, float, str]:

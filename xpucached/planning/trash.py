@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Drop, DropReason
+from xpucached.domain.trash import Drop, DropReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from xpucached.domain import Policy, Room, Store, Trashed
+    from xpucached.domain.plans import DiskSpace, Policy
+    from xpucached.domain.stores import Store
+    from xpucached.domain.trash import Trashed
 
 
 SCARCE: Final = 16 << 20
@@ -23,7 +25,7 @@ SCARCE: Final = 16 << 20
 
 
 def plan_trash(
-    items: Sequence[Trashed], rooms: Iterable[Room], allocated: int, policy: Policy, now: datetime | None
+    items: Sequence[Trashed], rooms: Iterable[DiskSpace], allocated: int, policy: Policy, now: datetime | None
 ) -> tuple[Drop, ...]:
     """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it.
 

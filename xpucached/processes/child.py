@@ -186,7 +186,7 @@ def run(
     finally:
         if writing >= 0:
             os.close(writing)
-    ears = _Ears(child, reading, largest)
+    ears = _Pipes(child, reading, largest)
     try:
         in_time = ears.listen(deadline)
     finally:
@@ -201,7 +201,7 @@ def run(
     )
 
 
-class _Ears:
+class _Pipes:
     """What a child says: its output, its complaints, its answer."""
 
     def __init__(self, child: Process, answering: int, largest: int) -> None:

@@ -29,18 +29,25 @@ _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def directory(prefix: str = "xpucached-") -> Iterator[str]:
     """Return a new, empty directory of ours alone below ``TMPDIR``; it is removed at the end."""
     place = tempfile.mkdtemp(prefix=prefix)
+    made = os.lstat(place)
     try:
         yield place
     finally:
-        remove(place)
+        remove(place, made)
 
 
-def remove(place: str) -> None:
-    """Remove a directory with all that is in it.  Never raise; what cannot be removed stays, and the log says so."""
+def remove(place: str, made: os.stat_result | None = None) -> None:
+    """Remove a directory with all that is in it.  Never raise; what cannot be removed stays, and the log says so.
+
+    With ``made``, what it was when it was made, nothing is removed of what was mounted or put in its place since.
+    """
     end = time.monotonic() + _PATIENCE
     try:
         top = os.open(place, os.O_RDONLY | _DIRECTORY)
         try:
+            if made is not None and not os.path.samestat(made, os.fstat(top)):
+                log.warning("a temporary directory is another one now, and stays: %s", place)
+                return
             while _empty(top, top, end):
                 pass
         finally:
@@ -63,8 +70,7 @@ def _empty(folder: int, top: int, end: float) -> bool:
                     done = True
             elif folder != top:
                 with contextlib.suppress(OSError):
-                    _open_up(entry.name, folder)
-                    os.rename(entry.name, uuid4().hex, src_dir_fd=folder, dst_dir_fd=top)
+                    _bring_up(entry.name, folder, top)
                     done = True
             else:
                 done = _remove_below(entry.name, top, end) or done
@@ -74,6 +80,7 @@ def _empty(folder: int, top: int, end: float) -> bool:
 def _remove_below(name: str, top: int, end: float) -> bool:
     """Remove a directory that lies at the top."""
     with contextlib.suppress(OSError):
+        name = _bring_up(name, top, top)
         _open_up(name, top)
         inner = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=top)
         try:
@@ -86,6 +93,20 @@ def _remove_below(name: str, top: int, end: float) -> bool:
         os.rmdir(name, dir_fd=top)
         return True
     return False
+
+
+def _bring_up(name: str, folder: int, top: int) -> str:
+    """Move a directory to the top, and return its name there.  Raise OSError for what somebody mounted there.
+
+    A bind mount has the device number of what it shows, so that tells nothing; but no mount point can be renamed.
+    """
+    new = uuid4().hex
+    try:
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    except PermissionError:
+        _open_up(name, folder)
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    return new
 
 
 def _open_up(name: str, folder: int) -> None:

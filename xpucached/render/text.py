@@ -25,7 +25,7 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TextStyle:
     """How to write: what "now" is for ages, how wide the terminal is (None: no limit), and whether it has colours."""
 
     now: datetime
@@ -145,7 +145,7 @@ _WHOLE: Final = "REF"
 def table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str | Cell]],
-    look: Look,
+    style: TextStyle,
     *,
     right: str = "",
     paths: str = "",
@@ -161,19 +161,19 @@ def table(
     lines = [[Cell(head, Colour.BOLD) for head in heads]] + [
         [Cell(plain(one.text), one.colour) for one in row] for row in cooked
     ]
-    if not fits(heads, cooked, look):
+    if not fits(heads, cooked, style):
         said = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
         heads = [heads[index] for index in said]
         lines = [[line[index] for index in said] for line in lines]
     widths = _widths(lines)
-    if look.width is not None:
+    if style.width is not None:
         for head, narrow in (first or {}).items():
             if head in heads:
                 index = heads.index(head)
-                over = sum(widths) + 2 * (len(widths) - 1) - look.width
+                over = sum(widths) + 2 * (len(widths) - 1) - style.width
                 widths[index] = min(widths[index], max(narrow, widths[index] - max(over, 0)))
         giving = [index for index, head in enumerate(heads) if head != _WHOLE]
-        while sum(widths) + 2 * (len(widths) - 1) > look.width:
+        while sum(widths) + 2 * (len(widths) - 1) > style.width:
             widest = max(giving, key=widths.__getitem__, default=None)
             if widest is None or widths[widest] <= _NARROWEST:
                 break
@@ -185,42 +185,42 @@ def table(
         for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
             text = (cut_front if heads[index] in kept else cut)(cell.text, width)
             gap = " " * (width - cells(text))
-            painted = look.paint(text, cell.colour)
+            painted = style.paint(text, cell.colour)
             last = index == len(widths) - 1
             parts.append(gap + painted if heads[index] in aligned else painted if last else painted + gap)
         written.append("  ".join(parts).rstrip())
     return "\n".join(written)
 
 
-def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], look: Look) -> bool:
+def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], style: TextStyle) -> bool:
     """Tell whether a table stays whole on this terminal."""
     texts = [[Cell(plain(one.text if isinstance(one, Cell) else one)) for one in row] for row in rows]
     widths = _widths([[Cell(head) for head in heads], *texts])
-    return look.width is None or sum(widths) + 2 * (len(widths) - 1) <= look.width
+    return style.width is None or sum(widths) + 2 * (len(widths) - 1) <= style.width
 
 
 def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
     return [max(map(cells, column)) for column in zip(*([one.text for one in line] for line in lines), strict=True)]
 
 
-def fold(text: str, look: Look, indent: int = 0) -> str:
+def fold(text: str, style: TextStyle, indent: int = 0) -> str:
     """Break a sentence between words where the terminal ends; its first line begins after ``indent`` columns, too.
 
     A command of ours in it stays in one line, so that it can be copied, and so does a word that is too long.
     """
-    if look.width is None or indent + cells(text) <= look.width:
+    if style.width is None or indent + cells(text) <= style.width:
         return text
     before, command, after = text.partition("xpucachectl ")
     lines = [""]
     for word in [*before.split(), *([command + after] if command else [])]:
-        if lines[-1] and indent + cells(lines[-1]) + 1 + cells(word) > look.width:
+        if lines[-1] and indent + cells(lines[-1]) + 1 + cells(word) > style.width:
             lines.append(word)
         else:
             lines[-1] += f" {word}" if lines[-1] else word
     return f"\n{' ' * indent}".join(lines)
 
 
-def facts(pairs: Iterable[tuple[str, str]], look: Look, *, whole: Container[str] = ()) -> str:
+def facts(pairs: Iterable[tuple[str, str]], style: TextStyle, *, whole: Container[str] = ()) -> str:
     """Write names and values, one pair a line; pairs without a value are left out.
 
     Those that ``whole`` names are for copying: they are not broken where the terminal ends.
@@ -228,11 +228,11 @@ def facts(pairs: Iterable[tuple[str, str]], look: Look, *, whole: Container[str]
     shown = [(name, plain(text)) for name, text in pairs if text]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(
-        f"{look.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, look, width + 2)}"
+        f"{style.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, style, width + 2)}"
         for name, text in shown
     )
 
 
-def section(title: str, body: str, look: Look) -> str:
+def section(title: str, body: str, style: TextStyle) -> str:
     """Write a title above its body."""
-    return f"{look.paint(title, Colour.BOLD)}\n{body}"
+    return f"{style.paint(title, Colour.BOLD)}\n{body}"

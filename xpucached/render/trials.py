@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain import Loader, Outcome, RanOn
+from xpucached.domain.models import Outcome, RanOn
+from xpucached.domain.workloads import Loader
 from xpucached.render.text import Cell, Colour, count, fold, plain, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xpucached.domain import Exercise, Trial
-    from xpucached.render.text import Look
+    from xpucached.domain.models import Trial
+    from xpucached.domain.workloads import RunSpec
+    from xpucached.render.text import TextStyle
 
 _PLACES = {RanOn.MEANT: Colour.GREEN, RanOn.OTHER: Colour.RED, RanOn.UNKNOWN: Colour.DIM}
 
 
-def exercise(one: Exercise) -> Iterator[tuple[str, str]]:
+def exercise(one: RunSpec) -> Iterator[tuple[str, str]]:
     """Give names and values of what is said about how a model is exercised; without a value where nothing is."""
     if one.loader is not Loader.COMMAND:
         yield "loader", f"{one.loader} {one.target}"
@@ -37,7 +39,7 @@ def exercise(one: Exercise) -> Iterator[tuple[str, str]]:
     )
 
 
-def trials(values: Sequence[Trial], look: Look) -> str:
+def trials(values: Sequence[Trial], style: TextStyle) -> str:
     """Write one line per variant, and below it what shows where it ran."""
     rows: list[list[str | Cell]] = []
     for one in values:
@@ -57,10 +59,10 @@ def trials(values: Sequence[Trial], look: Look) -> str:
             one.detail,
         ])  # fmt: skip
     heads = ("VARIANT", "OUTCOME", "COLD", "WARM", "STEADY", "FIRST TOKEN", "PER TOKEN", "RAN ON", "DETAIL")
-    text = section("Variants", table(heads, rows, look, right="COLD WARM STEADY"), look)
+    text = section("Variants", table(heads, rows, style, right="COLD WARM STEADY"), style)
     for one in values:
         for line in one.evidence:
-            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', look, 2)}"
+            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', style, 2)}"
     return text
 
 

@@ -21,7 +21,7 @@ import uvicorn
 from xpucached import __version__, sockets
 from xpucached.api import Right
 from xpucached.errors import Denied, RunningError, SettingsError
-from xpucached.server.connection import FOREIGN, Connection, Limits, Places
+from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
 
 if TYPE_CHECKING:
@@ -40,28 +40,21 @@ if TYPE_CHECKING:
         ScanStores,
         VerifyStores,
     )
-    from xpucached.domain import (
-        Baseline,
-        Diagnosis,
-        EntryPage,
-        EntryQuery,
-        Event,
-        Host,
-        IndexedEntry,
-        Job,
-        JobId,
-        ModelName,
-        ModelStatus,
-        Run,
-        Status,
-        StoreStatus,
-        Trashed,
-    )
+    from xpucached.domain.diagnosis import Baseline, Diagnosis
+    from xpucached.domain.host import Host
+    from xpucached.domain.jobs import Event, Job
+    from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.names import JobId, ModelName
+    from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.queries import EntryPage, EntryQuery
+    from xpucached.domain.status import Status
+    from xpucached.domain.stores import StoreStatus
+    from xpucached.domain.trash import Trashed
 
 log = logging.getLogger(__name__)
 
 
-class Service(Protocol):
+class RequestHandlers(Protocol):
     """What the server needs from below: one method per request.  Refusals are raised as `XpucachedError`."""
 
     async def status(self) -> Status:
@@ -163,19 +156,19 @@ class Answers(Protocol):
         """End the streams and the waits."""
 
 
-class Door:
+class HttpListener:
     """The socket's end of a daemon."""
 
     def __init__(
         self,
         answers: Answers,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         welcome: Callable[[int], bool] = lambda _uid: True,
         foreign: Denied = FOREIGN,
     ) -> None:
         """``welcome`` tells of a uid whether it may ask anything at all: who may not is told ``foreign``, unread."""
-        self._limits = limits or Limits()
-        self._places = Places(self._limits, welcome, foreign)
+        self._limits = limits or ConnectionLimits()
+        self._places = ConnectionPool(self._limits, welcome, foreign)
         self._routes = answers
         self._listeners: list[asyncio.Server] = []
 
@@ -215,7 +208,7 @@ class Door:
             log.info("listening: %s", one.getsockname())
 
     async def stop(self) -> None:
-        """Take no more requests, let the running ones end within `Limits.stop_time`, then cut."""
+        """Take no more requests, let the running ones end within `ConnectionLimits.stop_time`, then cut."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -237,20 +230,20 @@ class Door:
         await asyncio.sleep(0)
 
 
-class Server(Door):
+class Server(HttpListener):
     """The socket's end of a user's daemon."""
 
     def __init__(
         self,
-        service: Service,
+        service: RequestHandlers,
         allowed: Callable[[int, Right], bool],
         *,
         version: str = __version__,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         tends: Callable[[int], bool] | None = None,
     ) -> None:
         """``allowed`` tells whether a uid has a right, ``tends`` whether it may tend; asked for every request."""
-        limits = limits or Limits()
+        limits = limits or ConnectionLimits()
         self._own = Routes(service, allowed, version, limits, tends)
         rights = tuple(Right)
         super().__init__(
@@ -306,7 +299,7 @@ def _check_directory(directory: Path, mode: int) -> None:
         directory.mkdir(mode=0o755 if mode & 0o077 else 0o700, exist_ok=True)
         # Where a client would not believe us, we do not answer.
         folder, _ = sockets.enter(str(directory / "socket"), sockets.Trusted())
-    except sockets.Untrusted as error:
+    except sockets.UntrustedPeer as error:
         raise SettingsError(str(error), hint=f"{error.hint}; or choose another place: paths.socket") from error
     except OSError as error:
         message = f"cannot use {directory} for the socket: {error.strerror}"

@@ -31,7 +31,7 @@ _UCRED: Final = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What one client may cost.  Times are seconds, sizes bytes."""
 
     head: int = 16 * 1024
@@ -81,7 +81,7 @@ _HTTP_LOG: Final = log.getChild("http")
 _HTTP_LOG.setLevel(logging.ERROR)
 
 
-class _Parser(h11.Connection):
+class _HttpParser(h11.Connection):
     """h11, which takes no body in chunks: one of a byte costs us ten thousand times what it costs who sends it.
 
     Whoever calls us can say how long the body is.
@@ -115,11 +115,11 @@ class _Tasks(set["asyncio.Task[None]"]):
         self._on_end()
 
 
-class Places(ServerState):
+class ConnectionPool(ServerState):
     """All connections of a server, and who holds them."""
 
     def __init__(
-        self, limits: Limits, welcome: Callable[[int], bool] = lambda _uid: True, foreign: Denied = FOREIGN
+        self, limits: ConnectionLimits, welcome: Callable[[int], bool] = lambda _uid: True, foreign: Denied = FOREIGN
     ) -> None:
         super().__init__()
         self.limits = limits
@@ -151,14 +151,14 @@ class Connection(H11Protocol):
     def __init__(
         self,
         config: Config,
-        server_state: Places,
+        server_state: ConnectionPool,
         app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.places = server_state
         self.limits = server_state.limits
-        self.conn: _Parser = _Parser(h11.SERVER, self.limits.head)
+        self.conn: _HttpParser = _HttpParser(h11.SERVER, self.limits.head)
         self.logger = _HTTP_LOG
         self._pieces = 0
         self.peer = Peer(0, -1, -1)
@@ -244,8 +244,7 @@ class Connection(H11Protocol):
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.busy:
             malformed = "the request is not HTTP/1.1, or its head is too large"
             status, why = ("411 Length Required", _CHUNKED) if self.conn.chunked else ("400 Bad Request", malformed)
-            self.transport.write(_last_words(status, "bad-request", why))
-            self.transport.close()
+            self._say_goodbye(_last_words(status, "bad-request", why))
         else:
             # In the middle of an answer there is nothing left to say.
             log.debug("dropped a connection: %s", msg)
@@ -289,11 +288,16 @@ class Connection(H11Protocol):
 
     def _head_late(self) -> None:
         if not self.transport.is_closing():
-            self.transport.write(
-                _last_words("408 Request Timeout", "bad-request", "the request did not arrive in time")
-            )
-            self.transport.close()
+            self._say_goodbye(_last_words("408 Request Timeout", "bad-request", "the request did not arrive in time"))
         self._leave()
+
+    def _say_goodbye(self, words: bytes) -> None:
+        """Close with a last answer; who has not read what came before gets none, and keeps nothing of ours open."""
+        self.transport.write(words)
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def _stop_timer(self, name: str) -> None:
         timer: asyncio.TimerHandle | None = getattr(self, name)

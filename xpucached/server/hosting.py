@@ -19,10 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from xpucached import api
-from xpucached.api import codec, hosting, intake
+from xpucached.api import codec, host_requests, intake
 from xpucached.errors import Denied, NotFound, XpucachedError
-from xpucached.server.apart import here
-from xpucached.server.connection import Limits, Peer
+from xpucached.server.connection import ConnectionLimits, Peer
+from xpucached.server.public_thread import here
 from xpucached.server.routes import (
     Handler,
     check_origin,
@@ -38,14 +38,16 @@ from xpucached.server.routes import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from xpucached.domain import Awake, HostStatus, Job, JobId, ModelName
+    from xpucached.domain.jobs import Job
+    from xpucached.domain.names import JobId, ModelName
+    from xpucached.domain.users import HostStatus, UserSocket
 
 log = logging.getLogger(__name__)
 
-_FEATURES = ("host", "look", "prewarm", "users", "wake")
+_FEATURES = ("host", "prewarm", "refresh", "users", "wake")
 
 
-class Steward(Protocol):
+class HostService(Protocol):
     """What these answers need from below.  Refusals are raised as `XpucachedError`."""
 
     def find(self, name: str | None, caller: int) -> int:
@@ -66,7 +68,7 @@ class Steward(Protocol):
     def own(self, name: ModelName, uid: int, /) -> ModelName:
         """Give what a user calls a model."""
 
-    async def wake(self, uid: int) -> Awake:
+    async def wake(self, uid: int) -> UserSocket:
         """See that a user's worker answers."""
 
     async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
@@ -87,30 +89,30 @@ class HostRoutes:
 
     def __init__(
         self,
-        steward: Steward,
+        host_daemon: HostService,
         version: str,
-        limits: Limits,
+        limits: ConnectionLimits,
         *,
         admin: bool,
         run: Callable[[Coroutine[None, None, object]], Awaitable[object]] = here,
     ) -> None:
-        """``run`` does what is asked in the steward's own loop, where that is another one."""
+        """``run`` does what is asked in the host's daemon's own loop, where that is another one."""
         self._run = run
-        self._steward = steward
+        self._host_daemon = host_daemon
         self._version = version
         self._limits = limits
         self._admin = admin
         self._stopping = asyncio.Event()
         paths: dict[str, dict[str, api.Endpoint]] = {}
-        for row in hosting.ENDPOINTS:
+        for row in host_requests.ENDPOINTS:
             paths.setdefault(row.path, {})[row.method] = row
         routes = [Route(path, Handler(functools.partial(self._answer, rows))) for path, rows in paths.items()]
         self._theirs: dict[str, dict[str, api.Endpoint]] = {}
         for row in api.ENDPOINTS:
             self._theirs.setdefault(row.path, {})[row.method] = row
         self._inner = [Route(path, lambda _: None) for path in self._theirs]
-        routes.append(Route(f"{hosting.USERS}{{user}}", Handler(self._pass_on)))
-        routes.append(Route(f"{hosting.USERS}{{user}}/{{rest:path}}", Handler(self._pass_on)))
+        routes.append(Route(f"{host_requests.USERS}{{user}}", Handler(self._pass_on)))
+        routes.append(Route(f"{host_requests.USERS}{{user}}/{{rest:path}}", Handler(self._pass_on)))
         self.application = Starlette(routes=routes, exception_handlers={HTTPException: not_found})
         self.application.router.redirect_slashes = False
 
@@ -169,35 +171,35 @@ class HostRoutes:
 
     async def _tend(self, asked: api.Request[object], user: str, peer: Peer) -> object:
         admin = self._trusts(peer)
-        if not admin and _is_other(self._steward, user, peer):
+        if not admin and _is_other(self._host_daemon, user, peer):
             raise _denied()
-        return await self._steward.tend(self._steward.find(user, peer.uid), asked, admin=admin)
+        return await self._host_daemon.tend(self._host_daemon.find(user, peer.uid), asked, admin=admin)
 
     async def _call(self, asked: api.Request[object], peer: Peer) -> object:
-        steward = self._steward
+        host_daemon = self._host_daemon
         match asked:
             case api.GetHello():
                 return codec.to_json(api.Hello(api.VERSION, self._version, _FEATURES))
-            case hosting.GetHost():
-                return codec.to_json(steward.status(None if self._trusts(peer) else peer.uid))
-            case hosting.WakeWorker():
-                if asked.user is not None and not self._trusts(peer) and _is_other(steward, asked.user, peer):
+            case host_requests.GetHost():
+                return codec.to_json(host_daemon.status(None if self._trusts(peer) else peer.uid))
+            case host_requests.WakeWorker():
+                if asked.user is not None and not self._trusts(peer) and _is_other(host_daemon, asked.user, peer):
                     raise _denied()
-                return codec.to_json(await steward.wake(steward.find(asked.user, peer.uid)))
-            case hosting.StepAside():
-                return steward.step_aside(steward.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
-            case api.LookAgain():
+                return codec.to_json(await host_daemon.wake(host_daemon.find(asked.user, peer.uid)))
+            case host_requests.StepAside():
+                return host_daemon.step_aside(host_daemon.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
+            case api.Refresh():
                 if not self._trusts(peer):
                     raise _denied()
-                return steward.look()  # type: ignore[func-returns-value] # null on the wire
+                return host_daemon.look()  # type: ignore[func-returns-value] # null on the wire
             case api.PrewarmModels():
                 uid, meant = self._meant(asked, peer)
-                return codec.to_json(await steward.prewarm(steward.find(str(uid), peer.uid), meant))
+                return codec.to_json(await host_daemon.prewarm(host_daemon.find(str(uid), peer.uid), meant))
             case api.GetJob() | api.WaitJob():
-                uid, job = steward.meant(asked.id)
+                uid, job = host_daemon.meant(asked.id)
                 self._check(uid, peer)
                 inner = api.GetJob(id=job) if isinstance(asked, api.GetJob) else _waiting(asked, job)
-                return codec.to_json(await steward.job(steward.find(str(uid), peer.uid), inner))
+                return codec.to_json(await host_daemon.job(host_daemon.find(str(uid), peer.uid), inner))
             case _:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)
@@ -206,10 +208,10 @@ class HostRoutes:
         """Give whose worker this is for, and what it is asked."""
         if not self._trusts(peer):
             # Who asks for himself asks his own worker, whatever the name: what others have, no answer depends on.
-            return peer.uid, replace(asked, models=tuple(self._steward.own(one, peer.uid) for one in asked.models))
+            return peer.uid, replace(asked, models=tuple(self._host_daemon.own(one, peer.uid) for one in asked.models))
         if not asked.models:
             raise Denied("the host's daemon warms models by name", hint="say whose: --of USER, or which: prewarm NAME")
-        uid, models = self._steward.meaning(asked.models)
+        uid, models = self._host_daemon.meaning(asked.models)
         return uid, replace(asked, models=models)
 
 
@@ -217,10 +219,10 @@ def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:
     return api.WaitJob(id=job, timeout=asked.timeout)
 
 
-def _is_other(steward: Steward, user: str, peer: Peer) -> bool:
+def _is_other(host_daemon: HostService, user: str, peer: Peer) -> bool:
     """Tell whether somebody who may only ask for himself asks for another; also if there is no such user."""
     try:
-        return steward.find(user, peer.uid) != peer.uid
+        return host_daemon.find(user, peer.uid) != peer.uid
     except XpucachedError:
         return True
 

@@ -10,29 +10,14 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from xpucached.domain import (
-    HIDDEN,
-    Assay,
-    Cause,
-    DriverInUse,
-    Event,
-    Finding,
-    Job,
-    Libraries,
-    ModelStatus,
-    Problem,
-    Refusal,
-    ReplayReport,
-    Run,
-    Status,
-    Trial,
-    WarmReason,
-    Warmth,
-    Workload,
-    of_event,
-    of_problem,
-)
-from xpucached.domain.plans import Deferred
+from xpucached.domain.diagnosis import Cause, Explanation, RuntimeCheck
+from xpucached.domain.host import DriverInUse, Problem
+from xpucached.domain.jobs import ErrorInfo, Event, Job
+from xpucached.domain.libraries import Libraries
+from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth, Workload
+from xpucached.domain.plans import Deferred, ReplayReport
+from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
+from xpucached.domain.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,7 +92,7 @@ def _libraries(one: Libraries) -> Libraries:
     )
 
 
-def _assay(one: Assay) -> Assay:
+def _runtime_check(one: RuntimeCheck) -> RuntimeCheck:
     return replace(one, library=_NOWHERE, evidence=_text(one.evidence))
 
 
@@ -123,7 +108,7 @@ def _model(one: ModelStatus) -> ModelStatus:
 
 
 def _job(one: Job) -> Job:
-    error = Refusal(one.error.code, f"the job failed: {HIDDEN}", "its user sees why") if one.error else None
+    error = ErrorInfo(one.error.code, f"the job failed: {HIDDEN}", "its user sees why") if one.error else None
     return replace(one, error=error, progress=replace(one.progress, detail=_text(one.progress.detail)))
 
 
@@ -131,7 +116,7 @@ def _replay(one: ReplayReport) -> ReplayReport:
     return replace(one, failures=tuple(HIDDEN for _ in one.failures))
 
 
-def _finding(one: Finding) -> Finding:
+def _finding(one: Explanation) -> Explanation:
     if one.cause is Cause.PROGRAM:
         return replace(one, message=f"what it needs has changed: {HIDDEN}")
     if one.cause is Cause.WARMING:
@@ -166,11 +151,11 @@ _RULES: Final = cast(
         ModelStatus: _model,
         Job: _job,
         ReplayReport: _replay,
-        Finding: _finding,
+        Explanation: _finding,
         Problem: of_problem,
         Event: of_event,
         Libraries: _libraries,
-        Assay: _assay,
+        RuntimeCheck: _runtime_check,
         Deferred: _deferred,
         Status: _status,
         DriverInUse: _driver,

@@ -18,12 +18,15 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from xpucached import api, render
-from xpucached.api import codec, hosting, intake, openapi
-from xpucached.domain import EntryPage, Job, ModelStatus, Status
+from xpucached.api import codec, host_requests, intake, openapi
+from xpucached.domain.jobs import Job
+from xpucached.domain.models import ModelStatus
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Status
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.incidents import unexpected
-from xpucached.render.text import Look
-from xpucached.server.connection import Limits, Peer, refusal_bytes
+from xpucached.render.text import TextStyle
+from xpucached.server.connection import ConnectionLimits, Peer, refusal_bytes
 from xpucached.server.redact import redact, redact_settings
 
 if TYPE_CHECKING:
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from xpucached.domain import Event
-    from xpucached.server import Service
+    from xpucached.domain.jobs import Event
+    from xpucached.server import RequestHandlers
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +68,13 @@ class Routes:
 
     def __init__(
         self,
-        service: Service,
+        service: RequestHandlers,
         allowed: Callable[[int, api.Right], bool],
         version: str,
-        limits: Limits,
+        limits: ConnectionLimits,
         tends: Callable[[int], bool] | None = None,
     ) -> None:
-        """``tends`` tells who may do what `hosting.is_tending` names, though nothing else."""
+        """``tends`` tells who may do what `host_requests.is_tending` names, though nothing else."""
         self._service = service
         self._allowed = allowed
         self._tends = tends or (lambda _uid: False)
@@ -122,7 +125,7 @@ class Routes:
             raise _denied(row, peer)
         query = cast("bytes", request.scope["query_string"]).decode("latin-1")
         asked = intake.read(row, cast("Mapping[str, str]", request.path_params), query, body)
-        if not allowed and not hosting.is_tending(asked):
+        if not allowed and not host_requests.is_tending(asked):
             raise _denied(row, peer)
         if allowed or row.right is api.Right.CHANGE:
             self.last_asked = asyncio.get_running_loop().time()
@@ -190,7 +193,7 @@ class Routes:
                 return await service.empty(asked)
             case api.ScanStores():
                 return await service.scan(asked)
-            case api.LookAgain():
+            case api.Refresh():
                 return await service.look_again()  # type: ignore[func-returns-value] # null on the wire
             case api.ListJobs():
                 return await service.jobs()
@@ -283,7 +286,7 @@ class Routes:
         return codec.dumps(openapi.document(self._version))
 
 
-async def read_body(row: api.Endpoint, request: Request, limits: Limits) -> bytes:
+async def read_body(row: api.Endpoint, request: Request, limits: ConnectionLimits) -> bytes:
     """Read what came with a request, within the limits."""
     announced = request.headers.get("content-length", "0")
     if row.method != "POST":
@@ -363,7 +366,7 @@ def _written(status: Status, look: str) -> Response:
     """Write the status as xpucachectl does.  ``look`` is ``plain`` or ``colour``, and the terminal's columns if any."""
     how, _, columns = look.partition(",")
     width = int(columns) if columns.strip().isdecimal() and len(columns) < _LONG_NUMBER else None
-    text = render.status(status, Look(datetime.now(UTC), width, how.strip() == "colour"))
+    text = render.status(status, TextStyle(datetime.now(UTC), width, how.strip() == "colour"))
     return Response(f"{text}\n", media_type="text/plain")
 
 

@@ -1,8 +1,8 @@
 """Conduct: one method per verb, each a walk down the spine *observe → decide → act → record*.
 
-Divided by subject: `observing` (the host, the stores, the model files), `witnessing` (what programs do there),
-`warming`, `advising`, `evicting`, `replaying`, `upkeep` (what is done `unasked` after a look), and `jobs` and `events`
-(what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
+Divided by subject: `inventory` (the host, the stores, the model files), `activity` (what programs do there),
+`prewarm`, `explain`, `evict`, `replay`, `upkeep` (what is done unasked after a look, `automatic`), and `jobs` and
+`events` (what goes on and what is said about it).  Everything that blocks runs in threads.  Two locks order the work:
 ``storing`` is held while a store is scanned or entries are removed, ``changing`` while one model runs or one eviction
 plan is carried out.
 """
@@ -17,36 +17,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, host, patience, planning
-from xpucached.domain import (
-    Booted,
-    DriverTouched,
-    Due,
-    EvictReason,
-    Model,
-    ModelsTouched,
-    Status,
-    StoreTouched,
-    Watching,
-    Workload,
-)
+from xpucached import __version__, deadlines, host, planning
+from xpucached.domain.activity import Watching
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.status import Status
+from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
 from xpucached.kinds import KINDS
-from xpucached.service import unasked
-from xpucached.service.advising import Advising
-from xpucached.service.comparing import Comparing
+from xpucached.service import automatic
+from xpucached.service.activity import ActivityTracker
+from xpucached.service.automatic import AutomaticWork
+from xpucached.service.compare import EntryComparer
 from xpucached.service.events import Events
-from xpucached.service.evicting import Evicting
+from xpucached.service.evict import Evictor
+from xpucached.service.explain import Explainer
+from xpucached.service.inventory import Inventory
 from xpucached.service.jobs import Jobs
-from xpucached.service.keeping import Keeping
-from xpucached.service.observing import Observing
-from xpucached.service.replaying import Replaying, Wish
-from xpucached.service.troubles import Steadiness, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
-from xpucached.service.unasked import Unasked
+from xpucached.service.prewarm import Prewarmer
+from xpucached.service.problems import ClockGuard, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
+from xpucached.service.replay import Replayer, ReplayRequest
+from xpucached.service.trash import TrashKeeper
 from xpucached.service.upkeep import Upkeep
-from xpucached.service.verifying import PARTS, Verifying
-from xpucached.service.warming import Warming
-from xpucached.service.witnessing import Witnessing
+from xpucached.service.verify import PARTS, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -54,30 +47,18 @@ if TYPE_CHECKING:
     from xpucached import api
     from xpucached.catalog import Catalog
     from xpucached.catalog.entries import Summary
-    from xpucached.dispatch import Dispatch
-    from xpucached.domain import (
-        Baseline,
-        Diagnosis,
-        DriverChange,
-        EntryPage,
-        EntryQuery,
-        Event,
-        Host,
-        IndexedEntry,
-        Job,
-        JobId,
-        ModelName,
-        ModelStatus,
-        Problem,
-        Run,
-        ScanReport,
-        StoreStatus,
-        Touch,
-        Trashed,
-        VerifyReport,
-        Wake,
-        WatchMode,
-    )
+    from xpucached.domain.activity import FileEvent, WatchMode
+    from xpucached.domain.diagnosis import Baseline, Diagnosis
+    from xpucached.domain.host import DriverChange, Host, Problem
+    from xpucached.domain.jobs import Event, Job
+    from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.names import JobId, ModelName
+    from xpucached.domain.plans import IndexedEntry, ScanReport
+    from xpucached.domain.queries import EntryPage, EntryQuery
+    from xpucached.domain.stores import StoreStatus
+    from xpucached.domain.trash import Trashed, VerifyReport
+    from xpucached.domain.triggers import Trigger
+    from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.events import Clock
     from xpucached.service.jobs import Handle
     from xpucached.settings import Settings
@@ -107,7 +88,7 @@ async def _resolved(path: Path | None) -> Path | None:
 async def _real(path: Path) -> Path:
     """Give a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
     try:
-        return Path(await asyncio.to_thread(patience.ask, path, lambda: os.path.realpath(path)))
+        return Path(await asyncio.to_thread(deadlines.ask, path, lambda: os.path.realpath(path)))
     except TimeoutError as error:
         raise RequestError(
             f"the file system of {path} does not answer", hint="see: findmnt; try again later"
@@ -118,43 +99,49 @@ class Service:
     """The daemon's verbs.  Used from one event loop."""
 
     def __init__(
-        self, settings: Settings, catalog: Catalog, dispatch: Dispatch, base: Mapping[str, str], clock: Clock = _now
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        starter: ProcessStarter,
+        base: Mapping[str, str],
+        clock: Clock = _now,
     ) -> None:
         """``base`` is the environment of this process, for finding the stores of its user."""
         self.events = Events(clock, catalog)
         self._clock = clock
         self._catalog = catalog
-        self._dispatch = dispatch
+        self._starter = starter
         self._jobs = Jobs(clock)
         changing = asyncio.Lock()
-        self._observing = Observing(settings, catalog, base, clock, self.events)
-        self._warming = Warming(self._observing, dispatch, changing)
-        self._replaying = Replaying(self._observing, dispatch, changing)
-        self._advising = Advising(self._observing, self._warming)
-        self._keeping = Keeping(self._observing, changing, self._steady)
-        self._evicting = Evicting(self._observing, self._warming, self._keeping, changing)
-        self._verifying = Verifying(self._observing, Comparing(self._observing, dispatch), changing)
-        self._witnessing = Witnessing(self._observing)
+        self._inventory = Inventory(settings, catalog, base, clock, self.events)
+        self._prewarmer = Prewarmer(self._inventory, starter, changing)
+        self._replayer = Replayer(self._inventory, starter, changing)
+        self._explainer = Explainer(self._inventory, self._prewarmer)
+        self._trash_keeper = TrashKeeper(self._inventory, changing, self._steady)
+        self._evictor = Evictor(self._inventory, self._prewarmer, self._trash_keeper, changing)
+        self._verifier = Verifier(self._inventory, EntryComparer(self._inventory, starter), changing)
+        self._tracker = ActivityTracker(self._inventory)
         self._watching = Watching()
         self._started = clock()
         self._ready = False
         self._looking = asyncio.Lock()
-        self.unasked = Unasked(self._observing)
+        self.automatic = AutomaticWork(self._inventory)
         self._upkeep = Upkeep(
-            self._observing,
+            self._inventory,
             self._jobs,
-            self.unasked,
-            self._warming,
-            self._replaying,
-            self._evicting,
-            self._keeping,
+            self.automatic,
+            self._prewarmer,
+            self._replayer,
+            self._evictor,
+            self._verifier,
+            self._trash_keeper,
             changing,
             self._steady,
         )
         self._examining: asyncio.Task[None] | None = None
         self._missed = 0
         self._daemon_problems: tuple[Problem, ...] = ()
-        self._steadiness = Steadiness(clock)
+        self._steadiness = ClockGuard(clock)
         self._last_status: Status | None = None
         self._watched_drivers: tuple[Mapping[str, str], ...] = ()
         self.on_look: Callable[[], None] = lambda: None
@@ -168,7 +155,7 @@ class Service:
 
     async def recover(self) -> None:
         """Finish what a predecessor that was killed had begun."""
-        orphans = await self._dispatch.end_orphans()
+        orphans = await self._starter.end_orphans()
         lost = await asyncio.to_thread(self._catalog.close_lost_runs, self._clock())
         intents = await asyncio.to_thread(self._catalog.intents)
         for entry in intents:
@@ -178,55 +165,55 @@ class Service:
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
 
-    async def reconcile(self, wakes: Iterable[Wake]) -> float | None:
+    async def reconcile(self, triggers: Iterable[Trigger]) -> float | None:
         """Look at what may have changed, then see that models are warm, and then that the stale goes.
 
         Each part for itself: what fails is shown, and stops no other.  Gives the seconds after which to look again, if
         something is not settled yet.
         """
-        parts, observing = self.unasked, self._observing
-        async with parts.part(unasked.CATALOG):
+        parts, inventory = self.automatic, self._inventory
+        async with parts.part(automatic.CATALOG):
             if await asyncio.to_thread(self._catalog.mend):
                 self._say_rebuilt(self._catalog.rebuilt or "")
         if not self._catalog.examined and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine(), name="examine")
-        wakes = frozenset(wakes)
-        kinds = {type(wake) for wake in wakes}
-        whole = bool(kinds & {Booted, DriverTouched, Due})
+        triggers = frozenset(triggers)
+        kinds = {type(trigger) for trigger in triggers}
+        whole = bool(kinds & {Started, DriverChanged, Periodic})
         async with self._looking:
-            if whole or ModelsTouched in kinds:
-                async with parts.part(unasked.MODELS):
-                    await observing.load_models()
-                async with parts.part(unasked.SURVEY):
+            if whole or ModelsChanged in kinds:
+                async with parts.part(automatic.MODELS):
+                    await inventory.load_models()
+                async with parts.part(automatic.SURVEY):
                     # Models' own variables say which drivers there are to be asked.
-                    await observing.survey(force=Booted in kinds)
-                async with parts.part(unasked.RUNTIMES):
-                    await self._advising.look()
-            async with parts.part(unasked.SCAN):
-                await self._look_at_stores(wakes, booted=Booted in kinds, whole=whole)
+                    await inventory.survey(force=Started in kinds)
+                async with parts.part(automatic.RUNTIMES):
+                    await self._explainer.look()
+            async with parts.part(automatic.SCAN):
+                await self._look_at_stores(triggers, booted=Started in kinds, whole=whole)
         self._ready = True
-        self._warming.restraint.booting = self._warming.restraint.booting or Booted in kinds
+        self._prewarmer.throttle.booting = self._prewarmer.throttle.booting or Started in kinds
         self._upkeep.begin(whole=whole)
-        self._missed = self._missed + 1 if parts.failing & unasked.LOOKS else 0
+        self._missed = self._missed + 1 if parts.failing & automatic.LOOKS else 0
         again = min(_RETRY * 2.0 ** (self._missed - 1), _LONGEST_RETRY) if self._missed else None
-        return min((one for one in (again, observing.unsettled) if one is not None), default=None)
+        return min((one for one in (again, inventory.unsettled) if one is not None), default=None)
 
-    async def _look_at_stores(self, wakes: frozenset[Wake], *, booted: bool, whole: bool) -> None:
+    async def _look_at_stores(self, triggers: frozenset[Trigger], *, booted: bool, whole: bool) -> None:
         if booted:
             # With a million entries this takes a while, and people want to see how far it is.
-            await self._jobs.attend("look", lambda handle: self._observing.scan_stores(progress=handle.progress))
+            await self._jobs.attend("scan", lambda handle: self._inventory.scan_stores(progress=handle.progress))
         elif whole:
-            await self._observing.scan_stores()
-        elif not self._replaying.busy:
+            await self._inventory.scan_stores()
+        elif not self._replayer.busy:
             # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
             known = {status.store.root for status in await self.stores()}
-            touched = frozenset(wake.root for wake in wakes if isinstance(wake, StoreTouched)) & known
+            touched = frozenset(trigger.root for trigger in triggers if isinstance(trigger, StoreChanged)) & known
             if touched:
-                await self._observing.scan_stores(touched)
+                await self._inventory.scan_stores(touched)
 
     async def _examine(self) -> None:
         """Read a large catalog to its end beside the work; what is corrupt is set aside by the look that follows."""
-        async with self.unasked.part(unasked.CATALOG):
+        async with self.automatic.part(automatic.CATALOG):
             try:
                 await asyncio.to_thread(self._catalog.examine)
             except CatalogError as error:
@@ -250,7 +237,7 @@ class Service:
             self._examining.cancel()
             await asyncio.wait([self._examining])
         await self._jobs.stop()
-        await self._witnessing.digest(last=True)
+        await self._tracker.digest(last=True)
         await self.events.flush(last=True)
 
     @property
@@ -270,40 +257,40 @@ class Service:
             problem = clock_jumped(jump)
             log.warning("%s", problem.message)
             self.events.post("clock-jumped", problem.message, {"seconds": f"{jump:.0f}"})
-            self._observing.troubles.note(problem)
+            self._inventory.problem_list.note(problem)
         elif not self._steadiness.distrusted:
-            self._observing.troubles.clear("clock-jumped")
+            self._inventory.problem_list.clear("clock-jumped")
         return self._steadiness.jumps
 
-    def take_touch(self, touch: Touch) -> None:
+    def take_touch(self, file_event: FileEvent) -> None:
         """Hear what a process did in a store; from any thread."""
-        self._observing.take_touch(touch)
-        self._witnessing.take(touch)
+        self._inventory.take_touch(file_event)
+        self._tracker.take(file_event)
 
     def _watched(self) -> Watching:
-        seen = self._witnessing
+        seen = self._tracker
         return dataclasses.replace(self._watching, compiled=seen.compiled, compiling=seen.compiling)
 
     async def digest(self) -> None:
         """See what programs did in the stores since this was last asked."""
-        await self._witnessing.digest()
+        await self._tracker.digest()
 
-    def take_watch(self, mode: WatchMode, reason: str, *, opens: bool, unwatched: str) -> None:
+    def take_watch(self, mode: WatchMode, reason: str, *, loads: bool, unwatched: str) -> None:
         """Hear how changes are noticed, why not better, and why not everything is watched; empty if all is."""
-        self._watching = Watching(mode, reason, opens)
+        self._watching = Watching(mode, reason, loads)
         if unwatched:
-            self._observing.troubles.note(not_watched(unwatched))
+            self._inventory.problem_list.note(not_watched(unwatched))
         else:
-            self._observing.troubles.clear("not-watched")
+            self._inventory.problem_list.clear("not-watched")
 
     def _say_rebuilt(self, message: str) -> None:
         log.warning("%s", message)
         self.events.post("catalog-rebuilt", message)
-        self._observing.troubles.note(catalog_rebuilt(message))
+        self._inventory.problem_list.note(catalog_rebuilt(message))
 
     def take_settings(self, settings: Settings, problems: tuple[Problem, ...] = ()) -> None:
         """Go on with other settings, or with the same and what is wrong with the new ones."""
-        self._observing.settings = settings
+        self._inventory.settings = settings
         self._daemon_problems = problems
 
     # -- verbs --------------------------------------------------------------------------------------------------------
@@ -314,24 +301,24 @@ class Service:
             # A service that waits for its model may ask before we have looked at anything; what the catalog says of
             # the stores is from before the host was off.
             async with self._looking:
-                await self._observing.load_models()
-                await self._observing.survey()
-                await self._observing.scan_stores()
+                await self._inventory.load_models()
+                await self._inventory.survey()
+                await self._inventory.scan_stores()
         models = await asyncio.to_thread(self._catalog.models)
         known = frozenset(model.name for model in models)
         for name in request.models:
             if name not in known:
                 raise no_model(name, known)
-        if self._observing.host is None:
+        if self._inventory.host is None:
             # Asked in the first second of our life: look first, rather than refuse.
-            await self._observing.survey()
+            await self._inventory.survey()
         elsewhere = any(
             model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models
         )
-        if not (self._observing.present.offered or elsewhere):
+        if not (self._inventory.present.offered or elsewhere):
             raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
         named = None if request.stale else frozenset(request.models) or known
-        return self._jobs.start("prewarm", self._warming.work(named, force=request.force))
+        return self._jobs.start("prewarm", self._prewarmer.work(named, force=request.force))
 
     async def replay(self, request: api.ReplayEntries) -> Job:
         """Rebuild entries for the present driver; see `api.ReplayEntries`."""
@@ -339,7 +326,7 @@ class Service:
         for name in request.models:
             if name not in known:
                 raise no_model(name, known)
-        present = self._observing.present.offered
+        present = self._inventory.present.offered
         if request.device is not None:
             host.pretend(request.device)
         if request.driver_root is None and request.device is None:
@@ -348,7 +335,7 @@ class Service:
             if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
                 raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
         roots = frozenset([await _real(path) for path in request.stores])
-        wish = Wish(
+        wish = ReplayRequest(
             roots,
             frozenset(request.models),
             request.to,
@@ -357,7 +344,7 @@ class Service:
             await _resolved(request.into),
             await _resolved(request.driver_cache),
         )
-        return self._jobs.start("replay", self._replaying.work(wish, dry_run=request.dry_run))
+        return self._jobs.start("replay", self._replayer.work(wish, dry_run=request.dry_run))
 
     async def evict(self, request: api.EvictEntries) -> Job:
         """Evict what the policy lets go; see `api.EvictEntries`."""
@@ -365,19 +352,19 @@ class Service:
             if reason not in set(EvictReason):
                 raise RequestError(f"reasons: unknown reason {reason!r}", hint=f"expected: {', '.join(EvictReason)}")
         if request.refs:
-            _, kept = await self._evicting.named(request.refs)
+            _, kept = await self._evictor.named(request.refs)
             for entry, why in kept.items():
                 raise Conflict(f"{entry.ref} stays: {why}", hint=f"see: xpucachectl show {entry.ref}")
-        work = self._evicting.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
+        work = self._evictor.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
         return self._jobs.start("evict", work)
 
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""
         roots = frozenset([await _real(path) for path in request.stores])
-        verifying = self._verifying.work(roots, fix=request.fix, hazards_only=request.hazards_only, deep=request.deep)
+        verifier = self._verifier.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
-            report = await verifying(handle)
+            report = await verifier(handle)
             status = await self.status()
             return dataclasses.replace(report, watching=status.watching, problems=status.problems)
 
@@ -385,20 +372,20 @@ class Service:
 
     async def scrub(self) -> None:
         """Read the next part of the stores again."""
-        async with self.unasked.part(unasked.SCRUB):
-            await self._verifying.scrub()
+        async with self.automatic.part(automatic.SCRUB):
+            await self._verifier.scrub()
 
     async def trash(self) -> tuple[Trashed, ...]:
         """Give what is in the trash."""
-        return await self._keeping.all()
+        return await self._trash_keeper.all()
 
     async def restore(self, request: api.RestoreTrash) -> Job:
         """Bring entries back; see `api.RestoreTrash`."""
-        return self._jobs.start("restore", self._keeping.restoring(request.refs, everything=request.all))
+        return self._jobs.start("restore", self._trash_keeper.restoring(request.refs, everything=request.all))
 
     async def empty(self, request: api.EmptyTrash) -> Job:
         """Let go for good; see `api.EmptyTrash`."""
-        return self._jobs.start("empty", self._keeping.emptying(request.refs))
+        return self._jobs.start("empty", self._trash_keeper.emptying(request.refs))
 
     async def scan(self, request: api.ScanStores) -> Job:
         """Look at stores now; see `api.ScanStores`."""
@@ -406,9 +393,9 @@ class Service:
         async def work(handle: Handle) -> ScanReport:
             roots = frozenset([await _real(path) for path in request.stores])
             if not roots:
-                await self._observing.load_models()
-                await self._observing.survey()
-            report = await self._observing.scan_stores(
+                await self._inventory.load_models()
+                await self._inventory.survey()
+            report = await self._inventory.scan_stores(
                 roots, full=request.full, thorough=True, progress=handle.progress
             )
             await self.on_scan()
@@ -419,7 +406,7 @@ class Service:
     async def look_again(self) -> None:
         """Look again at the host, soon; see `api.LookAgain`."""
         # Files that are no driver's decide, too, whether one can be loaded: so the driver is asked, changed or not.
-        self._observing.ask_driver()
+        self._inventory.ask_driver()
         self.on_look()
 
     async def add_model(self, request: api.AddModel) -> ModelStatus:
@@ -434,7 +421,7 @@ class Service:
             request.command, request.directory, dict(request.variables), request.timeout, request.exercise
         )
         model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
-        await asyncio.to_thread(self._observing.refuse_foreign, model)
+        await asyncio.to_thread(self._inventory.refuse_foreign, model)
         await asyncio.to_thread(self._catalog.add_model, model)
         await self._meet_drivers()
         self.events.post("model-added", request.name, {"model": request.name})
@@ -451,9 +438,9 @@ class Service:
 
     async def _meet_drivers(self) -> None:
         """Ask drivers that nobody has asked yet: a model's own variables may lead to one."""
-        if self._observing.host is not None:
-            await self._observing.survey()
-            if self._observing.driver_variables != self._watched_drivers:
+        if self._inventory.host is not None:
+            await self._inventory.survey()
+            if self._inventory.driver_variables != self._watched_drivers:
                 await self.on_scan()
 
     async def cancel(self, id: JobId) -> Job:  # noqa: A002 - the word of the wire
@@ -475,36 +462,36 @@ class Service:
         return status
 
     async def _status(self) -> Status:
-        observing, catalog = self._observing, self._catalog
+        inventory, catalog = self._inventory, self._catalog
 
         def look() -> tuple[tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...]]:
             # One way into a thread and back: while a scan has the processor, each way costs milliseconds.
             with catalog.moment():
-                return self._warming.statuses_now(), catalog.summary(), catalog.stores(), catalog.changes(5)
+                return self._prewarmer.statuses_now(), catalog.summary(), catalog.stores(), catalog.changes(5)
 
         models, summary, stores, changes = await asyncio.to_thread(look)
         trouble = self._catalog.trouble
         problems = (
-            *(observing.host.problems if observing.host else ()),
-            *(planning.of_drivers(observing.host) if observing.host else ()),
-            *observing.model_problems,
-            *observing.foreign_stores,
-            *self._advising.problems(models),
+            *(inventory.host.problems if inventory.host else ()),
+            *(planning.of_drivers(inventory.host) if inventory.host else ()),
+            *inventory.model_problems,
+            *inventory.foreign_stores,
+            *self._explainer.problems(models),
             *self._daemon_problems,
-            *observing.troubles.all(),
+            *inventory.problem_list.all(),
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
-        verdict, sentence = planning.verdict(observing.host, models, problems, starting=not self._ready)
+        verdict, sentence = planning.verdict(inventory.host, models, problems, starting=not self._ready)
         return Status(
             __version__,
             verdict,
             sentence,
             os.getpid(),
             self._started,
-            observing.host,
+            inventory.host,
             problems,
             summary.entries,
-            summary.flawed,
+            summary.defective,
             summary.allocated,
             summary.stale,
             stores,
@@ -516,9 +503,9 @@ class Service:
 
     async def devices(self) -> Host:
         """Give what the last survey found."""
-        if self._observing.host is None:
+        if self._inventory.host is None:
             raise HostError("the host has not been looked at yet", hint="ask again in a few seconds")
-        return self._observing.host
+        return self._inventory.host
 
     async def stores(self) -> tuple[StoreStatus, ...]:
         """Give the stores as the last look saw them."""
@@ -526,16 +513,16 @@ class Service:
 
     def driver_variables(self) -> tuple[Mapping[str, str], ...]:
         """Give the variables that lead to each driver in use: where changes of drivers are to be watched for."""
-        self._watched_drivers = self._observing.driver_variables
+        self._watched_drivers = self._inventory.driver_variables
         return self._watched_drivers
 
     async def places(self) -> tuple[Path, ...]:
         """Give the roots of the stores that a look at all of them goes to."""
-        return await asyncio.to_thread(self._observing.places)
+        return await asyncio.to_thread(self._inventory.places)
 
     async def entries(self, query: EntryQuery) -> EntryPage:
         """Give the entries that fit."""
-        present = frozenset(one.fingerprint for one in self._observing.present.offered)
+        present = frozenset(one.fingerprint for one in self._inventory.present.offered)
         return await asyncio.to_thread(lambda: self._catalog.entries(query, present=present, now=self._clock()))
 
     async def entry(self, ref: str) -> IndexedEntry:
@@ -544,7 +531,7 @@ class Service:
 
     async def models(self) -> tuple[ModelStatus, ...]:
         """Give every model and how it stands."""
-        return await self._warming.statuses()
+        return await self._prewarmer.statuses()
 
     async def model(self, name: ModelName) -> ModelStatus:
         """Give one model and how it stands."""
@@ -574,21 +561,21 @@ class Service:
 
     async def config(self) -> Mapping[str, str]:
         """Give the settings in effect."""
-        return self._observing.settings.shown()
+        return self._inventory.settings.shown()
 
     async def env(self, model: ModelName | None) -> Mapping[str, str]:
         """Give the variables that make a program use the cache."""
         if model is None:
-            return self._observing.variables(await asyncio.to_thread(self._observing.managed))
-        return await self._advising.variables(model)
+            return self._inventory.variables(await asyncio.to_thread(self._inventory.managed))
+        return await self._explainer.variables(model)
 
     async def why(self, name: ModelName) -> Diagnosis:
         """Say why a model is cold or slow."""
-        return await self._advising.diagnose(name)
+        return await self._explainer.diagnose(name)
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Give a model's figures over its last runs."""
-        return await self._advising.history(name)
+        return await self._explainer.history(name)
 
     async def events_since(self, since: int) -> tuple[Event, ...]:
         """Give the events after one."""

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import Event, of_event
+from xpucached.domain.jobs import Event
+from xpucached.domain.secrecy import of_event
 from xpucached.errors import CatalogError
 from xpucached.incidents import unexpected
 

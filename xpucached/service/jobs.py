@@ -9,20 +9,11 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
-from xpucached.domain import (
-    EvictionReport,
-    Job,
-    JobId,
-    JobState,
-    Outcome,
-    PrewarmReport,
-    Progress,
-    Refusal,
-    ReplayReport,
-    ScanReport,
-    TrashReport,
-    VerifyReport,
-)
+from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
+from xpucached.domain.models import Outcome
+from xpucached.domain.names import JobId
+from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport, ScanReport
+from xpucached.domain.trash import TrashReport, VerifyReport
 from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.service.events import Clock
@@ -59,19 +50,19 @@ class Jobs:
         self._news = asyncio.Event()
         self._number = 0
 
-    def start(self, verb: str, work: Work) -> Job:
+    def start(self, kind: str, work: Work) -> Job:
         """Begin a job and return at once."""
         self._number += 1
-        job = Job(JobId(f"{verb}-{self._number}"), verb, JobState.RUNNING, self._clock(), self._clock())
+        job = Job(JobId(f"{kind}-{self._number}"), kind, JobState.RUNNING, self._clock(), self._clock())
         self._jobs[job.id] = job
         self._tasks[job.id] = asyncio.create_task(self._run(job.id, work), name=f"job {job.id}")
         self._forget()
         return job
 
-    async def attend(self, verb: str, work: Work) -> None:
+    async def attend(self, kind: str, work: Work) -> None:
         """Do what the daemon would do anyway, and show it as a job; what is raised is the caller's, too."""
         # It has the number that no other has, so it shifts none of theirs.
-        job = Job(JobId(f"{verb}-0"), verb, JobState.RUNNING, self._clock(), self._clock())
+        job = Job(JobId(f"{kind}-0"), kind, JobState.RUNNING, self._clock(), self._clock())
         self._jobs[job.id] = job
         await self._perform(job.id, work)
 
@@ -100,7 +91,7 @@ class Jobs:
         self._finish(job, report)
 
     def _failed(self, job: JobId, error: XpucachedError) -> None:
-        refusal = Refusal(error.code, error.message, error.hint)
+        refusal = ErrorInfo(error.code, error.message, error.hint)
         self.change(job, state=JobState.FAILED, finished=self._clock(), error=refusal)
 
     def _finish(self, job: JobId, report: Report) -> None:
@@ -122,7 +113,7 @@ class Jobs:
                     self.change(job, state=JobState.DONE, finished=finished, prewarm=report)
                     return
                 names = ", ".join(run.model for run in cold)
-                error = Refusal(
+                error = ErrorInfo(
                     RunFailed.code,
                     f"not warm: {names}: {cold[0].detail}",
                     f"see: xpucachectl runs {cold[0].model}",
@@ -142,7 +133,7 @@ class Jobs:
         replay: ReplayReport | None = None,
         trash: TrashReport | None = None,
         verify: VerifyReport | None = None,
-        error: Refusal | None = None,
+        error: ErrorInfo | None = None,
     ) -> None:
         """Note something about a job, and wake who waits for it."""
         old = self._jobs[job]

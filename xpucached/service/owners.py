@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from xpucached import patience
-from xpucached.domain import Problem
+from xpucached import deadlines
+from xpucached.domain.host import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xpucached.domain import FoundStore, Store
+    from xpucached.domain.stores import FoundStore, Store
 
 
 def answers(root: Path) -> bool:
@@ -23,7 +23,7 @@ def answers(root: Path) -> bool:
             next(entries, None)
 
     try:
-        patience.ask(root, look)
+        deadlines.ask(root, look)
     except TimeoutError:
         return False
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def foreign(store: Store) -> int | None:
     if os.geteuid() != 0:
         return None
     try:
-        owner = patience.ask(store.root, lambda: store.root.stat().st_uid)
+        owner = deadlines.ask(store.root, lambda: store.root.stat().st_uid)
     except (OSError, ValueError):
         return None
     return owner or None

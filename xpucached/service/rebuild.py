@@ -10,18 +10,23 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from xpucached import host
-from xpucached.dispatch.building import BuildFailed, BuildHung, CompilerKilled, NoCompiler
-from xpucached.domain import NoRecipe, OtherDriver
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.plans import NoRecipe
 from xpucached.kinds import KINDS
+from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from xpucached.dispatch import Dispatch
-    from xpucached.dispatch.building import Builder
-    from xpucached.domain import Environment, Model, ModelName, Rebuild, Recipe
-    from xpucached.service.observing import Observing
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import Rebuild, Recipe
+    from xpucached.domain.stores import EntryId
+    from xpucached.domain.targets import Target
+    from xpucached.processes.compiler import CompilerProcess
+    from xpucached.processes.supervised import ProcessStarter
+    from xpucached.service.inventory import Inventory
 
 log = logging.getLogger(__name__)
 
@@ -68,29 +73,34 @@ class RebuildJob:
 
     def __init__(
         self,
-        dispatch: Dispatch,
+        starter: ProcessStarter,
         todo: Iterable[Rebuild],
         drivers: Sequence[OtherDriver],
         models: Mapping[ModelName, Model],
         limit: float,
         results: Results,
         driver_cache: Path | None = None,
+        recipes: Mapping[EntryId, Recipe] | None = None,
     ) -> None:
-        """``limit`` are the seconds for one entry; ``driver_cache`` stands in place of the models' own."""
-        self._dispatch = dispatch
+        """``limit`` are the seconds for one entry; ``driver_cache`` stands in place of the models' own.
+
+        Of those with one in ``recipes`` nothing is read any more.
+        """
+        self._starter = starter
         self._todo = iter(todo)
         self._drivers = drivers
         self._models = models
         self._limit = limit
         self._results = results
         self._driver_cache = driver_cache
+        self._recipes = recipes or {}
         self._lock = threading.Lock()
         self._compiling = 0
         self._late: list[Rebuild] = []  # what took too long while others waited
         self._hung: Counter[Path] = Counter()  # by store: how many did
         self._lost: Counter[Path] = Counter()  # by store: how many took too long even at the end
-        self._absent: Counter[Environment] = Counter()  # how often no compiler for it could be started
-        self._killed: Counter[Environment] = Counter()  # how many of its compilers were, since one was not
+        self._absent: Counter[Target] = Counter()  # how often no compiler for it could be started
+        self._killed: Counter[Target] = Counter()  # how many of its compilers were, since one was not
         self.cancel = threading.Event()
         """Whoever sets it ends the work."""
 
@@ -110,7 +120,7 @@ class RebuildJob:
 
     def work_off(self) -> None:
         """Take one rebuild after the other, in this thread."""
-        builders: dict[tuple[str, Environment, tuple[tuple[str, str], ...]], Builder] = {}
+        compilers: dict[tuple[str, Target, tuple[tuple[str, str], ...]], CompilerProcess] = {}
         try:
             while self._admitted():
                 try:
@@ -121,20 +131,20 @@ class RebuildJob:
                     if one is None:
                         return
                     caches, driver = self._caches(one), driver_for(one, self._drivers)
-                    builder = builders.get((driver.stamp, one.to, caches))
-                    if builder is None:
+                    compiler = compilers.get((driver.stamp, one.to, caches))
+                    if compiler is None:
                         variables = {**driver.variables, **dict(caches)}
-                        builder = self._dispatch.builder(one.to, variables, driver.command)
-                        builders[driver.stamp, one.to, caches] = builder
-                    self._rebuild(one, builder, last=last)
+                        compiler = self._starter.compiler(one.to, variables, driver.command)
+                        compilers[driver.stamp, one.to, caches] = compiler
+                    self._rebuild(one, compiler, last=last)
                 finally:
                     with self._lock:
                         self._compiling -= 1
         finally:
-            for builder in builders.values():
-                builder.close()
+            for compiler in compilers.values():
+                compiler.close()
 
-    def _rebuild(self, one: Rebuild, builder: Builder, *, last: bool) -> None:
+    def _rebuild(self, one: Rebuild, compiler: CompilerProcess, *, last: bool) -> None:
         entry = one.entry.entry
         root = entry.id.store.root
         limit = self._limit if last else self._limit / (_FIRST if self._hung[root] < _MOST_HUNG else _HASTY)
@@ -146,12 +156,12 @@ class RebuildJob:
             words = "one compiler after the other was killed" if killed else "no compiler could be started"
             self._results.failed(one, words, blamed=False)
             return
-        recipe = KINDS[entry.id.store.kind].recipe(entry)
+        recipe = self._recipes.get(entry.id) or KINDS[entry.id.store.kind].recipe(entry)
         if isinstance(recipe, NoRecipe):
             self._results.skipped(one, recipe)
             return
         try:
-            binary, seconds = builder.build(recipe, self.cancel, limit)
+            binary, seconds = compiler.build(recipe, self.cancel, limit)
         except BuildHung as error:
             with self._lock:
                 self._hung[root] += 1
@@ -208,9 +218,9 @@ def workers() -> int:
     return min(_MOST_WORKERS, host.cores())
 
 
-def drivers_in_use(observing: Observing) -> tuple[OtherDriver, ...]:
+def drivers_in_use(inventory: Inventory) -> tuple[OtherDriver, ...]:
     """Give the drivers that programs on this host use, the host's own first."""
-    present, variables = observing.present, observing.settings.variables
+    present, variables = inventory.present, inventory.settings.variables
     return (
         OtherDriver(present.environments, present.stamp, variables),
         *(

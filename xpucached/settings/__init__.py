@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,15 @@ from typing import TYPE_CHECKING, Final
 from pydantic import ValidationError
 
 from xpucached import sockets
-from xpucached.domain import Limits, Manners, Policy
+from xpucached.domain.plans import Limits, Policy
+from xpucached.domain.throttling import ThrottlePolicy
 from xpucached.errors import SettingsError
 from xpucached.settings import mounts
-from xpucached.settings.document import (
+from xpucached.settings.model_files import models as models
+from xpucached.settings.model_files import owners as owners
+from xpucached.settings.schema import (
     PREFIX,
+    RENAMED,
     UNLIMITED,
     Document,
     Key,
@@ -32,16 +37,14 @@ from xpucached.settings.document import (
     spell,
     window,
 )
-from xpucached.settings.modelfiles import models as models
-from xpucached.settings.modelfiles import owners as owners
-from xpucached.settings.texts import Mistake, Toml, read, refuse
+from xpucached.settings.toml import ConfigMistake, Toml, read, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
-    from xpucached.domain import KindName
+    from xpucached.domain.names import KindName
 
 _NAME: Final = "xpucached"
 _HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
@@ -79,7 +82,7 @@ class Settings:
     probe_timeout: float
     compile_timeout: float
     policy: Policy
-    manners: Manners
+    throttle: ThrottlePolicy
     scan_interval: float
     settle: float
     scrub: float | None  #: seconds in which every entry is read again once
@@ -87,8 +90,8 @@ class Settings:
     prewarm_automatically: bool
     evict_automatically: bool
     watch_mode: str  #: ``auto``, ``inotify`` or ``polling``: the best way that may be used
-    watch_opens: bool  #: whether programs' loads shall be seen
-    watch_socket: Path  #: of the host's lookout
+    watch_loads: bool  #: whether programs' loads shall be seen
+    watch_socket: Path  #: of the host's watcher
     workers: Workers
     log_level: str  #: as `logging` spells it
     host_models: Path | None  #: where an administrator says what models users have; None if that is not for us
@@ -150,7 +153,7 @@ def _settle(
     user: bool,
     worker: bool,
 ) -> Settings:
-    paths, policy, schedule, manners = document.paths, document.policy, document.schedule, document.manners
+    paths, policy, schedule, throttle = document.paths, document.policy, document.schedule, document.throttle
     settings = Settings(
         file=toml.path,
         state=paths.state or places.state,
@@ -178,16 +181,16 @@ def _settle(
             trash_max_bytes=policy.trash_max_bytes,
             limits=_limits(policy),
         ),
-        manners=Manners(
-            window=window(manners.window),
-            only_when_idle=manners.only_when_idle,
-            cpu_pressure=manners.cpu_pressure,
-            memory_pressure=manners.memory_pressure,
-            io_pressure=manners.io_pressure,
-            gpu_busy=manners.gpu_busy,
-            patience=manners.patience,
-            isolate=manners.isolate,
-            tasks=manners.tasks,
+        throttle=ThrottlePolicy(
+            window=window(throttle.window),
+            only_when_idle=throttle.only_when_idle,
+            cpu_pressure=throttle.cpu_pressure,
+            memory_pressure=throttle.memory_pressure,
+            io_pressure=throttle.io_pressure,
+            gpu_busy=throttle.gpu_busy,
+            max_wait=throttle.max_wait,
+            isolate=throttle.isolate,
+            tasks=throttle.tasks,
         ),
         scan_interval=schedule.scan_interval,
         settle=schedule.settle,
@@ -196,7 +199,7 @@ def _settle(
         prewarm_automatically=schedule.prewarm,
         evict_automatically=schedule.evict,
         watch_mode=document.watch.mode,
-        watch_opens=document.watch.opens,
+        watch_loads=document.watch.loads,
         watch_socket=document.watch.socket,
         workers=document.workers,
         log_level=document.log.level.upper(),
@@ -300,22 +303,31 @@ def _check_state(directory: Path, *, user: bool) -> None:
 # -- variables, mistakes, and what is shown -----------------------------------------------------------------------
 
 
+def _unknown(name: str, known: Collection[str]) -> str:
+    now = name
+    for earlier, later in RENAMED.items():
+        now = re.sub(rf"(?<=_){earlier.upper()}(?=_|$)", later.upper(), now)
+    return (
+        f"unknown variable; {f'it is called {now} now' if now in known else 'expected one such as XPUCACHED_LOG_LEVEL'}"
+    )
+
+
 def _given(environ: Mapping[str, str]) -> dict[Key, tuple[str, object]]:
     """Read our variables: for each key that one sets, the variable's name and the value."""
     known = {key.variable: key for key in keys()}
     known[_SOCKET] = known["XPUCACHED_PATHS_SOCKET"]
     found: dict[Key, tuple[str, object]] = {}
-    mistakes: list[Mistake] = []
+    mistakes: list[ConfigMistake] = []
     # In this order the daemon's own variable for the socket comes before the client's, and wins.
     for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in _FOREIGN):
         key = known.get(name)
         if key is None:
-            mistakes.append(Mistake(name, "unknown variable; expected one such as XPUCACHED_LOG_LEVEL"))
+            mistakes.append(ConfigMistake(name, _unknown(name, known)))
             continue
         try:
             found.setdefault(_plain(key), (name, key.from_text(environ[name])))
         except ValueError as error:
-            mistakes.append(Mistake(name, str(error)))
+            mistakes.append(ConfigMistake(name, str(error)))
     if mistakes:
         raise refuse(mistakes, _MANUAL)
     return found
@@ -326,7 +338,7 @@ def _plain(key: Key) -> Key:
     return Key(key.section, key.name, None)
 
 
-def _mistake(fault: ErrorDetails, toml: Toml, given: Mapping[Key, tuple[str, object]]) -> Mistake:
+def _mistake(fault: ErrorDetails, toml: Toml, given: Mapping[Key, tuple[str, object]]) -> ConfigMistake:
     place = fault["loc"]
     section = str(place[0])
     names = [key.name for key in keys() if key.section == section]
@@ -335,11 +347,11 @@ def _mistake(fault: ErrorDetails, toml: Toml, given: Mapping[Key, tuple[str, obj
     if len(place) > 1:
         variable, _ = given.get(Key(section, str(place[1]), None), ("", None))
         if variable:
-            return Mistake(variable, what)
+            return ConfigMistake(variable, what)
     return toml.mistake(place, what)
 
 
-def _order(mistake: Mistake) -> tuple[str, int, str]:
+def _order(mistake: ConfigMistake) -> tuple[str, int, str]:
     head, _, line = mistake.where.rpartition(":")
     return (head, int(line), mistake.what) if line.isdecimal() else (mistake.where, 0, mistake.what)
 

@@ -1,7 +1,7 @@
 """Observe: "look again", from watchdog; touches directories only to listen at them.
 
 A ladder.  The best is fanotify (`fanotify`): one mark for a whole file system shows every file and who closed it, but
-it needs rights, ours or those of the host's lookout.  Below it is inotify, shallow on purpose: a watch per cached
+it needs rights, ours or those of the host's watcher.  Below it is inotify, shallow on purpose: a watch per cached
 program would end at the kernel's limit, without a word, and lose events long before.  The root of a store and its
 device directories show every new program, for each makes a new directory there.  What is not shown (another slot in a
 leaf that is known) waits for the periodic look, as does everything else when the kernel gives us no watches.
@@ -30,15 +30,17 @@ from watchdog.events import (
 )
 from watchdog.observers.inotify import InotifyObserver
 
-from xpucached.domain import Act, DriverTouched, EventsLost, ModelsTouched, StoreTouched, WatchMode
-from xpucached.watch.fanotify import Covered, Fanotify
+from xpucached.domain.activity import FileAct, WatchMode
+from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, StoreChanged
+from xpucached.watch.fanotify_client import Fanotify, WatchCoverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from watchdog.observers.api import ObservedWatch
 
-    from xpucached.domain import Touch, Wake
+    from xpucached.domain.activity import FileEvent
+    from xpucached.domain.triggers import Trigger
 
 log = logging.getLogger(__name__)
 
@@ -63,27 +65,27 @@ and its newest directories are those in which something happens."""
 class _Interest:
     """Whom to wake when something happens in a directory; with ``towards`` only if it happens on the way there."""
 
-    wake: Wake
+    trigger: Trigger
     towards: Path | None = None
     files: bool = False
 
 
-class _Ear(FileSystemEventHandler):
+class _DirectoryHandler(FileSystemEventHandler):
     """Hears what happens in one directory.  Called from watchdog's thread."""
 
-    def __init__(self, post: Callable[[Wake], None], interests: frozenset[_Interest]) -> None:
+    def __init__(self, post: Callable[[Trigger], None], interests: frozenset[_Interest]) -> None:
         self._post = post
         self.interests = interests
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Post the wakes of those whom it concerns."""
         places = [Path(os.fsdecode(path)) for path in (event.src_path, event.dest_path) if path]
-        for wake in dict.fromkeys(one.wake for one in self.interests if _concerns(one, places)):
+        for trigger in dict.fromkeys(one.trigger for one in self.interests if _concerns(one, places)):
             try:
-                self._post(wake)
+                self._post(trigger)
             except Exception:
                 # watchdog's thread must live on, and the wake is only a hint.
-                log.exception("a wake could not be posted: %s", wake)
+                log.exception("a wake could not be posted: %s", trigger)
 
 
 def _concerns(interest: _Interest, places: Iterable[Path]) -> bool:
@@ -95,7 +97,7 @@ def _concerns(interest: _Interest, places: Iterable[Path]) -> bool:
 class _Watched:
     """A directory that is watched."""
 
-    ear: _Ear
+    ear: _DirectoryHandler
     watch: ObservedWatch
     identity: tuple[int, int]  #: device and inode
     files: bool
@@ -115,11 +117,11 @@ class _Overflow(logging.Handler):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class WatchOptions:
     """What may be used to notice changes."""
 
-    lookout: Path | None = None  #: the host's lookout, or rather a socket where it would be; None: no fanotify
-    opens: bool = False  #: with fanotify, also what is only read
+    watch_socket: Path | None = None  #: the host's watcher, or rather a socket where it would be; None: no fanotify
+    loads: bool = False  #: with fanotify, also what is only read
     inotify: bool = True
 
 
@@ -132,15 +134,15 @@ class Watcher:
 
     def __init__(
         self,
-        post: Callable[[Wake], None],
-        means: Means = Means(),
-        heard: Callable[[Touch], None] = lambda _: None,
+        post: Callable[[Trigger], None],
+        means: WatchOptions = WatchOptions(),
+        heard: Callable[[FileEvent], None] = lambda _: None,
     ) -> None:
         self._post = post
         self._means = means
         self._heard = heard
         self._fanotify: Fanotify | None = None
-        self._covered: dict[Path, Covered | str] = {}
+        self._covered: dict[Path, WatchCoverage | str] = {}
         self._stores: dict[Path, frozenset[Path]] = {}
         self._lock = threading.Lock()
         self._observer: InotifyObserver | None = None
@@ -160,13 +162,13 @@ class Watcher:
         covered = list(self._covered.values())
         if any(isinstance(one, str) for one in covered):
             return WatchMode.INOTIFY
-        names = all(isinstance(one, Covered) and one.names for one in covered)
+        names = all(isinstance(one, WatchCoverage) and one.names for one in covered)
         return WatchMode.FANOTIFY if names else WatchMode.CLASSIC
 
     @property
-    def opens(self) -> bool:
+    def loads(self) -> bool:
         """Whether what is only read is heard of as well, in every store."""
-        told = [isinstance(one, Covered) and one.opens for one in self._covered.values()]
+        told = [isinstance(one, WatchCoverage) and one.loads for one in self._covered.values()]
         return bool(told) and all(told)
 
     @property
@@ -206,7 +208,7 @@ class Watcher:
             if self._stopped:
                 return
             fresh = self._cover(stores)
-            whole = {place for place, one in self._covered.items() if isinstance(one, Covered) and one.names}
+            whole = {place for place, one in self._covered.items() if isinstance(one, WatchCoverage) and one.names}
             wanted: dict[Path, set[_Interest]] = {}
             for place, interest in _places(stores, drivers, models, whole):
                 wanted.setdefault(place, set()).add(interest)
@@ -216,10 +218,10 @@ class Watcher:
                 if self._observer is not None:
                     self._set({})
                 self._give_up("the configuration asks for it")
-        for wake in dict.fromkeys(fresh):
-            self._post(wake)
+        for trigger in dict.fromkeys(fresh):
+            self._post(trigger)
 
-    def use(self, means: Means) -> None:
+    def use(self, means: WatchOptions) -> None:
         """Use other means from the next `watch` on."""
         with self._lock:
             if means == self._means:
@@ -230,32 +232,34 @@ class Watcher:
         if fanotify is not None:
             fanotify.stop()
 
-    def _cover(self, stores: Iterable[Path]) -> list[Wake]:
+    def _cover(self, stores: Iterable[Path]) -> list[Trigger]:
         """Have whole stores watched, as far as somebody can; give the wakes for what is new."""
-        if self._means.lookout is None or not self._means.inotify:
+        if self._means.watch_socket is None or not self._means.inotify:
             return []
         if self._fanotify is None:
-            self._fanotify = Fanotify(self._touched, self._lose, place=self._means.lookout, opens=self._means.opens)
+            self._fanotify = Fanotify(
+                self._touched, self._lose, place=self._means.watch_socket, loads=self._means.loads
+            )
         roots: dict[Path, set[Path]] = {}
         for root in stores:
             place = _resolved(root)
             if _is_directory(place):
                 roots.setdefault(place, set()).add(root)
         self._stores = {place: frozenset(some) for place, some in roots.items()}
-        before = {place for place, one in self._covered.items() if isinstance(one, Covered)}
+        before = {place for place, one in self._covered.items() if isinstance(one, WatchCoverage)}
         self._covered = self._fanotify.cover(roots)
-        now = {place for place, one in self._covered.items() if isinstance(one, Covered)}
-        return [StoreTouched(root) for place in sorted(now - before) for root in sorted(roots[place])]
+        now = {place for place, one in self._covered.items() if isinstance(one, WatchCoverage)}
+        return [StoreChanged(root) for place in sorted(now - before) for root in sorted(roots[place])]
 
-    def _touched(self, touch: Touch) -> None:
+    def _touched(self, file_event: FileEvent) -> None:
         if self._stopped:
             return
-        self._heard(touch)
+        self._heard(file_event)
         # A binary alone is half an entry: its source follows.
-        half = touch.act is Act.WRITTEN and touch.path.endswith("/0.bin")
-        if touch.act is not Act.READ and not half:
-            for root in self._stores.get(touch.store, ()):
-                self._post(StoreTouched(root))
+        half = file_event.act is FileAct.WRITTEN and file_event.path.endswith("/0.bin")
+        if file_event.act is not FileAct.READ and not half:
+            for root in self._stores.get(file_event.store, ()):
+                self._post(StoreChanged(root))
 
     def stop(self) -> None:
         """Stop watching for good, and wait until no thread of ours is left."""
@@ -273,7 +277,7 @@ class Watcher:
             observer.stop()
             observer.join()
 
-    def _set(self, wanted: dict[Path, frozenset[_Interest]]) -> list[Wake]:
+    def _set(self, wanted: dict[Path, frozenset[_Interest]]) -> list[Trigger]:
         """Make the watched set equal to the wanted one; give the wakes for what is new."""
         try:
             observer = self._started()
@@ -290,12 +294,12 @@ class Watcher:
                 # Gone, or another directory of that name by now: the watch is on the old one.
                 del self._watched[place]
                 _release(observer, one.watch)
-        fresh: list[Wake] = []
+        fresh: list[Trigger] = []
         reason = ""
         for place, interests in sorted(wanted.items()):
             known = self._watched.get(place)
             if known is not None:
-                fresh += [one.wake for one in interests - known.ear.interests]
+                fresh += [one.trigger for one in interests - known.ear.interests]
                 known.ear.interests = interests
                 continue
             identity = _identity(place)
@@ -303,7 +307,7 @@ class Watcher:
                 # The next look will find what became of it; what we may not read we cannot watch.
                 reason = reason or (f"{place}: permission denied" if identity is not None else "")
                 continue
-            ear = _Ear(self._hear, interests)
+            ear = _DirectoryHandler(self._hear, interests)
             files = _files(interests)
             try:
                 watch = observer.schedule(ear, os.fspath(place), event_filter=_FILES if files else _DIRECTORIES)
@@ -314,7 +318,7 @@ class Watcher:
                 reason = f"{place}: {error}"
                 break
             self._watched[place] = _Watched(ear, watch, identity, files)
-            fresh += [one.wake for one in interests]
+            fresh += [one.trigger for one in interests]
         self._give_up(reason)
         return fresh
 
@@ -337,9 +341,9 @@ class Watcher:
             self._reason = why
         self._hear(EventsLost())
 
-    def _hear(self, wake: Wake) -> None:
+    def _hear(self, trigger: Trigger) -> None:
         if not self._stopped:
-            self._post(wake)
+            self._post(trigger)
 
     def _give_up(self, reason: str) -> None:
         """Note why not all is watched, and log it when that changes."""
@@ -376,18 +380,18 @@ def _places(
     for root in stores:
         place = _resolved(root)
         if _is_directory(place):
-            yield place, _Interest(StoreTouched(root))
+            yield place, _Interest(StoreChanged(root))
             for device in _devices(place) if place not in whole else ():
-                yield device, _Interest(StoreTouched(root))
+                yield device, _Interest(StoreChanged(root))
         else:
-            yield _missing(place, StoreTouched(root))
-    for wake, directories in ((DriverTouched(), drivers), (ModelsTouched(), models)):
+            yield _missing(place, StoreChanged(root))
+    for trigger, directories in ((DriverChanged(), drivers), (ModelsChanged(), models)):
         for directory in directories:
             place = _resolved(directory)
             if _is_directory(place):
-                yield place, _Interest(wake, files=True)
+                yield place, _Interest(trigger, files=True)
             else:
-                yield _missing(place, wake)
+                yield _missing(place, trigger)
 
 
 def _is_directory(place: Path) -> bool:
@@ -403,12 +407,12 @@ def _resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _missing(place: Path, wake: Wake) -> tuple[Path, _Interest]:
+def _missing(place: Path, trigger: Trigger) -> tuple[Path, _Interest]:
     """Give the nearest parent that is there, in which the way to a missing directory will begin."""
     for parent in place.parents:
         if _is_directory(parent):
-            return parent, _Interest(wake, towards=place)
-    return Path("/"), _Interest(wake, towards=place)
+            return parent, _Interest(trigger, towards=place)
+    return Path("/"), _Interest(trigger, towards=place)
 
 
 def _devices(root: Path) -> list[Path]:

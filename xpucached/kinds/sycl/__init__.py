@@ -1,6 +1,6 @@
 """The SYCL persistent device code cache (``libsycl_cache``) of Intel's DPC++ runtime: the plug.
 
-Read from intel/llvm's sources and checked on runtimes 2024.2 to 2026.2; formats and hazards are in ``docs/kinds.md``.
+Read from intel/llvm's sources and checked on runtimes 2024.2 to 2026.2; formats and faults are in ``docs/kinds.md``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain import EntryKey, KindName, Process
-from xpucached.kinds.sycl import dustbin, files, perils, recipes, removal, store
-from xpucached.kinds.sycl.layout import IR, IR_FILE, IR_KEY, NUMBER, RTC, SLOT_FILE
+from xpucached.domain.host import Process
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.kinds import fs
+from xpucached.kinds.sycl import doctor, recipes, remover, scanner, trash_files
+from xpucached.kinds.sycl.entry_format import IR, IR_FILE, IR_KEY, NUMBER, OURS, RTC, SLOT_FILE
 
 NAME: Final = KindName("sycl")
 
@@ -22,16 +24,16 @@ OFF: Final[Mapping[str, str]] = {"SYCL_CACHE_PERSISTENT": "0"}
 # Before that whatever is set means the first, and the second is not cached.
 TRACING: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "5"}
 
-scan = store.scan
-parts = store.parts
-remove = removal.remove
-sweep = removal.sweep
-mend = removal.mend
-trash = dustbin.trash
-restore = dustbin.restore
-discard = dustbin.discard
-hazards = perils.hazards
-clear = perils.clear
+scan = scanner.scan
+parts = scanner.parts
+remove = remover.remove
+sweep = remover.sweep
+mend = remover.mend
+trash = trash_files.trash
+restore = trash_files.restore
+discard = trash_files.discard
+faults = doctor.faults
+clear = doctor.clear
 recipe = recipes.recipe
 unusable = recipes.unusable
 publish = recipes.publish
@@ -73,10 +75,10 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
         real = Path(os.path.realpath(path))
         try:
             with (
-                files.folder(os.fspath(real.parent)) as folder,
-                files.regular_file(folder, real.name) as (descriptor, _),
+                fs.folder(os.fspath(real.parent)) as folder,
+                fs.regular_file(folder, real.name) as (descriptor, _),
             ):
-                content = files.read(descriptor, _CONFIG_LIMIT).decode("utf-8", "replace")
+                content = fs.read(descriptor, _CONFIG_LIMIT).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
         lines = (line for line in content.splitlines() if "#" not in line and "=" in line)
@@ -120,12 +122,16 @@ def key(path: str) -> EntryKey | None:
     """Tell to which entry a file belongs; see `Kind.key`."""
     leaf, _, name = path.rpartition("/")
     match = SLOT_FILE.match(name) or IR_FILE.match(name)
-    return EntryKey(f"{leaf}/{match[1]}") if match is not None and leaf else None
+    # What we keep aside lies in directories of ours, and is no entry there.
+    return EntryKey(f"{leaf}/{match[1]}") if match is not None and leaf and not leaf.startswith(OURS) else None
 
 
 # "binary" without "device" is a program that was compiled from source, and kept by the device's name.
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
 _STORED: Final = ("binary has been cached: ", "storing device code IR: ")
+_LEVELS: Final = 6
+"""Names of a key, at most; a trace may say anything."""
+
 _MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
 
 
@@ -138,7 +144,8 @@ def _keys(root: str, text: str) -> list[EntryKey]:
         pieces = path.split("/")
         if pieces[0] == RTC and len(pieces) == 2 and IR_KEY.match(pieces[1]):  # noqa: PLR2004 - the IR's directory
             pieces.append(IR)
-        if all(NUMBER.match(piece) or piece in (RTC, IR) or IR_KEY.match(piece) for piece in pieces):
+        known = (NUMBER.match(piece) or piece in (RTC, IR) or IR_KEY.match(piece) for piece in pieces)
+        if len(pieces) <= _LEVELS and all(known):
             keys.append(EntryKey("/".join(pieces)))
     return keys
 

@@ -14,7 +14,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from xpucached.kinds.sycl import files, layout
+from xpucached.kinds import fs
+from xpucached.kinds.sycl import entry_format
 
 _LEVELS: Final = 4
 
@@ -27,14 +28,14 @@ def stands(parent: int, name: str, store: str) -> bool:
 
     ``store`` is the path of the root.
     """
-    if layout.NUMBER.match(name) and len(name) < _DIGITS:
+    if entry_format.NUMBER.match(name) and len(name) < _DIGITS:
         return False
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             # A runtime follows it.
             try:
-                status = files.leads_to(parent, name, store)
+                status = fs.leads_to(parent, name, store)
             except OSError as error:
                 return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
     except OSError:
@@ -50,8 +51,8 @@ def found(store: str, root: int, status: os.stat_result) -> bool:
 def clear(store: str, root: int, status: os.stat_result) -> bool:
     """Move all of it into the trash's directory, where it stays until somebody removes it: True if none is left."""
     with contextlib.suppress(FileExistsError):
-        os.mkdir(layout.TRASH, 0o700, dir_fd=root)
-    with files.directory_in(root, layout.TRASH, status.st_dev) as trash:
+        os.mkdir(entry_format.TRASH, 0o700, dir_fd=root)
+    with fs.directory_in(root, entry_format.TRASH, status.st_dev) as trash:
         for parent, path in _all(store, root, status.st_dev, status.st_uid, ()):
             aside = "-".join(("blocking", secrets.token_hex(6), *path))
             # What cannot be moved is a mount, or in a directory that is not ours: it is still found below.
@@ -74,9 +75,9 @@ def _all(
         if not is_directory:
             if stands(parent, name, store):
                 yield parent, below
-        elif len(below) < _LEVELS and not layout.IR_KEY.match(name):
+        elif len(below) < _LEVELS and not entry_format.IR_KEY.match(name):
             try:
-                here, status = files.enter(parent, name, device, owner)
+                here, status = fs.enter(parent, name, device, owner)
             except OSError:
                 continue
             try:
@@ -87,6 +88,8 @@ def _all(
 
 def _is_level(name: str, path: tuple[str, ...]) -> bool:
     """Tell whether the runtime makes directories of this name here."""
-    if layout.NUMBER.match(name):
+    if entry_format.NUMBER.match(name):
         return True
-    return (name == layout.RTC and not path) or (path == (layout.RTC,) and layout.IR_KEY.match(name) is not None)
+    return (name == entry_format.RTC and not path) or (
+        path == (entry_format.RTC,) and entry_format.IR_KEY.match(name) is not None
+    )

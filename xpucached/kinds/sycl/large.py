@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from xpucached.kinds.sycl import files
+from xpucached.domain.stores import program_digest
+from xpucached.kinds import fs
 
 if TYPE_CHECKING:
-    from xpucached.domain import EntryKey
-    from xpucached.kinds.sycl.layout import Frame
-    from xpucached.kinds.sycl.look import Look
+    from xpucached.domain.names import EntryKey
+    from xpucached.kinds.sycl.entry_format import Frame
+    from xpucached.kinds.sycl.scan_state import ScanState
 
 _LARGEST: Final = 1 << 30
 """Bytes; no compiler writes so much, and who forges it costs us a second."""
@@ -19,7 +19,7 @@ _LARGEST: Final = 1 << 30
 _STEP: Final = 1 << 20
 
 
-def large_digest(look: Look, key: EntryKey, descriptor: int, status: os.stat_result, frame: Frame) -> str | None:
+def large_digest(look: ScanState, key: EntryKey, descriptor: int, status: os.stat_result, frame: Frame) -> str | None:
     """Give the digest of a program of more than we take into memory; None unless it is to be read again in any case.
 
     A look at what is new does not wait for it: it is read by `verify`, and by the scrub.
@@ -30,10 +30,10 @@ def large_digest(look: Look, key: EntryKey, descriptor: int, status: os.stat_res
     # Whoever links one file into many places has it read once.
     file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, frame.offset)
     if file not in look.digests:
-        found = hashlib.blake2b(digest_size=16)
+        found = program_digest()
         offset, end = frame.offset, frame.offset + frame.length
         while offset < end:
-            part = files.read(descriptor, min(_STEP, end - offset), offset)
+            part = fs.read(descriptor, min(_STEP, end - offset), offset)
             if not part:
                 return None
             found.update(part)

@@ -10,7 +10,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.kinds.sycl import files, makers
+from xpucached.kinds import fs
+from xpucached.kinds.sycl import makers
 from xpucached.kinds.sycl.makers import Maker
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def young(status: os.stat_result) -> bool:
 def take(leaf: int, slot: str) -> bool:
     """Make the runtime's lock, with our name in it so that a successor can tell it from a program's."""
     try:
-        files.appear(leaf, slot + ".lock", OURS + f"{makers.ourselves()}\n".encode())
+        fs.appear(leaf, slot + ".lock", OURS + f"{makers.ourselves()}\n".encode())
     except FileExistsError:
         return False
     return True
@@ -97,8 +98,8 @@ def take(leaf: int, slot: str) -> bool:
 def of_ours(leaf: int, name: str) -> Maker | None:
     """Give the xpucached that made a lock; None for anybody else's.  Of an earlier version it is not known which."""
     try:
-        with files.regular_file(leaf, name) as (descriptor, _):
-            return _maker(files.read(descriptor, 256))
+        with fs.regular_file(leaf, name) as (descriptor, _):
+            return _maker(fs.read(descriptor, 256))
     except OSError:
         return None
 
@@ -123,8 +124,8 @@ def inherited(leaf: int, slot: str) -> Iterator[bool]:
     name = slot + ".lock"
     with contextlib.ExitStack() as stack:
         try:
-            descriptor, status = stack.enter_context(files.regular_file(leaf, name))
-            maker = _maker(files.read(descriptor, 256))
+            descriptor, status = stack.enter_context(fs.regular_file(leaf, name))
+            maker = _maker(fs.read(descriptor, 256))
             _hold(descriptor)
             there = os.stat(name, dir_fd=leaf, follow_symlinks=False)
             same = (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)

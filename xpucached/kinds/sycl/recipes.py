@@ -17,16 +17,19 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain import EntryKey, NoRecipe, Recipe
-from xpucached.kinds.sycl import files, images, layout, locks, makers
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import NoRecipe, Recipe
+from xpucached.kinds import fs, images
+from xpucached.kinds.sycl import entry_format, locks, makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xpucached.domain import Entry, Environment
+    from xpucached.domain.stores import Entry
+    from xpucached.domain.targets import Target
 
-STAGING: Final = ".xpucached"
+STAGING: Final = entry_format.OURS
 """The directory in a store's root where leaves are made.  No runtime looks at names that are not numbers."""
 
 _RETRIES: Final = 3
@@ -44,16 +47,16 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
     *path, slot = entry.id.key.split("/")
     try:
         with contextlib.ExitStack() as stack:
-            here, status = stack.enter_context(files.root_directory(os.fspath(entry.id.store.root)))
+            here, status = stack.enter_context(fs.root_directory(os.fspath(entry.id.store.root)))
             for name in path:
-                here = stack.enter_context(files.directory_in(here, name, status.st_dev))
+                here = stack.enter_context(fs.directory_in(here, name, status.st_dev))
             directory_mode = stat.S_IMODE(os.fstat(here).st_mode)
             access_time = f"{slot}_access_time.txt" in os.listdir(here)
-            with files.regular_file(here, f"{slot}.src") as (descriptor, found):
+            with fs.regular_file(here, f"{slot}.src") as (descriptor, found):
                 if found.st_uid != os.geteuid():
                     return NoRecipe.FOREIGN
-                data = files.read(descriptor, layout.READ_LIMIT)
-                source = layout.source(data, max(found.st_size, len(data)))
+                data = fs.read(descriptor, entry_format.READ_LIMIT)
+                source = entry_format.source(data, max(found.st_size, len(data)))
     except OSError:
         return NoRecipe.UNREADABLE
     if not source.complete:
@@ -79,29 +82,29 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
     )
 
 
-def unusable(environment: Environment, binary: bytes) -> str | None:
+def unusable(environment: Target, binary: bytes) -> str | None:
     """Say what is wrong with a compiled program; see `Kind.unusable`."""
     return images.damage(binary, intel=images.is_intel(environment.platform))
 
 
-def publish(recipe: Recipe, environment: Environment, binary: bytes, into: Path | None = None) -> EntryKey | None:
+def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Kind.publish`."""
-    identity = layout.data(environment.identity)
+    identity = entry_format.data(environment.identity)
     fields = (identity, recipe.options, recipe.constants, recipe.image)
     source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
     hashed = (identity, recipe.image, recipe.constants, recipe.options)
-    path = [str(layout.string_hash(one)) for one in hashed]
+    path = [str(entry_format.string_hash(one)) for one in hashed]
     contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
     if recipe.access_time:
         contents["0_access_time.txt"] = b"%d" % time.time_ns()
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(files.root_to_change(os.fspath(into or recipe.entry.store.root)))
+        root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
         with _staging:
             name = f"{makers.ourselves()}-{next(_numbers)}"
             staging = stack.enter_context(_staged(root, status.st_dev, name, recipe.directory_mode))
             _ours.add(name)
         try:
-            with files.directory_in(staging, name, status.st_dev) as leaf:
+            with fs.directory_in(staging, name, status.st_dev) as leaf:
                 for file, content in contents.items():
                     _write(leaf, file, content, recipe.file_mode)
                 os.fsync(leaf)
@@ -124,7 +127,7 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(STAGING, 0o700, dir_fd=root)
             try:
-                staging = stack.enter_context(files.directory_in(root, STAGING, device))
+                staging = stack.enter_context(fs.directory_in(root, STAGING, device))
                 os.mkdir(name, mode, dir_fd=staging)
             except FileNotFoundError:
                 if attempt + 1 == _RETRIES:
@@ -155,7 +158,7 @@ def _place(root: int, staging: int, name: str, path: list[str], mode: int, devic
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, mode, dir_fd=here)
             try:
-                here = stack.enter_context(files.directory_in(here, part, device))
+                here = stack.enter_context(fs.directory_in(here, part, device))
             except FileNotFoundError:
                 return False
         try:
@@ -170,7 +173,7 @@ def _place(root: int, staging: int, name: str, path: list[str], mode: int, devic
 def _discard(staging: int, name: str) -> None:
     """Remove what was not renamed.  All of it is ours."""
     try:
-        with files.directory_in(staging, name, os.fstat(staging).st_dev) as leaf:
+        with fs.directory_in(staging, name, os.fstat(staging).st_dev) as leaf:
             for file in os.listdir(leaf):
                 os.unlink(file, dir_fd=leaf)
         os.rmdir(name, dir_fd=staging)
@@ -181,7 +184,7 @@ def _discard(staging: int, name: str) -> None:
 def abandoned(root: int, device: int) -> bool:
     """Tell whether a dead daemon left its staging directory."""
     try:
-        with files.directory_in(root, STAGING, device) as staging:
+        with fs.directory_in(root, STAGING, device) as staging:
             names = os.listdir(staging)
             return not names or any(_is_left(staging, name) for name in names)
     except OSError:
@@ -202,8 +205,8 @@ def _is_left(staging: int, name: str) -> bool:
 def clear_staging(root_path: str) -> bool:
     """Remove what a dead daemon was making; tell whether there was something."""
     try:
-        with files.root_to_change(root_path) as (root, status):
-            with files.directory_in(root, STAGING, status.st_dev) as staging:
+        with fs.root_to_change(root_path) as (root, status):
+            with fs.directory_in(root, STAGING, status.st_dev) as staging:
                 for name in os.listdir(staging):
                     if _is_left(staging, name):
                         _discard(staging, name)

@@ -12,8 +12,8 @@ from datetime import datetime
 from functools import cache
 from typing import Final
 
-from xpucached.domain import EntryKey
-from xpucached.kinds.sycl import layout, locks
+from xpucached.domain.names import EntryKey
+from xpucached.kinds.sycl import entry_format, locks
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Slots:
     thousand in a year, and what the kernel says of each takes a kilobyte.
     """
 
-    def __init__(self, leaf: int, pattern: re.Pattern[str] = layout.SLOT_FILE) -> None:
+    def __init__(self, leaf: int, pattern: re.Pattern[str] = entry_format.SLOT_FILE) -> None:
         self._leaf = leaf
         self._kept: dict[str, Slot] = {}
         self.foreign = 0  #: files that belong to none
@@ -89,7 +89,7 @@ def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
 def slot_in(leaf: int, name: str) -> Slot:
     """Look at one slot as `Slots` does; without files if there is none.  Raises OSError if it cannot be told."""
     slot = Slot(name)
-    for suffix in layout.SLOT_SUFFIXES if name.isdigit() else layout.IR_SUFFIXES:
+    for suffix in entry_format.SLOT_SUFFIXES if name.isdigit() else entry_format.IR_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             slot.files[suffix] = os.stat(name + suffix, dir_fd=leaf, follow_symlinks=False)
     return slot

@@ -1,0 +1,283 @@
+"""Record: the entries that a plan has to look at one by one, out of a million, and the sums of the others."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from xpucached.catalog import entries, targets
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    ENTRIES,
+    ENVIRONMENTS,
+    FIGURES,
+    INHERITED,
+    LAST_USED,
+    MODELS,
+    RUNS,
+    STORES,
+    microseconds,
+)
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.names import KindName
+from xpucached.domain.plans import Subtotal
+from xpucached.domain.stores import EntryState, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from xpucached.domain.plans import IndexedEntry, Preselection
+    from xpucached.domain.targets import Target
+
+_E: Final = ENTRIES.c
+
+# Tables of the connection: the rows that went through the sieve; and those of least worth in one pool, with the bytes
+# that each surely gives back.
+_SIFTED: Final = sa.Table(
+    "sifted", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), prefixes=["TEMPORARY"]
+)
+_WORST: Final = sa.Table(
+    "worst",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("frees", sa.BigInteger, nullable=False),
+    prefixes=["TEMPORARY"],
+)
+
+_USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
+_CREATED: Final = sa.type_coerce(_E.created, sa.BigInteger)
+
+# So many rows of a pool, or up to twice as many, tell nearly what all of them would.
+_SAMPLE: Final = 20_000
+
+# What a sample says is met by chance; with so many standard deviations to spare it nearly always is enough.
+_SPARE: Final = 3
+
+
+class _Sampled(NamedTuple):
+    """A row of a sample."""
+
+    id: int
+    frees: int
+    needed: bool
+    value: float
+
+
+def subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
+    """Give what the stores hold for each environment."""
+    stores, known = _stores(connection), _environments(connection)
+    c = FIGURES.c
+    rows = connection.execute(
+        sa.select(c.store_id, c.environment_id, sa.func.sum(c.entries).label("entries"), sa.func.total(c.allocated))
+        .where(c.entries > 0)
+        .group_by(c.store_id, c.environment_id)
+    )
+    return tuple(
+        Subtotal(stores[store], known[environment] if environment else None, count, max(0, int(allocated)))
+        for store, environment, count, allocated in rows
+    )
+
+
+def sifted(
+    connection: sa.Connection, preselection: Preselection, rate: float, half: float, absent: float
+) -> tuple[tuple[IndexedEntry, ...], tuple[Subtotal, ...], float]:
+    """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
+
+    ``rate`` is what a byte costs where nothing was measured, ``half`` the seconds that halve an entry's worth, and
+    ``absent`` the part of it that is left without a driver.
+    """
+    stores, known = _stores(connection), _environments(connection)
+    numbers = {environment: number for number, environment in known.items()}
+    _SIFTED.create(connection, checkfirst=False)
+    _WORST.create(connection, checkfirst=False)
+    try:
+        if preselection.defective:
+            _take(connection, _E.state == EntryState.DEFECTIVE.value)
+        for environment in preselection.environments & numbers.keys():
+            _take(connection, _E.environment_id == numbers[environment])
+        _take_unused(connection, preselection, stores, known)
+        if preselection.worst:
+            rate = _rate(connection) or rate
+            _take_worst(connection, preselection, stores, numbers, (rate, half, absent))
+        through = entries.every(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
+        rest = _rest(connection, preselection, numbers, through)
+    finally:
+        _WORST.drop(connection, checkfirst=False)
+        _SIFTED.drop(connection, checkfirst=False)
+    return through, rest, rate
+
+
+def _stores(connection: sa.Connection) -> dict[int, Store]:
+    rows = connection.execute(sa.select(STORES.c.id, STORES.c.kind, STORES.c.root))
+    return {row.id: Store(KindName(row.kind), Path(row.root)) for row in rows}
+
+
+def _environments(connection: sa.Connection) -> dict[int, Target]:
+    return {row.id: targets.value(row) for row in connection.execute(sa.select(ENVIRONMENTS))}
+
+
+def _take(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
+    statement = sa.insert(_SIFTED).from_select(["id"], sa.select(_E.id).where(*where)).prefix_with("OR IGNORE")
+    connection.execute(statement)
+
+
+def _take_unused(
+    connection: sa.Connection, preselection: Preselection, stores: dict[int, Store], known: dict[int, Target]
+) -> None:
+    for number, store in stores.items():
+        if store not in preselection.unused:
+            continue
+        before, kept = preselection.unused[store]
+        for environment in (None, *known):
+            where = [
+                _E.environment_id.is_not_distinct_from(environment),
+                _E.store_id == number,
+                microseconds(before) >= _USED,
+            ]
+            if not kept:
+                where.append(sa.or_(_E.run_used.is_not(None), _E.restored.is_not(None), _E.witnessed.is_not(None)))
+            _take(connection, *where)
+
+
+def _rate(connection: sa.Connection) -> float | None:
+    """Give the middle one of what a byte was measured to cost, as `planning` reckons it."""
+    size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
+    measured = (_E.cost.is_not(None), size > 0)
+    count = connection.execute(sa.select(sa.func.count()).select_from(ENTRIES).where(*measured)).scalar_one()
+    if not count:
+        return None
+    middle = sa.select(_E.cost / size).where(*measured).order_by(_E.cost / size).offset(count // 2).limit(1)
+    return float(connection.execute(middle).scalar_one())
+
+
+def _take_worst(
+    connection: sa.Connection,
+    preselection: Preselection,
+    stores: dict[int, Store],
+    numbers: dict[Target, int],
+    worth: tuple[float, float, float],
+) -> None:
+    """Take the least worth of each pool, as many as are enough.
+
+    To sort a million would take longer than all the rest: a sample tells up to which worth to take, and the sum of what
+    that gives whether it was right.
+    """
+    driver = connection.connection.driver_connection
+    if driver is not None:
+        # Not every SQLite was built with it.
+        driver.create_function("exp2", 1, math.exp2, deterministic=True)
+    rate, half, absent = worth
+    usable = sa.or_(
+        _E.environment_id.is_(None),
+        _E.environment_id.in_([numbers[one] for one in preselection.present if one in numbers]),
+    )
+    size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
+    cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
+    idle = sa.func.max(0, microseconds(preselection.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
+    value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
+    owned = [
+        _E.id.in_(sa.select(of.c.entry_id))
+        for of in (ATTRIBUTIONS, INHERITED)
+        if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
+    ]
+    needed = sa.and_(usable, sa.or_(*owned)) if owned else sa.false()
+    harmless = [defect.value for defect in Defect if defect.effect in {Effect.HARMLESS, Effect.HIDDEN}]
+    sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.in_(harmless))
+    pinned = (
+        sa.select(ATTRIBUTIONS.c.entry_id)
+        .join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
+        .join(MODELS, MODELS.c.name == RUNS.c.model)
+        .where(MODELS.c.pinned)
+    )
+    # What is only perhaps protected is let through and not counted: then there is enough whatever the plan says.
+    sure = sa.and_(microseconds(preselection.young) >= _CREATED, _E.restored.is_(None))
+    where = [_E.state != EntryState.UNFINISHED.value, _E.allocated > 0]
+    if preselection.pinned:
+        inherited = (
+            sa.select(INHERITED.c.entry_id).join(MODELS, MODELS.c.name == INHERITED.c.model).where(MODELS.c.pinned)
+        )
+        where.append(sa.not_(sa.and_(usable, sound, sa.or_(_E.id.in_(pinned), _E.id.in_(inherited)))))
+    if preselection.upheld and owned:
+        where.append(sa.not_(needed))
+    held = frozenset(entries.rows_of(connection, preselection.held).values())
+    frees = sa.case((sure, _E.allocated), else_=0).label("frees")
+    counts: defaultdict[Store, int] = defaultdict(int)
+    for one in subtotals(connection):
+        counts[one.store] += one.entries
+    for pool, excess in preselection.worst:
+        mine = [number for number, store in stores.items() if store in pool]
+        # Nothing added, so that no index of stores leads away from the one that covers the question.
+        there = ((_E.store_id + 0).in_(mine), *where)
+        every = max(1, sum(counts[store] for store in pool) // _SAMPLE)
+        # Mixed (by two primes), because rows that were recorded one after the other may be alike in a rhythm.
+        chosen = _E.id * 40_487 % 65_521 % every == 0
+        rows = connection.execute(
+            sa.select(_E.id, frees, needed.label("needed"), value).where(*there, chosen).order_by("needed", "value")
+        )
+        sample = [_Sampled(*row) for row in rows if row.id not in held]
+        wanted = excess
+        while True:
+            bound = _bound(sample, every, wanted)
+            below = [] if bound is None else [sa.tuple_(needed, value) <= sa.tuple_(*map(sa.literal, bound))]
+            connection.execute(sa.delete(_WORST))
+            connection.execute(
+                sa.insert(_WORST).from_select(["id", "frees"], sa.select(_E.id, frees).where(*there, *below))
+            )
+            if held:
+                spared = sa.update(_WORST).where(_WORST.c.id == sa.bindparam("row")).values(frees=0)
+                connection.execute(spared, [{"row": number} for number in held])
+            enough = connection.execute(sa.select(sa.func.total(_WORST.c.frees))).scalar_one() >= excess
+            if bound is None or enough:
+                break
+            wanted *= 1.5
+        connection.execute(sa.insert(_SIFTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
+
+
+def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[bool, float] | None:
+    """Say up to which worth a pool must be taken for so many bytes, by one of ``every`` so many rows; None: all."""
+    seen = squares = 0.0
+    for one in sample:
+        seen += one.frees
+        squares += one.frees * one.frees
+        if every * (seen - _SPARE * math.sqrt(squares * (1 - 1 / every))) >= wanted:
+            # The plan reckons by itself, and the last digit may be another one.
+            return bool(one.needed), one.value * (1 + 1e-9)
+    return None
+
+
+def _rest(
+    connection: sa.Connection, preselection: Preselection, numbers: dict[Target, int], through: Sequence[IndexedEntry]
+) -> tuple[Subtotal, ...]:
+    counts: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for one in through:
+        count = counts[id(one.entry.id.store), id(one.entry.environment)]
+        count[0] += 1
+        count[1] += one.entry.allocated
+    taken: defaultdict[tuple[Store, Target | None], list[int]] = defaultdict(lambda: [0, 0])
+    for one in through:
+        found = counts.pop((id(one.entry.id.store), id(one.entry.environment)), None)
+        if found is not None:
+            taken[one.entry.id.store, one.entry.environment] = found
+    traces: dict[int, tuple[datetime, datetime]] = {}
+    for environment in preselection.traced & numbers.keys():
+        number = numbers[environment]
+        newest = sa.select(
+            sa.func.max(_E.created, type_=_E.created.type), sa.func.max(_E.last_used, type_=_E.created.type)
+        )
+        row = connection.execute(newest.where(_E.environment_id == number, _E.id.not_in(sa.select(_SIFTED.c.id)))).one()
+        if row[0] is not None:
+            traces[number] = (row[0], row[1])
+    rest: list[Subtotal] = []
+    for subtotal in subtotals(connection):
+        number_taken, bytes_taken = taken[subtotal.store, subtotal.environment]
+        if subtotal.entries > number_taken:
+            left, allocated = subtotal.entries - number_taken, subtotal.allocated - bytes_taken
+            trace = traces.get(numbers[subtotal.environment]) if subtotal.environment else None
+            created, used = trace or (None, None)
+            rest.append(Subtotal(subtotal.store, subtotal.environment, left, allocated, created, used))
+    return tuple(rest)

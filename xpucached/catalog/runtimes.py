@@ -1,0 +1,38 @@
+"""Record: what was found out about each build of the SYCL runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import ASSAYS
+from xpucached.domain.diagnosis import RuntimeCheck, Safety
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def record(connection: sa.Connection, check: RuntimeCheck) -> None:
+    """Keep a check in the place of an earlier one of the same build."""
+    what = {
+        "library": str(check.library),
+        "safety": check.safety.value,
+        "evidence": check.evidence,
+        "at": check.at,
+    }
+    connection.execute(
+        insert(ASSAYS)
+        .values(build=check.build, **what)
+        .on_conflict_do_update(index_elements=[ASSAYS.c.build], set_=what)
+    )
+
+
+def some(connection: sa.Connection, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
+    """Give what is known of these builds."""
+    rows = connection.execute(sa.select(ASSAYS).where(ASSAYS.c.build.in_(list(builds))))
+    return {
+        row.build: RuntimeCheck(row.build, Path(row.library), Safety(row.safety), row.evidence, row.at) for row in rows
+    }

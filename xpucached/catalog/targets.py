@@ -1,0 +1,91 @@
+"""Record: the environments that the catalog knows, from entries, runs and surveys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, ENTRIES, ENVIRONMENTS, OFFERS, RUN_ENVIRONMENTS
+from xpucached.domain.host import Presence
+from xpucached.domain.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from xpucached.domain.names import Architecture, Fingerprint
+
+
+MOST: Final = 1000
+"""So many are kept of those that stores declare.  A host meets a few with each new driver."""
+
+
+def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | None]) -> dict[Fingerprint, int]:
+    """Give each environment a row, with its architecture where that is known; answer the rows' numbers."""
+    if not wanted:
+        return {}
+    statement = insert(ENVIRONMENTS)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[ENVIRONMENTS.c.fingerprint],
+            set_={"architecture": sa.func.coalesce(statement.excluded.architecture, ENVIRONMENTS.c.architecture)},
+        ),
+        [
+            {
+                "fingerprint": one.fingerprint,
+                "platform": one.platform,
+                "device": one.device,
+                "version": one.version,
+                "driver": one.driver,
+                "architecture": architecture,
+                "present": False,
+            }
+            for one, architecture in wanted.items()
+        ],
+    )
+    rows = connection.execute(sa.select(ENVIRONMENTS.c.fingerprint, ENVIRONMENTS.c.id))
+    numbers = {row.fingerprint: row.id for row in rows}
+    return {one.fingerprint: numbers[one.fingerprint] for one in wanted}
+
+
+def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[Target]:
+    """Give those that the catalog has room for.
+
+    Who may write to a store may forge any number of devices; those that nothing names any more make room.
+    """
+    known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+    fresh = [one for one in declared if one.fingerprint not in known]
+    if len(known) + len(fresh) > MOST:
+        used = [sa.select(table.c.environment_id) for table in (RUN_ENVIRONMENTS, CHANGE_ENVIRONMENTS, OFFERS)]
+        used.append(sa.select(ENTRIES.c.environment_id).where(ENTRIES.c.environment_id.is_not(None)))
+        gone = sa.delete(ENVIRONMENTS).where(
+            ENVIRONMENTS.c.first.is_(None), *(ENVIRONMENTS.c.id.not_in(numbers) for numbers in used)
+        )
+        connection.execute(gone)
+        known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+        fresh = [one for one in declared if one.fingerprint not in known]
+    room = sorted(fresh, key=lambda one: one.fingerprint)[: max(0, MOST - len(known))]
+    return frozenset(one for one in declared if one.fingerprint in known).union(room)
+
+
+def note_drivers(connection: sa.Connection, offered: Collection[tuple[str, int]]) -> None:
+    """Note which driver in use offers which environments, by `DriverInUse.id` and the rows' numbers."""
+    if offered:
+        rows = [{"driver": driver, "environment_id": number} for driver, number in sorted(offered)]
+        connection.execute(insert(OFFERS).on_conflict_do_nothing(), rows)
+
+
+def presence(connection: sa.Connection) -> tuple[Presence, ...]:
+    """Every environment, and when this host offered it; those only ever seen in entries have no such time."""
+    rows = connection.execute(sa.select(ENVIRONMENTS).order_by(ENVIRONMENTS.c.id))
+    drivers: defaultdict[int, set[str]] = defaultdict(set)
+    for offer in connection.execute(sa.select(OFFERS)):
+        drivers[offer.environment_id].add(offer.driver)
+    return tuple(Presence(value(row), row.first, row.last, row.present, frozenset(drivers[row.id])) for row in rows)
+
+
+def value(row: sa.Row[tuple[object, ...]]) -> Target:
+    """Read the environment that a row carries."""
+    return Target(row.platform, row.device, row.version, row.driver)

@@ -1,0 +1,333 @@
+"""Door: what may be typed behind xpucachectl.  Reads the command line only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from xpucached import __version__, quantities
+from xpucached.cli import workload_options
+from xpucached.domain.defects import Defect
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryState
+from xpucached.errors import RequestError, guess
+from xpucached.render import Syntax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+_ADD: Final = "xpucachectl model add"
+
+
+class _ArgumentParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
+        if typed is not None:
+            known = [name for action in self._actions if action.dest == "verb_" for name in action.choices or ()]
+            near = guess(typed[1], known)
+            message = f"no command {typed[1]!r}{f'; {near}' if near else ''}"
+        raise RequestError(message, hint=f"{self.prog} --help")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read a command line.  Raises `RequestError` for one that cannot be meant."""
+    # argparse has changed its mind about `--` more than once; what stands behind it is none of its business.
+    argv = list(argv)
+    command: list[str] = []
+    if "--" in argv:
+        split = argv.index("--")
+        argv, command = argv[:split], argv[split + 1 :]
+    options, extra = _parser().parse_known_args(argv)
+    options.command = command
+    if extra:
+        if options.verb == "model add" and not extra[0].startswith("-"):
+            raise RequestError(
+                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
+            )
+        raise RequestError(f"not understood: {' '.join(extra)}", hint=f"xpucachectl {options.verb} --help")
+    if options.verb == "prewarm":
+        # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
+        options.models += command
+    elif command and options.verb != "model add":
+        raise RequestError("only model add takes a command behind --, and prewarm names", hint="xpucachectl --help")
+    return options
+
+
+def _parser() -> _ArgumentParser:
+    parser = _ArgumentParser(
+        prog="xpucachectl", description="Ask and tell the daemon that keeps SYCL kernel caches warm."
+    )
+    parser.add_argument("--version", action="version", version=f"xpucachectl {__version__}")
+    _common(parser, first=True)
+    common = _ArgumentParser(add_help=False)
+    _common(common, first=False)
+    verbs = parser.add_subparsers(
+        title="commands", dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+    )
+
+    def verb(
+        name: str, help_: str, within: argparse._SubParsersAction[_ArgumentParser] = verbs, full: str = ""
+    ) -> _ArgumentParser:
+        made = within.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", parents=[common])
+        made.set_defaults(verb=full or name)
+        return made
+
+    one = verb("status", "tell whether this host is warm")
+    one.add_argument("--check", action="store_true", help=_CHECK)
+    _ls(verb("ls", "list entries"))
+    verb("show", "show one entry").add_argument(
+        "ref", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
+    )
+    verb("stores", "list stores")
+    verb("devices", "show devices and drivers")
+    _model(verb("model", "register, list, show and remove models"), verb)
+    _jobs(verb)
+    one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
+    one.add_argument(
+        "--no-wait", action="store_true", help="never fail: for hooks of package managers, units and timers"
+    )
+    one = verb("events", "show what happened")
+    one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
+    one.add_argument("--since", type=_number, default=0, metavar="N", help="only events after number N")
+    one = verb("runs", "list prewarming runs")
+    one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
+    one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
+    verb("why", "tell why a model is cold or slow, and what mends it").add_argument("model", metavar="MODEL")
+    one = verb("env", "print the variables that make programs use the cache")
+    one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
+    syntaxes = one.add_mutually_exclusive_group()
+    for syntax in Syntax:
+        syntaxes.add_argument(
+            f"--{syntax}",
+            dest="syntax",
+            action="store_const",
+            const=syntax,
+            default=Syntax.SHELL,
+            help=_SYNTAXES[syntax],
+        )
+    _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
+    config = verb("config", "show the settings in effect").add_subparsers(
+        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+    )
+    verb("show", "show the settings in effect", config, "config show")
+    verb("version", "show the versions of client and daemon")
+    return parser
+
+
+_CHECK: Final = "one line and an exit status for monitoring: 0 warm, 1 not yet, 2 failed, 3 no device or no daemon"
+_SYNTAXES: Final = {
+    Syntax.SHELL: "for eval in a shell (the default)",
+    Syntax.SYSTEMD: "lines for a unit's [Service]",
+    Syntax.DOCKER: "for docker run --env-file",
+}
+
+
+def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
+    # Accepted on both sides of the command; behind it, an option that is not given must not undo one before it.
+    def default(value: object) -> object:
+        return value if first else argparse.SUPPRESS
+
+    group = parser.add_argument_group("common options")
+    group.add_argument(
+        "--socket", type=_path, metavar="PATH", default=default(None), help="the daemon's socket (XPUCACHED_SOCKET)"
+    )
+    # As with systemctl the last one counts: a group of alternatives inside a group loses its place in the help.
+    group.add_argument(
+        "--user", dest="scope", action="store_const", const="user", default=default(None), help="ask the user's daemon"
+    )
+    group.add_argument(
+        "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
+    )
+    group.add_argument(
+        "--of", metavar="USER", default=default(""), help="ask that user's worker, as root or an administrator"
+    )
+    group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
+    group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")
+    group.add_argument("--no-color", action="store_true", default=default(value=False), help="never use colours")
+
+
+def _ls(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--kind", metavar="KIND", help="sycl, …")
+    one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
+    one.add_argument("--arch", metavar="ARCH", help="device architecture, such as bmg-g21")
+    one.add_argument("--device", metavar="TEXT", help="part of the device's name")
+    one.add_argument("--model", metavar="NAME", help="entries that this model uses")
+    one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
+    one.add_argument("--state", type=_one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
+    one.add_argument("--defect", type=_one_of(Defect), metavar="DEFECT", help="such as bin-empty")
+    one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
+    one.add_argument(
+        "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
+    )
+    one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
+    one.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
+
+
+def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> None:
+    models = parser.add_subparsers(dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
+    one = verb("add", "register a model", models, "model add")
+    one.usage = f"{_ADD} NAME [options] -- COMMAND…"
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("--directory", type=_path, metavar="D", help="where the command runs (default: here)")
+    one.add_argument(
+        "--env", action="append", default=[], metavar="K[=V]", help="a variable; without =V as it is here; repeatable"
+    )
+    one.add_argument("--timeout", type=_wrap(quantities.duration), default=1800.0, metavar="T", help="default: 30m")
+    one.add_argument("--store", metavar="PATH", help="where it caches; 'default' is the managed store")
+    one.add_argument("--priority", type=_number, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
+    one.add_argument("--pinned", action="store_true", help="never evict what it needs")
+    one.add_argument("--before", action="append", default=[], metavar="UNIT", help="a unit that serves it; repeatable")
+    one.add_argument("--replace", action="store_true", help="even if the name is taken")
+    workload_options.add_options(one)
+    verb("list", "list models", models, "model list")
+    verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")
+    verb("history", "show one model's figures over its last runs", models, "model history").add_argument(
+        "name", metavar="NAME"
+    )
+    verb("remove", "forget one model", models, "model remove").add_argument("name", metavar="NAME")
+
+
+def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
+    one = verb("prewarm", "warm models; without a name those that need it")
+    one.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="every model")
+    which.add_argument("--stale", action="store_true", help="every model that needs it")
+    one.add_argument("--force", action="store_true", help="even what is warm")
+    one.add_argument(
+        "--timeout", type=_wrap(quantities.duration), metavar="T", help="wait at most so long; the daemon goes on"
+    )
+    _waits(one)
+    one = verb("evict", "evict what the policy lets go")
+    one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
+    one.add_argument(
+        "--reason", action="append", default=[], type=_one_of(EvictReason), metavar="R", help=", ".join(EvictReason)
+    )
+    one.add_argument("--plan", type=str.lower, metavar="ID", help="exactly what a dry run showed, or nothing")
+    _waits(one)
+    trash = verb("trash", "list, restore and empty what was evicted").add_subparsers(
+        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+    )
+    verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
+    one = verb("restore", "bring entries back", trash, "trash restore")
+    one.add_argument("refs", nargs="*", metavar="REF", help="as evict or trash list shows it; its beginning is enough")
+    one.add_argument("--all", action="store_true", help="everything that is whole")
+    _waits(one)
+    one = verb("empty", "let go for good", trash, "trash empty")
+    one.add_argument("refs", nargs="*", metavar="REF", help="only these")
+    _waits(one)
+    one = verb("verify", "read everything again and say what is wrong")
+    one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
+    one.add_argument("--fix", action="store_true", help="mend what can be mended without loss, quarantine the rest")
+    one.add_argument(
+        "--deep", action="store_true", help="compile each entry again and compare, where its driver is here"
+    )
+    _waits(one)
+    one = verb("doctor", "say what makes programs hang or fail here, and what to do")
+    one.add_argument("--fix", action="store_true", help="clear what can be cleared")
+    _waits(one)
+    one = verb("replay", "rebuild entries for the present driver, without the models")
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be rebuilt")
+    one.add_argument("--store", action="append", default=[], type=_path, metavar="PATH", help="only in this store")
+    one.add_argument("--model", action="append", default=[], metavar="MODEL", help="only what this model uses")
+    one.add_argument("--to", metavar="FINGERPRINT", help="only for this environment")
+    one.add_argument("--driver-root", type=_path, metavar="DIR", help="for a driver unpacked there, not yet installed")
+    one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: a PCI id, or a name such as bmg-g21")
+    one.add_argument("--into", type=_path, metavar="DIR", help="put what is rebuilt into a store of its own")
+    one.add_argument("--driver-cache", type=_path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile")
+    _waits(one)
+    one = verb("scan", "look at the stores again")
+    one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
+    one.add_argument("--full", action="store_true", help="read even what seems unchanged")
+    _waits(one)
+    one = verb("jobs", "list jobs, or show or cancel one")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
+    which.add_argument("--cancel", metavar="ID", help="end this one")
+
+
+def _setup(one: argparse.ArgumentParser) -> None:
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
+    one.add_argument("--remove", action="store_true", help="take away what was put in place")
+    one.add_argument("--root", type=_path, metavar="DIR", help="below this directory, as for an image; runs nothing")
+
+
+def _waits(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True, help="until it is done")
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _wrap(read: Callable[[str], float]) -> Callable[[str], float]:
+    # argparse keeps the sentence only of its own kind of error.
+    def convert(text: str) -> float:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def _one_of(words: type[W]) -> Callable[[str], W]:
+    # argparse's own choices would be shown as Python writes them.
+    def convert(text: str) -> W:
+        try:
+            return words(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"no {text!r}; expected one of {', '.join(words)}") from None
+
+    return convert
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path")
+    # Not resolved: a store is known by the name that programs use for it.
+    return Path(os.path.normpath(Path(text).expanduser().absolute()))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a count: {text!r}; expected 1 or more")
+    return int(text)
+
+
+_BOUND: Final = re.compile(r"(?P<sign>[<>]=?)(?P<size>.*)")
+
+
+def _bound(text: str) -> tuple[int | None, int | None]:
+    """Read ``>1MB`` as the smallest and the largest size that it lets through, in bytes."""
+    match = _BOUND.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a bound: {text!r}; expected <, <=, > or >= and a size, such as '>1MB'")
+    try:
+        count = quantities.size(match["size"])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    match match["sign"]:
+        case ">":
+            return count + 1, None
+        case ">=":
+            return count, None
+        case "<":
+            return None, count - 1
+        case _:
+            return None, count

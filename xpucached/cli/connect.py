@@ -1,0 +1,115 @@
+"""Door: which daemon a command line means, and how it is reached.  Touches sockets.
+
+A user's is his own daemon if he runs one, else his worker, which the host's daemon starts.  The host's is for status,
+for models by name, and for everything of one user with ``--of``: root then talks with that user's worker himself, an
+administrator through the host's daemon, which passes on what an administrator may ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import api, sockets
+from xpucached.api import host_requests
+from xpucached.api.client import Client, untrusted
+from xpucached.errors import RequestError, Unavailable, XpucachedError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+_START_SYSTEM: Final = "systemctl start xpucached"
+
+
+def reach(options: Namespace) -> tuple[Client, bool]:
+    """Give who is to be asked, and whether that is the host's daemon itself."""
+    if options.of and (options.scope == "user" or options.socket is not None):
+        raise RequestError("--of asks the host's daemon: it goes with neither --user nor --socket")
+    if options.socket is not None:
+        return _named(options.socket, "that path came with --socket; leave it out to ask the usual daemon"), False
+    if options.of:
+        return _of(options.of), False
+    if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
+        hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
+        return _named(Path(os.environ["XPUCACHED_SOCKET"]), hint), False
+    user = options.scope != "system" if options.scope else os.geteuid() != 0
+    if not user:
+        return _host(), True
+    return _own(options.scope), False
+
+
+def _own(scope: str | None) -> Client:
+    """Give the daemon of our own, or the worker that the host's daemon runs for us."""
+    try:
+        path = api.socket_path(user=True, environ=os.environ)
+    except sockets.Homeless as error:
+        # Without a place for it there is no daemon of our own; there may be a worker.
+        if scope is None and (worker := _worker()) is not None:
+            return worker
+        raise Unavailable(str(error), hint=error.hint) from error
+    source = "that path came from XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else ""
+    if scope is None and not _answers(path, source) and (worker := _worker()) is not None:
+        return worker
+    hint = "start it: systemctl --user start xpucached, or xpucached --user &"
+    # Not Path.exists: it raises where a directory on the way may not be entered.
+    if os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - see above
+        hint += "; or ask the system's: xpucachectl --system"
+    return Client(path, hint=hint, source=source)
+
+
+def _worker() -> Client | None:
+    """Give the worker that the host's daemon runs for us; None if there is no such daemon."""
+    if not os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - as above
+        return None
+    with Client(Path(sockets.PUBLIC)) as host:
+        try:
+            return Client(host.call(host_requests.WakeWorker()).value.socket, owner=os.getuid())
+        except Unavailable:
+            # The host's daemon is not there, or does not get our worker to run.  If it said why, so do we.
+            if _answers(Path(sockets.PUBLIC)):
+                raise
+    return None
+
+
+def _named(path: Path, source: str) -> Client:
+    return Client(path, hint=source, source=source)
+
+
+def whose(verb: str) -> XpucachedError:
+    """Say that the host's daemon has nothing of its own."""
+    message = f"the host's daemon has no stores and models of its own, so {verb} needs a user"
+    return RequestError(message, hint=f"say whose: xpucachectl --of USER {verb}; or ask your own: xpucachectl --user")
+
+
+def _host() -> Client:
+    hint = f"start it: {_START_SYSTEM}"
+    with contextlib.suppress(sockets.Homeless):
+        if os.path.exists(api.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
+            hint += "; or ask your own: xpucachectl --user"
+    return Client(_door(), hint=hint)
+
+
+def _door() -> Path:
+    """Give the administrators' socket if we may open it, else everybody's."""
+    return Path(sockets.ADMIN if os.access(sockets.ADMIN, os.R_OK | os.W_OK) else sockets.PUBLIC)
+
+
+def _of(user: str) -> Client:
+    hint = f"start it: {_START_SYSTEM}"
+    if os.geteuid() != 0:
+        return Client(_door(), hint=hint, of=user)
+    with Client(_door(), hint=hint) as host:
+        there = host.call(host_requests.WakeWorker(user=user)).value
+    return Client(there.socket, owner=there.uid)
+
+
+def _answers(path: Path, source: str = "") -> bool:
+    try:
+        sockets.connect(path).close()
+    except sockets.UntrustedPeer as error:
+        raise untrusted(error, source) from error
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""Door: one command line at work: whom it asks, and in which form the answer is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from xpucached import api
+from xpucached.api import codec
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from xpucached.api import Json, Request
+    from xpucached.api.client import Answer, Client
+    from xpucached.render.text import TextStyle
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One command line at work."""
+
+    options: Namespace
+    client: Client
+    style: TextStyle
+    json: bool
+    quiet: bool
+
+    def show(
+        self, request: Request[T], write: Callable[[T, TextStyle], str], names: Callable[[T], str] | None = None
+    ) -> int:
+        """Ask, and print the answer in the form that was wished for."""
+        self.tell(self.client.call(request), write, names)
+        return 0
+
+    def tell(
+        self, answer: Answer[T], write: Callable[[T, TextStyle], str], names: Callable[[T], str] | None = None
+    ) -> None:
+        """Print an answer in the form that was wished for."""
+        if self.json:
+            self.dump(answer.data)
+        elif self.quiet and names is not None:
+            say(names(answer.value))
+        else:
+            say(write(answer.value, self.style))
+
+    def dump(self, data: Json) -> None:
+        """Print data as it stood on the wire."""
+        print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
+
+
+def say(text: str) -> None:
+    """Print a text, unless there is none."""
+    if text:
+        print(text)

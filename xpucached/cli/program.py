@@ -1,0 +1,73 @@
+"""Door: the whole of xpucachectl, from a command line to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO, cast
+
+from xpucached import api
+from xpucached.api import codec
+from xpucached.cli import arguments, commands, setup
+from xpucached.errors import XpucachedError
+from xpucached.printing import Clean
+from xpucached.render.text import plain
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+# As a shell reports a program that a signal ended: 128 and the signal's number.
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line; gives the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that knows only ASCII still gets an answer.
+            stream.reconfigure(errors="backslashreplace")
+    out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
+    options: Namespace | None = None
+    try:
+        options = arguments.parse(argv)
+        # The one command that asks nobody.
+        status = setup.run(options) if options.verb == "setup" else commands.run(options)
+        sys.stdout.flush()
+    except XpucachedError as error:
+        if options is not None and getattr(options, "no_wait", False):
+            # A package manager must not stop because we are not there.
+            print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
+            return 0
+        check = options is not None and options.verb == "status" and options.check
+        return _refused(error, check=check, as_json="--json" in argv)
+    except BrokenPipeError:
+        # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return status
+
+
+def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:
+    if check:
+        # Monitoring knows four answers, and "nobody there" is the fourth.
+        print(f"XPUCACHED UNKNOWN - {plain(error.message)}")
+        return commands.CHECKS[None]
+    if as_json:
+        body: dict[str, api.Json] = {"code": error.code, "message": error.message, "hint": error.hint}
+        print(codec.dumps({"api": api.VERSION, "error": body}).decode("ascii"))
+        return error.exit
+    print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {plain(error.hint)}", file=sys.stderr)
+    return error.exit

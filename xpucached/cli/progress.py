@@ -1,0 +1,114 @@
+"""Door: seeing a job through, with live progress for whoever watches.  Touches the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from xpucached import api, render
+from xpucached.domain.jobs import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xpucached.api.client import Answer, Client
+    from xpucached.domain.jobs import Job
+
+_ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+# How long the daemon may hold an answer back, and so how old a figure on the screen may be.
+_BEAT: Final = 1.0
+
+
+def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -> Answer[Job]:
+    """Wait until a job has ended, and give it with its report; or as it is after ``limit`` seconds.
+
+    Ctrl-C ends the waiting, not the job: says so and raises `KeyboardInterrupt`.
+    """
+    end = time.monotonic() + limit if limit is not None else None
+    try:
+        with _interrupts() as heed, _shower(quiet=quiet) as show:
+            while True:
+                heed()
+                beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
+                answer = client.call(api.WaitJob(id=job.id, timeout=beat))
+                now = answer.value
+                if ended(now) or (end is not None and time.monotonic() >= end):
+                    return answer
+                show(now)
+    except KeyboardInterrupt:
+        print(f"\njob {job.id} goes on; to end it: xpucachectl jobs --cancel {job.id}", file=sys.stderr)
+        raise
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Remember Ctrl-C, and give what raises it again: while Python clears an answer away, it would be lost."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        # In the background of a script, Ctrl-C is somebody else's; and only a program's first thread hears signals.
+        yield lambda: None
+        return
+
+    def heed() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ended(job: Job) -> bool:
+    """Tell whether a job is over."""
+    return job.state in _ENDED
+
+
+def _shower(*, quiet: bool) -> AbstractContextManager[Callable[[Job], None]]:
+    if quiet:
+        return nullcontext(lambda _job: None)
+    return _live() if sys.stderr.isatty() else nullcontext(_LineProgress().show)
+
+
+class _LineProgress:
+    """One line per change, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, job: Job) -> None:
+        line = render.progress(job)
+        if line != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = line
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[Job], None]]:
+    # Most commands never watch anything, and rich takes longer to load than they take to run.
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
+
+    # Its escapes are its own; what it writes about a job is safe already.
+    console = Console(file=sys.__stderr__, highlight=False, markup=False)
+    columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(job: Job) -> None:
+            total = job.progress.total or None
+            progress.update(task, description=render.progress(job), completed=job.progress.done, total=total)
+
+        yield show

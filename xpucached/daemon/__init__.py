@@ -1,0 +1,3 @@
+"""The lives of the daemon's processes: a user's, and the host's."""
+
+from __future__ import annotations

@@ -1,0 +1,118 @@
+"""The life of the host's daemon: its two sockets, signals, and what systemd hears of it.
+
+It has no rights: no capability, no device, no home, no network.  See `hostd` for what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import __version__, server, systemd
+from xpucached.errors import SettingsError
+from xpucached.hostd.supervisor import HostDaemon, stranger
+from xpucached.server.connection import ConnectionLimits
+from xpucached.server.hosting import HostRoutes
+from xpucached.server.public_thread import Apart, across
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+ADMIN = "admin"
+"""What the unit of the administrators' socket calls it."""
+
+_DESCRIPTORS: Final = 8192
+
+
+async def serve(config: Settings, load: Callable[[], Settings]) -> None:
+    """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    host_daemon = HostDaemon(config, runtime=Path(runtime) if runtime else config.socket.parent)
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(host_daemon, load))
+    given = server.activated_by_name()
+    # Without systemd there is the public one, at which root may do all.
+    listening = given or [("", server.bind(config.socket, config.socket_mode))]
+    _more_descriptors()
+    listeners: list[server.HttpListener | Apart] = []
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for name, one in listening:
+            listener: server.HttpListener | Apart
+            if name == ADMIN:
+                limits = ConnectionLimits()
+                listener = server.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
+            else:
+                listener = Apart(functools.partial(_public, host_daemon, loop))
+            listeners.append(listener)
+            await listener.start([one])
+        tasks = [
+            asyncio.create_task(host_daemon.run(), name="host"),
+            asyncio.create_task(systemd.ping(), name="watchdog"),
+        ]
+        stop = asyncio.create_task(_until(stopping), name="stop")
+        tasks.append(stop)
+        systemd.notify("READY=1", "STATUS=looking after the users of this host")
+        systemd.tell("started", f"xpucached {__version__} looks after this host's users")
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended - {stop}:
+            # It never returns, so it failed: better to end, and be started again, than to live on deaf.
+            task.result()
+    finally:
+        systemd.notify("STOPPING=1")
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await host_daemon.stop()
+        for listener in listeners:
+            await listener.stop()
+        if not given:
+            with contextlib.suppress(OSError):
+                server.clear(config.socket)
+
+
+def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> server.HttpListener:
+    limits = ConnectionLimits()
+    routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
+    return server.HttpListener(routes, limits, host_daemon.welcome, stranger())
+
+
+def _more_descriptors() -> None:
+    """See that connections do not use up our descriptors: the places at all sockets are fewer, by far."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None:
+    systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    try:
+        fresh = load()
+    except SettingsError as error:
+        log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
+    else:
+        host_daemon.take_settings(fresh)
+        logging.getLogger().setLevel(fresh.log_level)
+        log.info("configuration read by process %d", os.getpid())
+    systemd.notify("READY=1")

@@ -1,0 +1,585 @@
+"""The life of the process: start, wake, reconcile, reload, stop.  Home of APScheduler; tells systemd how it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import functools
+import gc
+import hashlib
+import logging
+import math
+import os
+import pwd
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from xpucached import __version__, api, deadlines, host, logs, server, settings, sockets, systemd
+from xpucached.api import host_requests
+from xpucached.api.client import Client
+from xpucached.catalog import Catalog
+from xpucached.domain.host import LEADING, Problem
+from xpucached.domain.secrecy import HIDDEN, of_event
+from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, Trigger
+from xpucached.errors import CatalogError, HostError, RunningError, SettingsError, XpucachedError
+from xpucached.incidents import unexpected
+from xpucached.printing import safe
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import SCRUB_PARTS, Service, automatic, owners
+from xpucached.systemd import notify, ping
+from xpucached.watch import Watcher, WatchOptions
+
+log = logging.getLogger(__name__)
+
+_SETTLE_LIMIT: Final = 10.0
+"""A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
+
+
+_RETRY: Final = 5.0
+"""Seconds after which to look again when a look has failed."""
+
+_DIGEST: Final = 3.0
+"""Seconds between two looks at what programs did in the stores …"""
+_LONGEST_DIGEST: Final = 600.0
+"""… and at most, while they fail."""
+
+_GLANCE: Final = 15.0
+"""Seconds between two looks of a worker at whether it is still wanted."""
+
+_MESSAGES: Final = 200
+"""So many messages of one kind may go to the journal at once; after that, one a second."""
+
+_WATCHING: Final = 60.0
+"""Seconds that it may take to listen at everything."""
+
+_LOSSES: Final = 60.0
+"""Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
+
+_CLOCK: Final = 15.0
+"""Seconds between two looks at the clock."""
+
+
+@contextlib.contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Hold the state directory's lock for as long as we work on it.  Raises RunningError if another daemon does."""
+    try:
+        state.mkdir(0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CatalogError(
+            f"the state directory {state} cannot be used: {error.strerror}",
+            hint="set paths.state in the configuration to a directory of yours",
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CatalogError(f"the lock is not a regular file: {state / 'lock'}", hint="remove it, or move it away")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+            raise RunningError(
+                f"another xpucached (process {other}) works on {state}",
+                hint="stop that one first, or give this one its own paths.state",
+            ) from None
+        # Only said for people; on a full disk the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_RUNS: Final = {"warmed": "model-warmed", "cancelled": "", "uncached": ""}
+"""What the journal hears of runs that did not fail; of those that prove nothing it hears nothing."""
+
+
+class Daemon:
+    """Turns wakes into looks, one after the other."""
+
+    def __init__(
+        self, options: argparse.Namespace, config: settings.Settings, service: Service, listener: server.Server
+    ) -> None:
+        self._options = options
+        self._settings = config
+        self._service = service
+        self._door = listener
+        self._loop = asyncio.get_running_loop()
+        self._triggers: set[Trigger] = set()
+        self._woken = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
+        self._loss_look = -math.inf
+        self._watcher = Watcher(self.post, _means(config), service.take_touch)
+        self._scheduler = AsyncIOScheduler(timezone="UTC")
+        self._stirred = self._loop.time()
+        service.on_look = lambda: self._take(DriverChanged())
+        # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
+        service.on_scan = self._watch
+
+    def post(self, trigger: Trigger) -> None:
+        """Take a hint, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
+            self._loop.call_soon_threadsafe(self._take, trigger)
+
+    def _take(self, trigger: Trigger) -> None:
+        if isinstance(trigger, EventsLost):
+            self._find_again()
+            return
+        if not isinstance(trigger, Periodic):
+            self._stirred = self._loop.time()
+        self._triggers.add(trigger)
+        self._woken.set()
+
+    def _find_again(self) -> None:
+        """Look at everything, for events were lost; not at once if such a look was a moment ago."""
+        now = self._loop.time()
+        if self._loss_look <= now:
+            self._loss_look = max(now, self._loss_look + _LOSSES)
+            self._loop.call_at(self._loss_look, self._take, Periodic())
+
+    async def run(self) -> None:
+        """Work until a signal says stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._take(Started())
+        self._schedule()
+        self._scheduler.start()
+        tasks = [
+            asyncio.create_task(self._reconcile(), name="reconcile"),
+            asyncio.create_task(ping(), name="watchdog"),
+            asyncio.create_task(self._mind_the_clock(), name="clock"),
+            asyncio.create_task(self._digest(), name="digest"),
+            asyncio.create_task(self._tell(), name="journal"),
+            asyncio.create_task(self._service.events.keep(), name="events"),
+        ]
+        if self._options.worker:
+            tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))
+        stop = asyncio.create_task(self._stopping.wait(), name="stop")
+        notify("READY=1", "STATUS=looking at the host")
+        try:
+            ended, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in ended - {stop}:
+                # It never returns, so it failed: better to end, and be started again, than to live on deaf.
+                task.result()
+        finally:
+            notify("STOPPING=1")
+            log.info("stopping")
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                self._loop.remove_signal_handler(number)
+            self._scheduler.shutdown(wait=False)
+            for task in (stop, *tasks):
+                task.cancel()
+            await asyncio.wait([stop, *tasks])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.to_thread(deadlines.ask, "watch", self._watcher.stop)
+            await self._service.stop()
+
+    def _schedule(self) -> None:
+        self._scheduler.add_job(
+            self._take,
+            "interval",
+            args=(Periodic(),),
+            seconds=self._settings.scan_interval,
+            id="look",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+        self._schedule_scrub()
+        self._schedule_window()
+
+    def _schedule_scrub(self) -> None:
+        if self._settings.scrub is None:
+            with contextlib.suppress(JobLookupError):
+                self._scheduler.remove_job("scrub")
+            return
+        self._scheduler.add_job(
+            self._service.scrub,
+            "interval",
+            seconds=max(1.0, self._settings.scrub / SCRUB_PARTS),
+            id="scrub",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    def _schedule_window(self) -> None:
+        window = self._settings.throttle.window
+        if window is None:
+            with contextlib.suppress(JobLookupError):
+                self._scheduler.remove_job("window")
+            return
+        # The scheduler's own zone is UTC; people mean the time on the wall.
+        self._scheduler.add_job(
+            self._take,
+            "cron",
+            args=(Periodic(),),
+            hour=window[0] // 60,
+            minute=window[0] % 60,
+            timezone=datetime.now(UTC).astimezone().tzinfo,
+            id="window",
+            replace_existing=True,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    async def _reconcile(self) -> None:
+        while True:
+            await self._woken.wait()
+            await self._settled()
+            triggers, self._triggers = self._triggers, set()
+            self._woken.clear()
+            if Started() not in triggers:
+                # What was lost is said while it is looked for.
+                self._tell_watch()
+            try:
+                if Started() in triggers:
+                    # Who listens before he looks need not look a second time at what happened in between.
+                    async with self._service.automatic.part(automatic.WATCH):
+                        await self._watch(await self._service.places())
+                    triggers |= self._triggers
+                    self._triggers.clear()
+                    self._woken.clear()
+                again = await self._service.reconcile(triggers)
+                await asyncio.to_thread(trim)
+                if again is not None:
+                    self._look_later(again)
+                async with self._service.automatic.part(automatic.WATCH):
+                    await self._watch()
+                notify(f"STATUS={(await self._service.status()).sentence}")
+            except XpucachedError as error:
+                log.warning("a look failed: %s", error.message)
+                # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
+                self._look_later(_RETRY)
+            except Exception as error:  # noqa: BLE001 - one bad look must not end the daemon: the next one comes
+                unexpected(log, "in a look", error)
+
+    def _look_later(self, delay: float) -> None:
+        """Look again by ourselves after so many seconds, or sooner if that was meant before."""
+        # One at a time: each look asks for the next one, so that two would go on side by side for ever.
+        if self._later is not None and self._loop.time() < self._later.when() <= self._loop.time() + delay:
+            return
+        if self._later is not None:
+            self._later.cancel()
+        self._later = self._loop.call_later(delay, self._take, Periodic())
+
+    async def _settled(self) -> None:
+        """Wait until hints stop coming: a driver's package is unpacked file by file."""
+        if self._triggers <= {Started(), Periodic()}:
+            return
+        quiet = self._settings.settle
+        end = self._loop.time() + quiet * _SETTLE_LIMIT
+        while self._loop.time() < end:
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(quiet):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+
+    async def _watch(self, places: Iterable[Path] = ()) -> None:
+        """Listen to what happens in the stores, or in these places before it is known what they are."""
+        stores = list(places) or [status.store.root for status in await self._service.stores()]
+        stores = await asyncio.to_thread(_answering, stores)
+        drivers = await asyncio.to_thread(_driver_places, self._service.driver_variables())
+        models = [self._settings.models_directory]
+        models.append(self._settings.file.parent)
+        await asyncio.to_thread(self._watcher.use, _means(self._settings))
+        # What does not answer all the same holds up the watching, and not the looks.
+        try:
+            watch = functools.partial(self._watcher.watch, stores, drivers, models)
+            await asyncio.to_thread(deadlines.ask, "watch", watch, _WATCHING)
+        except TimeoutError as error:
+            raise HostError("a directory that is to be watched does not answer", hint="see: findmnt") from error
+        self._tell_watch()
+
+    def _tell_watch(self) -> None:
+        watcher = self._watcher
+        self._service.take_watch(watcher.mode, watcher.better, loads=watcher.loads, unwatched=watcher.reason)
+
+    async def _digest(self) -> None:
+        """See what programs did in the stores, as the watcher heard it."""
+        delay = _DIGEST
+        while True:
+            await asyncio.sleep(delay)
+            async with self._service.automatic.part(automatic.ACTIVITY):
+                await self._service.digest()
+            failing = automatic.ACTIVITY.name in self._service.automatic.failing
+            delay = min(delay * 2, _LONGEST_DIGEST) if failing else _DIGEST
+
+    async def _mind_the_clock(self) -> None:
+        """Begin anew to count when the clock was set: the scheduler would wait until the old time comes again."""
+        jumps = 0
+        while True:
+            await asyncio.sleep(_CLOCK)
+            before, jumps = jumps, self._service.mind_the_clock()
+            if jumps != before:
+                self._schedule()
+            if jumps != before or self._service.ailing:
+                self._take(Periodic())
+
+    async def _mind_the_others(self) -> None:
+        """As a worker: go when nobody needs us, and step aside for a daemon that our user runs himself."""
+        while True:
+            idle = self._settings.workers.idle
+            await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
+            await asyncio.to_thread(step_aside)
+            now = self._loop.time()
+            if self._service.busy or self._door.busy or self._triggers:
+                self._stirred = now
+            if idle is not None and now - max(self._stirred, self._door.last_asked) > idle:
+                log.info("nothing to do for %.0f s: until somebody needs us again", idle)
+                self._stopping.set()
+
+    async def _tell(self) -> None:
+        """Tell the journal what others may wait for."""
+        user = {"user": _account() or str(os.getuid())} if self._options.worker else {}
+        systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
+        told = logs.Allowance(_MESSAGES, 1.0)
+        async for event in self._service.subscribe(self._service.events.began):
+            what = event.topic
+            if what == "run-finished":
+                what = _RUNS.get(event.fields.get("outcome", ""), "model-failed")
+            if what in systemd.MESSAGES and told.spend(what) is not None:
+                # The journal has other readers, too.
+                shown = of_event(event)
+                fields = {name: text for name, text in shown.fields.items() if text != HIDDEN}
+                systemd.tell(what, shown.message, {**fields, **user})
+
+    def _reload(self) -> None:
+        """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            fresh = deadlines.ask("configuration", lambda: load(self._options))
+        except TimeoutError:
+            log.error("the old configuration stays: the file system of the new one does not answer")  # noqa: TRY400 - expected
+        except SettingsError as error:
+            told = _told(error, worker=self._options.worker)
+            log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
+            problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
+            self._service.take_settings(self._settings, (problem,))
+        else:
+            fixed = (self._settings.state, self._settings.cache, self._settings.socket)
+            if fixed != (fresh.state, fresh.cache, fresh.socket):
+                problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
+                self._service.take_settings(self._settings, (problem,))
+            else:
+                self._settings = fresh
+                self._service.take_settings(fresh)
+                logging.getLogger().setLevel(fresh.log_level)
+                self._schedule()
+                log.info("configuration read")
+        self._take(ModelsChanged())
+        self._take(DriverChanged())
+        notify("READY=1")
+
+
+def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
+    """Give the directories in which something happens when one of these drivers changes."""
+    found: dict[Path, None] = {}
+    for variables in drivers:
+        named = tuple(sorted((name, variables.get(name, "")) for name in LEADING))
+        with contextlib.suppress(TimeoutError):
+            found |= dict.fromkeys(deadlines.ask(named, functools.partial(host.watched, variables)))
+    return tuple(found)
+
+
+def _answering(stores: Iterable[Path]) -> list[Path]:
+    """Leave out the stores whose file systems do not answer."""
+    return [root for root in stores if owners.answers(root)]
+
+
+def _told(error: SettingsError, *, worker: bool) -> SettingsError:
+    """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
+    if not worker:
+        return error
+    return SettingsError("the configuration is refused", hint="its user is told why by: xpucached --user --check")
+
+
+def _first(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings at the start.  Raises `SettingsError`."""
+    try:
+        return load(options)
+    except SettingsError as error:
+        raise _told(error, worker=options.worker) from error
+
+
+def _means(config: settings.Settings) -> WatchOptions:
+    watch_socket = config.watch_socket if config.watch_mode == "auto" else None
+    return WatchOptions(watch_socket, loads=config.watch_loads, inotify=config.watch_mode != "polling")
+
+
+_ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
+
+
+def share_memory() -> None:
+    """Let all threads take their memory from one place: each scan has another thread, and each would keep its own."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None)["mallopt"](_ARENA_MAX, 1)
+
+
+def trim() -> None:
+    """Give memory back that a scan needed: the C library keeps what was freed, and we rest for an hour."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None)["malloc_trim"](0)
+
+
+def load(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings that the options ask for."""
+    return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+
+
+def step_aside() -> None:
+    """See that our user runs no daemon himself.  If one answers, tell the host's daemon, and raise `RunningError`."""
+    path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
+    try:
+        sockets.connect(path, owner=os.getuid(), timeout=int(_RETRY)).close()
+    except OSError:
+        return
+    # Where there is no daemon of the host, nobody waits for us either.
+    with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_RETRY) as client:
+        client.call(host_requests.StepAside())
+    raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
+
+
+def see_welcome() -> None:
+    """See that our user may have a worker, whoever started it.  Raises `SettingsError`."""
+    from xpucached.hostd import users  # noqa: PLC0415 - users' own daemons need none of it
+
+    if os.getuid() == 0:
+        raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
+    try:
+        ours: settings.Settings | None = settings.load(None, user=False, environ={})
+    except SettingsError:
+        # Who may not read the host's configuration is not named in it, as far as we know.
+        ours = None
+    if not users.may_have_worker(os.getuid(), ours):
+        raise SettingsError(
+            f"user {os.getuid()} has no worker: it is nobody who logs in, and not named in the host's configuration",
+            hint="an administrator can add it: include in [workers] of /etc/xpucached/xpucached.toml",
+        )
+
+
+def _account() -> str | None:
+    """Give our user's name; None if nobody can say it now."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
+async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
+    """Run the daemon on its state, its catalog and its socket."""
+    with alone(config.state):
+        # A worker's state goes by its user's number, and numbers are given away again.
+        account = _account() if options.worker else None
+        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True, account=account)
+        try:
+            instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
+            service = Service(config, catalog, ProcessStarter(os.environ, instance), os.environ)
+            await service.recover()
+            given = server.activated()
+            listening = given or [server.bind(config.socket, config.socket_mode)]
+            listener = (
+                server.Server(service, owners_only, version=__version__, tends=is_host_daemon)
+                if options.worker
+                else server.Server(service, allowed, version=__version__)
+            )
+            await listener.start(listening)
+            log.info("xpucached %s answers on %s", __version__, config.socket)
+            try:
+                await Daemon(options, config, service, listener).run()
+            finally:
+                await listener.stop()
+                if not given:
+                    server.clear(config.socket)
+        finally:
+            await asyncio.to_thread(catalog.close)
+
+
+def allowed(uid: int, right: api.Right) -> bool:
+    """Everybody who may open the socket may read; the daemon's own user and root may change."""
+    return right is api.Right.READ or uid in (0, os.getuid())
+
+
+def owners_only(uid: int, _right: api.Right) -> bool:
+    """Of a worker, whose socket everybody can open: its user and root may do all, others nothing."""
+    return uid in (0, os.getuid())
+
+
+def is_host_daemon(uid: int) -> bool:
+    """Tell whether somebody is the host's daemon, which may tend a worker."""
+    try:
+        return uid == pwd.getpwnam(sockets.ACCOUNT).pw_uid
+    except KeyError:
+        return False
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the daemon's options."""
+    options = argparse.ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
+    who = options.add_mutually_exclusive_group()
+    who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
+    who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
+    who.add_argument("--worker", action="store_true", help="serve this user for the host's daemon, which starts it")
+    options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
+    options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
+    options.add_argument("--version", action="version", version=f"xpucached {__version__}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``xpucached``; return its exit status."""
+    options = parser().parse_args(arguments)
+    if options.user is None:
+        options.user = options.worker or os.getuid() != 0
+    try:
+        config = _first(options)
+        if options.worker:
+            see_welcome()
+        if options.user:
+            found = len(settings.models(config.models_directory)[0])
+            problems = settings.models(config.models_directory)[1]
+        else:
+            whose, problems = settings.owners(config.models_directory)
+            found = len(whose)
+        if options.check:
+            for problem in problems:
+                print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
+            print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
+            return SettingsError.exit if problems else 0
+        logs.begin(config.log_level)
+        share_memory()
+        if options.worker:
+            step_aside()
+        if options.user:
+            asyncio.run(serve(options, config))
+        else:
+            from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
+
+            with alone(config.state):
+                asyncio.run(host_daemon.serve(config, lambda: load(options)))
+    except XpucachedError as error:
+        print(f"xpucached: {safe(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
+        if error.hint:
+            print(f"hint: {safe(error.hint)}", file=sys.stderr)  # noqa: T201 - the same
+        return error.exit
+    except KeyboardInterrupt:
+        return 130
+    return 0

@@ -1,0 +1,97 @@
+"""How changes are noticed, and who was seen to cause them.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from xpucached.domain.names import EntryKey
+
+
+class WatchMode(StrEnum):
+    """How changes in stores are noticed, the best first."""
+
+    FANOTIFY = "fanotify"  #: every file, with the process that closed it
+    CLASSIC = "fanotify-classic"  #: the same, without what is removed or renamed
+    INOTIFY = "inotify"  #: new directories near the top of a store
+    POLLING = "polling"  #: not at all for some directories: the periodic look finds it
+
+
+class FileAct(StrEnum):
+    """What happened to a file or a directory in a store."""
+
+    WRITTEN = "w"  #: closed after writing
+    READ = "r"  #: closed after reading
+    GONE = "g"  #: removed or moved away
+    COME = "c"  #: moved here
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """Something that a process did in a store."""
+
+    store: Path
+    path: str  #: below the store
+    act: FileAct
+    pid: int  #: 0 where it is not known
+    at: float  #: seconds since boot when it was heard of
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process that touched a store, as it was at its first touch."""
+
+    pid: int
+    started: datetime
+    uid: int
+    name: str
+    command: str  #: its command line, cut
+    unit: str = ""  #: the service or scope of systemd that it is in
+    sycl: bool = False  #: it has the SYCL runtime mapped
+    ours: bool = False  #: a child of a daemon: a model that is warmed
+
+    @property
+    def label(self) -> str:
+        """Give its unit, if it is a service, or else its name."""
+        return self.unit if self.serves else self.name
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is (in) a service of systemd, and not somebody's session."""
+        return self.unit.endswith(".service") and not self.unit.startswith("user@")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """That programs were seen to load an entry."""
+
+    store: Path
+    key: EntryKey
+    last: datetime
+    hits: int
+    program: str  #: the last one, by `Program.label`
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """A program that wrote new entries although nobody had asked us to warm it: its users waited for each."""
+
+    program: Program
+    since: datetime
+    last: datetime
+    stores: tuple[Path, ...]
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How changes are noticed now."""
+
+    mode: WatchMode = WatchMode.POLLING
+    reason: str = ""  #: why not better
+    loads: bool = False  #: whether loads are seen, too
+    compiled: int = 0  #: entries that programs were seen to write since the daemon began
+    compiling: tuple[Compiling, ...] = ()

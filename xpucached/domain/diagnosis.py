@@ -1,0 +1,110 @@
+"""What may be relied on and what to do: checks of runtimes, explanations of a model, figures over time.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from xpucached.domain.models import Warmth
+from xpucached.domain.names import ModelName
+
+
+class Safety(StrEnum):
+    """Whether the persistent cache may be switched on with a runtime."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"  #: programs of a common shape crash as soon as it is on
+    UNKNOWN = "unknown"  #: it could not be found out
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeCheck:
+    """What was found out about one build of the SYCL runtime."""
+
+    build: str
+    library: Path  #: where it was found
+    safety: Safety
+    evidence: str  #: what was done, and what happened
+    at: datetime
+
+
+class Cause(StrEnum):
+    """Why a model is cold, slow, or not what its application gets."""
+
+    NO_DEVICE = "no-device"
+    WAITING = "waiting"
+    WARMING = "warming"
+    UNCACHED = "uncached"
+    CRASH = "crashed-with-cache"
+    FAILED = "failed"
+    NEVER = "never-run"
+    CHANGED = "workload-changed"
+    PROGRAM = "program-changed"
+    DRIVER = "driver-changed"
+    LOST = "entries-lost"
+    UNSAFE = "unsafe-runtime"
+    CACHE_OFF = "cache-off"
+    OTHER_STORE = "other-store"
+    FOREIGN_STORE = "other-users-store"
+    OPTIONS = "other-options"
+    SLOWER = "slower"
+    HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One reason, in a sentence, and the command that mends it (empty: nothing to be done, or nothing known)."""
+
+    cause: Cause
+    message: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a model is as it is: the first finding is what to mend first; none is as it should be."""
+
+    model: ModelName
+    warmth: Warmth
+    explanations: tuple[Explanation, ...] = ()
+    runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A live process that serves a model, and where it caches."""
+
+    unit: str
+    pid: int
+    uid: int
+    visible: bool  #: False: its variables may not be read
+    enabled: bool  #: the cache is on
+    store: Path | None
+
+
+class Figure(StrEnum):
+    """What is measured of a pass."""
+
+    COLD = "cold-seconds"
+    WARM = "warm-seconds"
+    STEADY = "steady-seconds"
+    CPU = "cpu-seconds"
+    MEMORY = "peak-rss"
+    DEVICE_MEMORY = "device-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One figure of one variant of a model in one environment, over its last runs; seconds or bytes."""
+
+    variant: str  #: `Variant.label`
+    host: str  #: `Host.signature`
+    figure: Figure
+    newest: float
+    at: datetime  #: of the newest
+    median: float | None  #: of those before the newest; None while there is none
+    deviation: float | None  #: median absolute deviation of the same
+    samples: int  #: the newest included
+    worse: bool  #: the newest is further above the median than chance explains

@@ -1,0 +1,177 @@
+"""This machine: devices, drivers, processes, problems.  Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Self
+
+from xpucached.domain.names import Architecture, ModelName
+from xpucached.domain.targets import Target
+
+LEADING: Final = (
+    "OCL_ICD_FILENAMES",
+    "OCL_ICD_VENDORS",
+    "OPENCL_VENDOR_PATH",
+    "ZE_ENABLE_ALT_DRIVERS",
+    "LD_LIBRARY_PATH",
+)
+"""The variables that say which driver a program loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU (or the CPU as an OpenCL device) and the environments it offers to programs now."""
+
+    name: str
+    architecture: Architecture
+    pci_address: str | None = None  #: ``0000:03:00.0``
+    pci_id: str | None = None  #: ``0xe20b``
+    kernel_driver: str | None = None  #: ``xe``, ``i915``
+    kernel_driver_version: str | None = None
+    render_node: Path | None = None
+    environments: tuple[Target, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DriverFile:
+    """One file of the user-mode driver or its compiler."""
+
+    path: Path
+    target: Path  #: after symbolic links
+    version: str | None
+    size: int
+    modified: datetime
+    build_id: str | None
+    package: str | None  #: ``name version``, where a package manager knows it
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is missing or wrong on this host: a stable code, what it costs, what to do."""
+
+    code: str
+    message: str
+    hint: str = ""
+    subject: str = ""  #: the file it is about, if it is about one
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What the installed drivers answered a fresh child."""
+
+    environments: tuple[Target, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDriver:
+    """A driver to compile with: one in use, one that is unpacked in a folder, or one that pretends another GPU."""
+
+    environments: tuple[Target, ...]
+    stamp: str  #: digest of its files and of what it pretends
+    variables: Mapping[str, str]  #: what makes a program load it
+    command: tuple[str, ...] = ()  #: what such a program's command begins with, if the driver needs its own C library
+    device: str | None = None  #: the GPU that it pretends
+    models: frozenset[ModelName] = frozenset()  #: those that are led to it by variables of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process, as far as it tells where it keeps a cache."""
+
+    pid: int
+    uid: int
+    started: datetime
+    name: str
+    directory: Path | None
+    variables: Mapping[str, str]
+    libraries: tuple[Path, ...] = ()  #: shared objects that it has mapped
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInUse:
+    """A driver that some models are led to by variables of their own, and what their programs meet."""
+
+    variables: Mapping[str, str]  #: those of `LEADING`, as the first of these models has them
+    models: tuple[ModelName, ...]
+    stamp: str  #: digest of its files
+    devices: tuple[Device, ...] = ()
+    driver: tuple[DriverFile, ...] = ()
+    environments: tuple[Target, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """16 hex digits of the variables: it stays when the driver is upgraded in its place."""
+        text = "\0".join(f"{name}={value}" for name, value in sorted(self.variables.items()))
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """This machine now, as programs meet it whose own variables lead to no other driver."""
+
+    surveyed: datetime
+    boot: str  #: the kernel's boot id
+    kernel: str  #: kernel release
+    stamp: str  #: digest of the driver files: another stamp means another driver
+    devices: tuple[Device, ...] = ()
+    driver: tuple[DriverFile, ...] = ()
+    environments: tuple[Target, ...] = ()  #: what programs on this host will use now
+    problems: tuple[Problem, ...] = ()
+    drivers: tuple[DriverInUse, ...] = ()  #: further ones, to which models' own variables lead
+
+    def seen_by(self, model: ModelName) -> Self:
+        """Give this machine as a model's programs meet it."""
+        return self.seen_with(next((one for one in self.drivers if model in one.models), None))
+
+    def seen_with(self, driver: DriverInUse | None) -> Self:
+        """Give this machine as programs meet it that are led to this driver; None is the one of all others."""
+        if driver is None:
+            return replace(self, drivers=()) if self.drivers else self
+        return replace(
+            self,
+            stamp=driver.stamp,
+            devices=driver.devices,
+            driver=driver.driver,
+            environments=driver.environments,
+            problems=driver.problems,
+            drivers=(),
+        )
+
+    @property
+    def offered(self) -> tuple[Target, ...]:
+        """What any program on this host meets, whatever its variables."""
+        some = (self.environments, *(one.environments for one in self.drivers))
+        return tuple(dict.fromkeys(environment for environments in some for environment in environments))
+
+    @property
+    def signature(self) -> str:
+        """16 hex digits of the present environments together."""
+        text = "\n".join(sorted(one.identity for one in self.environments))
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DriverChange:
+    """One line of the host's history: which environments came and which went."""
+
+    at: datetime
+    stamp: str
+    appeared: tuple[Target, ...]
+    vanished: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """When an environment was first and last what this host offered."""
+
+    environment: Target
+    first: datetime | None
+    last: datetime | None
+    present: bool
+    drivers: frozenset[str] = frozenset()  #: `DriverInUse.id` of those that offered it; empty text: the host's own

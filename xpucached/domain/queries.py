@@ -1,0 +1,42 @@
+"""Which entries are asked for, and a page of them.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xpucached.domain.defects import Defect
+from xpucached.domain.names import KindName, ModelName
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.stores import EntryState
+
+
+@dataclass(frozen=True, slots=True)
+class EntryQuery:
+    """Which entries are asked for; every condition that is given must hold."""
+
+    ref: str | None = None  #: the beginning of an `EntryRef`
+    kind: KindName | None = None
+    store: Path | None = None
+    driver: str | None = None  #: exact, or the beginning followed by ``*``; ``current`` is what the host offers now
+    architecture: str | None = None
+    device: str | None = None  #: part of the device's name
+    model: ModelName | None = None
+    state: EntryState | None = None
+    defect: Defect | None = None
+    kernel: str | None = None  #: part of a kernel's name, mangled or not
+    min_size: int | None = None
+    max_size: int | None = None
+    unused: float | None = None  #: not used for so many seconds
+    limit: int | None = None
+    after: str | None = None  #: continue behind this cursor
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    """Some entries, and where the next ones begin."""
+
+    entries: tuple[IndexedEntry, ...]
+    total: int
+    size: int  #: allocated bytes of all that match
+    next: str | None = None

@@ -1,0 +1,49 @@
+"""How the daemon and its host stand.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from xpucached.domain.activity import Watching
+from xpucached.domain.host import DriverChange, Host, Problem
+from xpucached.domain.jobs import Job
+from xpucached.domain.models import ModelStatus
+from xpucached.domain.stores import StoreStatus
+
+
+class Verdict(StrEnum):
+    """The one sentence of `status`, as a word."""
+
+    WARM = "warm"
+    COLD = "cold"
+    WAITING = "waiting"  #: models are warmed as soon as this is the time for it
+    WARMING = "warming"
+    FAILED = "failed"
+    UNCACHED = "uncached"  #: no model uses a cache that we know
+    NO_MODELS = "no-models"
+    NO_DEVICE = "no-device"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How this host stands."""
+
+    version: str
+    verdict: Verdict
+    sentence: str
+    pid: int
+    started: datetime
+    host: Host | None
+    problems: tuple[Problem, ...]
+    entries: int
+    defective: int
+    allocated: int
+    stale: int  #: entries for environments that this host does not offer now
+    stores: tuple[StoreStatus, ...]
+    models: tuple[ModelStatus, ...]
+    jobs: tuple[Job, ...]
+    changes: tuple[DriverChange, ...]
+    watching: Watching = field(default_factory=Watching)

@@ -1,0 +1,64 @@
+"""How we behave towards others on the host: occasions, efforts, limits.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class RunCause(StrEnum):
+    """What made a run necessary; each has an effort of its own."""
+
+    MANUAL = "manual"  #: somebody asked, and waits
+    DRIVER = "driver-changed"
+    BOOT = "boot"  #: found when the daemon started
+    NEW = "new-model"
+    CHANGED = "changed"  #: its workload, or what its program needs
+    GAP = "gap"  #: entries were lost, or an earlier run failed
+
+
+@dataclass(frozen=True, slots=True)
+class RunPriority:
+    """How much a run takes from others."""
+
+    occasion: RunCause
+    nice: int
+    cpu_weight: int  #: of its control group; 100 is what everybody has
+    io_weight: int
+    idle_io: bool  #: reads and writes only when nobody else does
+    waits: bool  #: for its window, and for the host to be calm
+    pauses: bool  #: when others need the host
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePolicy:
+    """When runs that nobody waits for may start, and when they pause."""
+
+    window: tuple[int, int] | None = None  #: from and to, in minutes after local midnight; None is always
+    only_when_idle: bool = False
+    cpu_pressure: float | None = 60.0  #: percent of the time in which something waits for it; None is no limit
+    memory_pressure: float | None = 10.0
+    io_pressure: float | None = 40.0
+    gpu_busy: float | None = 20.0  #: percent of the time in which an engine works for others
+    max_wait: float = 3600.0  #: so long a run waits, and so long it may be paused
+    isolate: bool = True  #: a control group for each child, where systemd gives one
+    tasks: int = 4096  #: processes and threads of a child
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A model that is to be warmed as soon as this is the time for it."""
+
+    since: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What others feel, in percent; None is not known."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    io: float | None = None
+    gpu: float | None = None  #: of the busiest device

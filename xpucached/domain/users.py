@@ -1,0 +1,82 @@
+"""Whom the host's daemon looks after, and what is known of them.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from xpucached.domain.host import Problem
+from xpucached.domain.names import ModelName
+from xpucached.domain.status import Verdict
+
+
+class WorkerState(StrEnum):
+    """Where a user's worker is."""
+
+    NEVER = "never"
+    STARTING = "starting"
+    AWAKE = "awake"
+    ASLEEP = "asleep"
+    ASIDE = "aside"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class UserStatus:
+    """One user, and what his worker last said."""
+
+    user: str
+    uid: int
+    state: WorkerState = WorkerState.NEVER
+    verdict: Verdict | None = None
+    sentence: str = ""
+    entries: int = 0
+    allocated: int = 0
+    warm: int = 0
+    cold: int = 0
+    models: tuple[ModelName, ...] = ()
+    problems: tuple[str, ...] = ()  #: codes
+    seen: datetime | None = None  #: when he last said so
+
+    @property
+    def matters(self) -> bool:
+        """Whether a change of the driver concerns him, as far as is known."""
+        return self.seen is None or self.entries > 0 or bool(self.models) or self.state is WorkerState.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """How the host stands, as far as the host's daemon may know."""
+
+    version: str
+    started: datetime
+    stamp: str  #: digest of the driver's files and the kernel
+    changed: datetime | None  #: when that last became another
+    problems: tuple[Problem, ...]
+    users: tuple[UserStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What the host's daemon keeps from one life to the next."""
+
+    stamp: str = ""
+    changed: datetime | None = None
+    users: tuple[UserStatus, ...] = ()
+    owed: tuple[int, ...] = ()  #: whom it had yet to wake
+
+    def of(self) -> Mapping[int, UserStatus]:
+        """Give the users by their numbers."""
+        return {one.uid: one for one in self.users}
+
+
+@dataclass(frozen=True, slots=True)
+class UserSocket:
+    """Whose worker answers, and where."""
+
+    user: str
+    uid: int
+    socket: Path

@@ -1,0 +1,165 @@
+"""How a model is exercised, and in which variants.  Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+
+class Loader(StrEnum):
+    """What brings a model to life and runs it."""
+
+    COMMAND = "command"  #: any program
+    PYTHON = "python"  #: ``module:function`` that returns a callable
+    TRANSFORMERS = "transformers"  #: a folder with a language model, which generates text
+    DIFFUSERS = "diffusers"  #: a folder with a pipeline, which makes pictures
+    TORCHSCRIPT = "torchscript"  #: a file that ``torch.jit.save`` wrote
+    EXPORT = "export"  #: a ``.pt2`` file that ``torch.export.save`` wrote
+    TRAIN = "train"  #: ``module:function`` that returns what one training step needs
+
+
+PRECISIONS: Final = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int8",
+    "autocast-float16",
+    "autocast-bfloat16",
+    "as-saved",
+)
+"""``as-saved`` is what the files say, which is how GPTQ and AWQ checkpoints are loaded."""
+
+RANDOM: Final = "random"
+"""What ``inputs`` says to get numbers or words that nobody wrote."""
+
+_DEVICE: Final = re.compile(r"(?:cpu|(?:xpu|cuda)(?::(?:\d{1,3}|\*))?)", re.ASCII)
+_SHAPE: Final = re.compile(r"[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}(?:,[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}){0,15}", re.ASCII)
+_TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_IN_FILES: Final = frozenset({Loader.TRANSFORMERS, Loader.DIFFUSERS, Loader.TORCHSCRIPT, Loader.EXPORT})
+_BY_NAME: Final = frozenset({Loader.PYTHON, Loader.TRAIN})
+_REAL_INPUTS: Final = (
+    "expected a file with real text or tensors: random ones warm other kernels and give times that mean nothing; "
+    'if you want them nevertheless: inputs = "random"'
+)
+_MOST_VARIANTS: Final = 256
+_MOST_STEPS: Final = 1000
+_MOST_TOKENS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Variant:
+    """One way in which a model is used: a device, a precision and a shape; what is empty is left to the program."""
+
+    device: str = ""  #: ``xpu:0``
+    precision: str = ""
+    shape: str = ""  #: ``1x3x224x224``; of a language model ``BATCHxLENGTH``; several inputs with commas
+
+    @property
+    def label(self) -> str:
+        """Name it for people, and as the key of its history."""
+        return " ".join(part for part in (self.device, self.precision, self.shape) if part) or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """How a model is brought to life and used.  Of the loader `Loader.COMMAND` only the middle part counts."""
+
+    loader: Loader = Loader.COMMAND
+    python: str = ""  #: the interpreter that the application runs with
+    target: str = ""  #: what is loaded: a path, or ``module:function``
+    inputs: str = ""  #: a file with text or tensors, or `RANDOM`
+    compile: bool = False  #: through ``torch.compile``
+    steps: int = 5  #: how often it is used in one pass; the first is timed apart
+    new_tokens: int = 16  #: that are generated, at most
+    min_output_tokens: int = 1  #: fewer make a run invalid
+    tolerance: float | None = None  #: how far a low precision may be from float32, relative to its size
+
+    device: str = ""  #: where it is meant to run; ``xpu:*`` is every GPU, once per distinct environment
+    precisions: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    require_device: bool = False  #: a run whose work was not seen on that device has failed
+    caches: tuple[Path, ...] = ()  #: further directories to which a second pass must add no file
+    memory: int | None = None  #: bytes that it may take; None is what the machine can spare
+    disk: int | None = None  #: bytes that it may write to its temporary directory, and to any one file
+
+    options: Mapping[str, str] = field(default_factory=dict)  #: for `Loader.PYTHON` and `Loader.TRAIN`, by name
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether it says nothing: a command, run as it stands."""
+        return self == RunSpec()
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell whether it is meant for devices that no SYCL driver serves: then it needs none on this host."""
+        return self.device.partition(":")[0] in {"cpu", "cuda"}
+
+    def variants(self, devices: tuple[str, ...]) -> tuple[Variant, ...]:
+        """Give every combination, on the devices that `device` was found to mean, in the order they were written."""
+        return tuple(
+            Variant(device, precision, shape)
+            for device, precision, shape in product(devices or ("",), self.precisions or ("",), self.shapes or ("",))
+        )
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """Name what can never work: the key, and what was expected."""
+        yield from self._wrong_words()
+        yield from self._wrong_numbers()
+        if self.loader is Loader.COMMAND:
+            for key in ("python", "target", "inputs"):
+                if getattr(self, key):
+                    yield key, "the loader command has a command instead; set loader"
+            return
+        if not self.python.startswith("/") or "\0" in self.python:
+            yield "python", "expected the absolute path of the interpreter that the application runs with"
+        if not self.device:
+            yield "device", "expected xpu, xpu:0, xpu:*, cuda, cuda:0, cuda:* or cpu"
+        if self.loader in _IN_FILES:
+            if not self.target.startswith("/") or "\0" in self.target:
+                yield "target", "expected the absolute path of the model's folder or file"
+            if not self.inputs:
+                yield "inputs", _REAL_INPUTS
+        elif _TARGET.fullmatch(self.target) is None:
+            yield "target", "expected module:function"
+        if self.inputs and self.inputs != RANDOM and not self.inputs.startswith("/"):
+            yield "inputs", 'expected the absolute path of a file with text or tensors, or "random"'
+
+    def _wrong_words(self) -> Iterator[tuple[str, str]]:
+        if self.device and _DEVICE.fullmatch(self.device) is None:
+            yield "device", "expected xpu, xpu:0, xpu:*, cuda, cuda:0, cuda:* or cpu"
+        for precision in self.precisions:
+            if precision not in PRECISIONS:
+                yield "precisions", f"unknown precision {precision!r}; known are: {', '.join(PRECISIONS)}"
+        for shape in self.shapes:
+            if _SHAPE.fullmatch(shape) is None:
+                yield "shapes", f"expected sizes such as 1x3x224x224, of several inputs with commas; found {shape!r}"
+            elif self.loader in {Loader.TRANSFORMERS, Loader.DIFFUSERS} and shape.count("x") != 1:
+                yield "shapes", f"expected BATCHxLENGTH of text or WIDTHxHEIGHT of a picture; found {shape!r}"
+        for key in ("precisions", "shapes"):
+            if len(set(getattr(self, key))) != len(getattr(self, key)):
+                yield key, "named twice"
+        if len(self.precisions or ("",)) * len(self.shapes or ("",)) > _MOST_VARIANTS:
+            yield "shapes", f"more than {_MOST_VARIANTS} combinations of precisions and shapes"
+        if any(not path.is_absolute() for path in self.caches):
+            yield "caches", "expected absolute paths"
+        if self.require_device and not self.device:
+            yield "require_device", "name the device too"
+
+    def _wrong_numbers(self) -> Iterator[tuple[str, str]]:
+        if not 1 <= self.steps <= _MOST_STEPS:
+            yield "steps", f"expected 1 to {_MOST_STEPS}"
+        if not 1 <= self.new_tokens <= _MOST_TOKENS:
+            yield "new_tokens", f"expected 1 to {_MOST_TOKENS}"
+        if not 0 <= self.min_output_tokens <= self.new_tokens:
+            yield "min_output_tokens", "expected 0 to new_tokens"
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            yield "tolerance", "expected a number between 0 and 1, such as 0.05"
+        for key in ("memory", "disk"):
+            number = getattr(self, key)
+            if number is not None and not 0 < number < 1 << 62:
+                yield key, "expected a number of bytes above 0"

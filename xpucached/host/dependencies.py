@@ -1,0 +1,336 @@
+"""Observe: which files a model's command names: program, script, its own modules, packages, arguments.
+
+Nothing of the program is run or parsed: imports are found by their words, so a module that only a text names is taken
+too, and one that is named by no text is not seen.  See ``docs/models.md`` for what nobody can see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.dependencies import Role
+from xpucached.domain.workloads import RANDOM, Loader
+from xpucached.host.digests import head, names, ordinary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xpucached.domain.models import Workload
+
+MOST: Final = 10_000
+"""Files that are noted of one model."""
+
+_MODULES: Final = 2000
+_FOLDER: Final = 4000
+"""Names in one directory; a larger one is not listed."""
+_DEPTH: Final = 6
+_TEXT: Final = 1 << 20
+"""Bytes of a script that are searched for imports."""
+_TEXTS: Final = 32 << 20
+"""Bytes that are searched in all."""
+_WORDS: Final = 10_000
+
+_LONGEST: Final = 4096
+
+_PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_IMPORT: Final = re.compile(r"^[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
+_FROM: Final = re.compile(r"^[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)", re.MULTILINE)
+_MOST_LISTED: Final = 1000
+"""Names of one import: a line of a megabyte must not become gigabytes of names."""
+
+_BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
+_BETWEEN: Final = re.compile(r"[\s;|&()'\"]+")
+_NAME: Final = re.compile(r"[^\W\d]\w*\Z")
+_SITES: Final = frozenset({"site-packages", "dist-packages"})
+_WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+
+
+class Needs:
+    """Collects paths, each with its first role, up to a number."""
+
+    def __init__(self, workload: Workload, variables: Mapping[str, str]) -> None:
+        self.paths: dict[str, Role] = {}
+        self._workload = workload
+        self._variables = {**variables, **workload.variables}
+        self._directory = os.fspath(workload.directory)
+        self._searched: set[str] = set()
+        self._waiting: deque[tuple[str, str, str]] = deque()
+        self._busy = False
+        self._left = _TEXTS
+
+    def add(self, path: str, role: Role) -> None:
+        """Note a path, unless there are enough."""
+        # What cannot be printed can neither be shown nor written down.
+        if len(self.paths) < MOST and path.isprintable():
+            self.paths.setdefault(os.path.normpath(path), role)
+
+    def look(self) -> None:
+        """Note what the workload names."""
+        workload = self._workload
+        exercise = workload.exercise
+        words = [*workload.command]
+        if exercise.loader is not Loader.COMMAND:
+            words = [exercise.python]
+        program = self._which(words[0]) if words else None
+        if program is not None:
+            self._program(program, 0)
+        self._follow(words)
+        if exercise.loader in {Loader.PYTHON, Loader.TRAIN}:
+            self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
+        elif exercise.target:
+            self._argument(exercise.target)
+        for text in (exercise.inputs if exercise.inputs != RANDOM else "", *exercise.options.values()):
+            self._argument(text)
+
+    # -- what is started ----------------------------------------------------------------------------------------------
+
+    def _which(self, word: str) -> str | None:
+        if "/" in word:
+            found = os.path.join(self._directory, word)
+            return found if _is_file(found) else None
+        for place in self._variables.get("PATH", os.defpath).split(":"):
+            found = os.path.join(self._directory, place, word)
+            if _is_file(found) and os.access(found, os.X_OK):
+                return found
+        return None
+
+    def _program(self, path: str, depth: int) -> None:
+        """Note a program, the interpreter that its first line names, and the packages beside that."""
+        self.add(path, Role.PROGRAM)
+        if _PYTHON.match(os.path.basename(path)):
+            self._packages_of(path)
+        begin = head(path, 256)
+        if not begin.startswith(b"#!") or depth > 1:
+            return
+        line = os.fsdecode(begin[2:].partition(b"\n")[0]).split()
+        interpreter = next((word for word in line if not word.endswith("/env") and not word.startswith("-")), None)
+        found = self._which(interpreter) if interpreter is not None else None
+        if found is not None:
+            self._program(found, depth + 1)
+            if _PYTHON.match(os.path.basename(found)):
+                self._script(path)
+            elif os.path.basename(found) in _SHELLS:
+                self._shell_script(path)
+
+    def _packages_of(self, interpreter: str) -> None:
+        library = os.path.join(os.path.dirname(os.path.dirname(interpreter)), "lib")
+        try:
+            found = names(library, _FOLDER) or []
+        except OSError:
+            return
+        for name, _ in found:
+            if _PYTHON.match(name):
+                for site in _SITES:
+                    self.add_packages(os.path.join(library, name, site))
+
+    def add_packages(self, site: str) -> None:
+        """Note the packages that are installed in a directory."""
+        try:
+            found = names(site, MOST)
+        except OSError:
+            return
+        self.add(site, Role.PACKAGES)
+        for name in packages(found or ()).values():
+            self.add(os.path.join(site, name), Role.PACKAGE)
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def _follow(self, words: Sequence[str]) -> None:
+        """Note what the words of a command name: interpreters, scripts, modules and files."""
+        ahead = deque(words)
+        after: str | None = None  # what an interpreter still waits for
+        python = shell = False
+        seen = 0
+        while ahead and seen < _WORDS:
+            word = ahead.popleft()
+            seen += 1
+            name = os.path.basename(word)
+            if after is not None:
+                given, after = after, None
+                if given == "-m":
+                    self._modules([word], [self._directory, *self._roots()])
+                elif given == "-c" and python:
+                    self._imports(word, self._directory, "")
+                elif given == "-c" and shell:
+                    ahead.extendleft(reversed(_split(word)))
+                python = python and given in _WITH_VALUE
+                continue
+            if _PYTHON.match(name) or name in _SHELLS:
+                python, shell = bool(_PYTHON.match(name)), name in _SHELLS
+                found = self._which(word)
+                if found is not None:
+                    self._program(found, 0)
+            elif python and word.startswith("-"):
+                after = word if word in {"-m", "-c", *_WITH_VALUE} else None
+            elif shell and word.startswith("-"):
+                after = "-c" if word.endswith("c") and not word.startswith("--") else None
+            else:
+                if python or shell or word.endswith(".py"):
+                    self._named_script(word, python=python or word.endswith(".py"))
+                python = shell = False
+                self._argument(word)
+
+    def _named_script(self, word: str, *, python: bool) -> None:
+        path = os.path.join(self._directory, word)
+        if _is_file(path):
+            self.add(path, Role.SCRIPT)
+            if python:
+                self._script(path)
+            else:
+                self._shell_script(path)
+
+    def _shell_script(self, path: str) -> None:
+        if path not in self._searched and len(self._searched) < _MODULES:
+            self._searched.add(path)
+            self._follow(_BETWEEN.split(self._text(path))[:_WORDS])
+
+    def _argument(self, word: str) -> None:
+        """Note the file or directory that a word, or its part behind ``=``, names."""
+        for text in dict.fromkeys((word, word.partition("=")[2])):
+            if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
+                continue
+            path = os.path.normpath(os.path.join(self._directory, text))
+            try:
+                mode = os.stat(path).st_mode
+            except (OSError, ValueError):
+                continue
+            if not ordinary(path):
+                continue
+            if stat.S_ISREG(mode):
+                self.add(path, Role.ARGUMENT)
+            elif stat.S_ISDIR(mode) and not f"{self._directory}/".startswith(f"{path.rstrip('/')}/"):
+                # Where the program itself works, what it writes cannot be told from what it needs.
+                self._folder(path, 0)
+
+    def _folder(self, path: str, depth: int) -> None:
+        if len(self.paths) >= MOST:
+            return
+        try:
+            found = names(path, _FOLDER)
+        except OSError:
+            return
+        self.add(path, Role.FOLDER)
+        for name, folder in found or ():
+            inner = os.path.join(path, name)
+            if folder and depth < _DEPTH and not name.startswith(".") and name != "__pycache__":
+                self._folder(inner, depth + 1)
+            elif not folder and _is_file(inner) and ordinary(inner):
+                self.add(inner, Role.ARGUMENT)
+
+    # -- Python's modules ---------------------------------------------------------------------------------------------
+
+    def _roots(self) -> list[str]:
+        given = self._variables.get("PYTHONPATH", "").split(":")
+        return [os.path.normpath(os.path.join(self._directory, one)) for one in given if one]
+
+    def _script(self, path: str) -> None:
+        place = os.path.dirname(os.path.realpath(path))
+        self._read(path, place, "")
+
+    def _read(self, path: str, root: str, package: str) -> None:
+        """Search a file for imports; ``package`` is what it is a module of, below ``root``."""
+        if path not in self._searched and len(self._searched) < _MODULES:
+            self._searched.add(path)
+            self._imports(self._text(path), root, package)
+
+    def _text(self, path: str) -> str:
+        content = head(path, min(_TEXT, self._left))
+        self._left -= len(content)
+        return content.decode("utf-8", "replace")
+
+    def _imports(self, text: str, root: str, package: str) -> None:
+        roots = [root, *(one for one in self._roots() if one != root)]
+        wanted: list[str] = []
+        for match in _IMPORT.finditer(text):
+            wanted += [part.split()[0] for part in match[1].split(",") if part.split()]
+        wanted += _BY_NAME.findall(text)
+        for match in _FROM.finditer(text):
+            module = match[1]
+            dots = len(module) - len(module.lstrip("."))
+            if dots:
+                base = package.split(".") if package else []
+                kept = base[: len(base) - dots + 1]
+                module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
+            listed = match[2].strip("()").replace("\\", " ").split(",", _MOST_LISTED)[:_MOST_LISTED]
+            inner = [part.split()[0] for part in listed if part.split()]
+            wanted += [module, *(f"{module}.{name}" if module else name for name in inner if _NAME.match(name))]
+        self._modules(wanted, roots)
+
+    def _modules(self, wanted: Iterable[str], roots: Sequence[str]) -> None:
+        """Note the files of modules that lie below these directories, and what they import themselves."""
+        for name in dict.fromkeys(wanted):
+            parts = name.split(".")
+            if not all(_NAME.match(part) for part in parts):
+                continue
+            for root in roots:
+                files = list(_module_files(root, parts))
+                for path, package in files:
+                    self.add(path, Role.MODULE)
+                    # Not by recursion: a chain of imports may be as long as somebody likes.
+                    self._waiting.append((path, root, package))
+                if files:
+                    break
+        if not self._busy:
+            self._busy = True
+            while self._waiting:
+                self._read(*self._waiting.popleft())
+            self._busy = False
+
+
+def _module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Give the files that importing a module loads, each with the package that it is in."""
+    place = root
+    for number, part in enumerate(parts):
+        package = ".".join(parts[: number + 1])
+        inside = os.path.join(place, part)
+        if _is_file(f"{inside}.py"):
+            yield f"{inside}.py", ".".join(parts[:number])
+            return
+        if not os.path.isdir(inside):
+            return
+        if _is_file(f"{inside}/__init__.py"):
+            yield f"{inside}/__init__.py", package
+        if number == len(parts) - 1 and _is_file(f"{inside}/__main__.py"):
+            yield f"{inside}/__main__.py", package
+        place = inside
+
+
+def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
+    """Give the packages among the names of a directory: name and version, to where that is written down."""
+    there: dict[str, str] = {}
+    for name, folder in found:
+        stem, suffix = os.path.splitext(name)
+        if suffix not in {".dist-info", ".egg-info"}:
+            continue
+        words = " ".join(stem.split("-", 2)[:2])
+        there[words] = f"{name}/{'RECORD' if suffix == '.dist-info' else 'PKG-INFO'}" if folder else name
+    return there
+
+
+def site_of(path: str) -> str | None:
+    """Give the directory of installed packages that a file lies in; None if it is part of none."""
+    parts = path.split("/")
+    for number in range(len(parts) - 1, 0, -1):
+        if parts[number - 1] in _SITES:
+            return "/".join(parts[:number])
+    return None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text[:_TEXT])[:_WORDS]
+    except ValueError:
+        return []

@@ -1,0 +1,165 @@
+"""Observe: the Intel GPUs that the kernel lists; reads sysfs and the table that the package ships."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached.domain.host import Device
+from xpucached.domain.names import Architecture
+from xpucached.host.roots import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.domain.targets import Target
+    from xpucached.host.roots import HostRoots
+
+CPU = Architecture("cpu")
+
+_TABLE = Path(__file__).resolve().parent.parent / "data" / "intel-gpu-archs.csv"
+_MOST_DEVICES = 4096  # a machine has some hundred PCI functions; virtual ones may make it a thousand
+_INTEL = 0x8086
+_DISPLAY = 0x03
+_NUMBER = re.compile(r"0x[0-9a-f]{1,8}")
+_BRACKETED = re.compile(r"\[(0x[0-9a-fA-F]{4})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One row of the table of known GPUs."""
+
+    pci_id: str
+    architecture: Architecture
+    versions: tuple[str, ...]  #: IP versions of its steppings, ``20.1.4``
+    name: str  #: what Intel calls it; may be empty
+
+
+@functools.cache
+def known() -> Mapping[str, Gpu]:
+    """Give the table of known GPUs by PCI id (``0xe20b``)."""
+    with _TABLE.open(encoding="utf-8", newline="") as stream:
+        rows = [
+            Gpu(row["pci_id"], Architecture(row["architecture"]), tuple(row["versions"].split()), row["name"])
+            for row in csv.DictReader(stream)
+        ]
+    return {row.pci_id: row for row in rows}
+
+
+@functools.cache
+def _by_version() -> Mapping[str, Architecture]:
+    return {version: row.architecture for row in known().values() for version in row.versions}
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Architecture]:
+    """Map names to architectures, where a name has just one: ``Intel(R) Graphics`` says nothing."""
+    found: dict[str, set[Architecture]] = {}
+    for row in known().values():
+        if row.name:
+            found.setdefault(row.name, set()).add(row.architecture)
+    return {name: next(iter(ones)) for name, ones in found.items() if len(ones) == 1}
+
+
+def is_level_zero(environment: Target) -> bool:
+    """Tell whether programs reach this environment through Level Zero."""
+    return "Level-Zero" in environment.platform
+
+
+def is_gpu(environment: Target) -> bool:
+    """Tell whether this environment is a GPU's; Intel's OpenCL driver for GPUs calls itself NEO."""
+    return (
+        is_level_zero(environment) or "NEO" in environment.version.split() or environment.platform.endswith(" Graphics")
+    )
+
+
+def pci_id_of(environment: Target) -> str | None:
+    """Give the PCI id that a driver writes into the name of a device it knows no name for."""
+    bracketed = _BRACKETED.search(environment.device)
+    return bracketed.group(1).lower() if bracketed else None
+
+
+def architecture(environment: Target) -> Architecture:
+    """Tell the generation of an environment's device; one that is not known stays as its version is written."""
+    if is_gpu(environment):
+        by_version = _by_version().get(environment.version) if is_level_zero(environment) else None
+        by_id = known().get(pci_id_of(environment) or "")
+        by_name = _by_name().get(environment.device)
+        return by_version or (by_id.architecture if by_id else None) or by_name or Architecture(environment.version)
+    if environment.platform == "Intel(R) OpenCL" or "CPU Runtime for OpenCL" in environment.platform:
+        return CPU
+    return Architecture(environment.version)
+
+
+def _line(path: Path) -> str:
+    """Read the first line of a small kernel file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.readline(256).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _line(path).lower()
+    return int(text, 16) if _NUMBER.fullmatch(text) else None
+
+
+def _names(path: Path, prefix: str = "") -> list[str]:
+    try:
+        return sorted(one.name for one in path.iterdir() if one.name.startswith(prefix))
+    except OSError:
+        return []
+
+
+def _driver(device: Path) -> str | None:
+    """Name the kernel driver that a PCI device is bound to."""
+    try:
+        return (device / "driver").readlink().name
+    except OSError:
+        return None
+
+
+def kernel(places: HostRoots = HERE) -> str:
+    """Give the kernel's release."""
+    return _line(places.proc / "sys/kernel/osrelease") or os.uname().release
+
+
+def boot_id(places: HostRoots = HERE) -> str:
+    """Give the id of this boot; empty where the kernel tells none."""
+    return _line(places.proc / "sys/kernel/random/boot_id")
+
+
+def gpus(places: HostRoots = HERE) -> tuple[Device, ...]:
+    """Give the Intel GPUs in sysfs, virtual functions too, by PCI address; without environments.
+
+    A device that cannot be read is left out; one with an id that is not known has that id as its architecture.
+    """
+    root = places.sysfs / "bus/pci/devices"
+    found: list[Device] = []
+    for address in _names(root)[:_MOST_DEVICES]:
+        path = root / address
+        kind, vendor, number = _number(path / "class"), _number(path / "vendor"), _number(path / "device")
+        if kind is None or kind >> 16 != _DISPLAY or vendor != _INTEL or number is None:
+            continue
+        pci_id = f"0x{number:04x}"
+        row = known().get(pci_id)
+        driver = _driver(path)
+        nodes = _names(path / "drm", "renderD")
+        found.append(
+            Device(
+                name=row.name if row and row.name else f"Intel(R) Graphics [{pci_id}]",
+                architecture=row.architecture if row else Architecture(pci_id),
+                pci_address=address,
+                pci_id=pci_id,
+                kernel_driver=driver,
+                kernel_driver_version=(_line(path / "driver/module/version") or kernel(places)) if driver else None,
+                render_node=places.dev / "dri" / nodes[0] if nodes else None,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,178 @@
+"""Observe: a driver that lies in a folder and is not installed; walks that folder, asks the driver in children."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.host import OtherDriver
+from xpucached.errors import HostError, NotFound, RequestError
+from xpucached.host import simulated_gpu
+from xpucached.host.drivers import driver_files, stamp
+from xpucached.host.gpu_devices import kernel
+from xpucached.processes.driver_probe import BACKENDS, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from xpucached.domain.host import Problem
+
+_OPENCL: Final = ("libintelocl.so", "libigdrcl.so")
+_LEVEL_ZERO: Final = "libze_intel_gpu.so.1"
+_LOADER: Final = "ld-linux-x86-64.so.2"
+# Whatever else lies beside these belongs to the driver, too: its compiler, its loaders, its C++ library.
+_HOMES: Final = (*_OPENCL, _LEVEL_ZERO, _LOADER, "libze_loader.so.1", "libOpenCL.so.1", "libigc.so.2", "libgcc_s.so.1")
+
+_DEEPEST: Final = 8
+_MOST: Final = 200_000  # names in the folder: a whole system's image has about so many
+
+
+@dataclass(slots=True)
+class _Found:
+    """What lies in a folder, by file name: the first of each, in the order of the walk."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def home(self, name: str) -> Path | None:
+        path = self.files.get(name)
+        return path.parent if path is not None else None
+
+
+def unpacked(
+    root: Path | None, device: str | None, variables: Mapping[str, str], timeout: float, scratch: Path
+) -> OtherDriver:
+    """Ask a driver that programs here do not use who it is.
+
+    ``root`` is the folder in which it lies; None is the installed driver, and then there must be a ``device`` that it
+    shall pretend (see `simulated.pretend`).  ``variables`` are what programs on this host have.  ``scratch`` is an
+    empty directory that lasts as long as the driver is used.  Raises `NotFound`, `RequestError` and `HostError`.
+    """
+    pretended = simulated_gpu.pretend(device) if device is not None else {}
+    if root is None:
+        if device is None:
+            raise RequestError("neither a folder with a driver nor a device to pretend was named")
+        return _ask({**variables, **pretended}, ("level-zero", "opencl"), [()], timeout, "the installed driver", device)
+    _check(root)
+    found = _walk(root)
+    theirs, backends = _variables(found, variables, scratch)
+    if not backends:
+        names = ", ".join((*_OPENCL, _LEVEL_ZERO))
+        hint = f"expected one of {names} in it, as unpacking the driver's packages gives them"
+        raise HostError(f"there is no driver of Intel's in {root}", hint=hint)
+    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, str(root), device)
+
+
+def _check(root: Path) -> None:
+    """Refuse a folder in which others could put code that we would run."""
+    try:
+        status = root.stat()
+    except OSError as error:
+        raise NotFound(f"{root}: {error.strerror}", hint="give the folder in which the driver was unpacked") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotFound(f"{root} is not a folder", hint="give the folder in which the driver was unpacked")
+    if not _trusted(status):
+        hint = "its files are loaded: unpack the driver where only you or root can write"
+        raise RequestError(f"{root} belongs to somebody else, or everybody may write there", hint=hint)
+
+
+def _trusted(status: os.stat_result) -> bool:
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & stat.S_IWOTH
+
+
+def _ours(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and _trusted(status)
+
+
+def _walk(root: Path) -> _Found:
+    """Find the driver's files.  Links are not followed to other folders; a link to a file in this one counts."""
+    found = _Found()
+    left = _MOST
+    for folder, folders, names in os.walk(root):
+        depth = len(Path(folder).relative_to(root).parts)
+        folders[:] = sorted(folders) if depth < _DEEPEST else []
+        left -= len(names) + len(folders)
+        if left < 0:
+            break
+        for name in set(names).intersection(_HOMES):
+            path = Path(folder, name)
+            target = Path(os.path.realpath(path))
+            if target.is_relative_to(os.path.realpath(root)) and _ours(target):
+                found.files.setdefault(name, path)
+    return found
+
+
+def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Say what makes a program load this driver and no other, and through which interfaces it can be asked."""
+    homes = list(dict.fromkeys(home for name in _HOMES if name != _LOADER and (home := found.home(name)) is not None))
+    theirs = dict(variables)
+    backends: list[str] = []
+    vendors = scratch / "vendors"
+    vendors.mkdir()
+    drivers = [path for name in _OPENCL if (path := found.files.get(name)) is not None]
+    for number, path in enumerate(drivers):
+        (vendors / f"{number}.icd").write_text(f"{path}\n", encoding="utf-8")
+        backends = ["opencl"]
+    level_zero = found.files.get(_LEVEL_ZERO)
+    if level_zero is not None:
+        backends.append("level-zero")
+        theirs["ZE_ENABLE_ALT_DRIVERS"] = os.fspath(level_zero)
+    # One loader reads the first two variables, another the third; the folder holds what is in the third.
+    # Empty and not left out: our own environment may name the installed driver there, and children begin with that.
+    theirs["OCL_ICD_FILENAMES"] = ""
+    theirs["OCL_ICD_VENDORS"] = theirs["OPENCL_VENDOR_PATH"] = os.fspath(vendors)
+    before = [one for one in variables.get("LD_LIBRARY_PATH", "").split(":") if one]
+    theirs["LD_LIBRARY_PATH"] = ":".join((*map(os.fspath, homes), *before))
+    return theirs, tuple(one for one in BACKENDS if one in backends)
+
+
+def _commands(found: _Found, variables: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Give what a command may have to begin with: nothing, or the C library that lies beside the driver."""
+    yield ()
+    loader = found.files.get(_LOADER)
+    if loader is not None:
+        places = (variables["LD_LIBRARY_PATH"], *_SYSTEM)
+        yield (os.fspath(loader), "--library-path", ":".join(places))
+
+
+_SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/lib64")
+
+
+def _ask(
+    variables: Mapping[str, str],
+    backends: Sequence[str],
+    commands: Sequence[tuple[str, ...]],
+    timeout: float,
+    who: str,
+    device: str | None,
+) -> OtherDriver:
+    problems: Sequence[Problem] = ()
+    for command in commands:
+        report = ask(variables, timeout, backends=backends, command=command)
+        offered = tuple(one for one in report.environments if device is None or _pretends(one.platform))
+        if offered:
+            files = driver_files(variables)
+            pretended = "\n".join(f"{name}={text}" for name, text in sorted(variables.items()) if name in _TELLING)
+            return OtherDriver(offered, stamp(files, f"{kernel()}\n{pretended}"), dict(variables), command, device)
+        problems = report.problems
+    said = "; ".join(dict.fromkeys(itertools.islice((one.message for one in problems), 4)))
+    what = f"pretends no {device}" if device is not None else "offers no device"
+    hint = (
+        "simulating needs Intel's driver for GPUs" if device is not None else "is it whole, and made for this machine?"
+    )
+    raise HostError(f"{who} {what}{': ' if said else ''}{said}", hint=hint)
+
+
+_TELLING: Final = ("ProductFamilyOverride", "HardwareInfoOverride", "ForceDeviceId", "OverrideDeviceName")
+
+
+def _pretends(platform: str) -> bool:
+    """Tell whether a platform is a GPU's: only that driver knows how to pretend."""
+    return "Level-Zero" in platform or platform.endswith("Graphics")

@@ -1,0 +1,104 @@
+"""Observe: what others on this host feel: the kernel's pressure figures, and the GPU engines that work for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.throttling import Pressure
+from xpucached.host.roots import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from xpucached.host.roots import HostRoots
+
+_SOME: Final = re.compile(r"^some avg10=(\d+(?:\.\d+)?) ", re.MULTILINE)
+_LONGEST: Final = 1 << 16
+_ENGINE: Final = re.compile(r"^drm-engine-(?!capacity)[\w-]+:\s+(\d+) ns$", re.MULTILINE)
+_CYCLES: Final = re.compile(r"^drm-(cycles|total-cycles)-([\w-]+):\s+(\d+)$", re.MULTILINE)
+_FIELD: Final = re.compile(r"^drm-(pdev|client-id):\s+(\S+)$", re.MULTILINE)
+
+
+class PressureMeter:
+    """Measures what others feel; GPUs between one look and the next, so the first look knows nothing of them."""
+
+    def __init__(self, places: HostRoots = HERE) -> None:
+        self._places = places
+        self._before: dict[tuple[str, str], float] = {}
+        self._at: float | None = None
+
+    def look(self, without: Collection[int] = ()) -> Pressure:
+        """Look; the processes in ``without`` are not others.
+
+        The kernel lets us read what GPUs do for our own processes, and as root for all; nobody else's is known.
+        """
+        pressure = self._places.proc / "pressure"
+        return Pressure(
+            _pressure(pressure / "cpu"), _pressure(pressure / "memory"), _pressure(pressure / "io"), self._gpu(without)
+        )
+
+    def _gpu(self, without: Collection[int]) -> float | None:
+        now = time.monotonic()
+        spent: dict[tuple[str, str], float] = {}
+        for text in _descriptions(self._places.proc, without):
+            fields = dict(_FIELD.findall(text))
+            key = (fields.get("pdev", "?"), fields.get("client-id", "?"))
+            # A client that several descriptors share is told once by each.
+            spent[key] = max(spent.get(key, 0.0), _seconds(text))
+        before, at = self._before, self._at
+        self._before, self._at = spent, now
+        if at is None or now <= at:
+            return None
+        devices: dict[str, float] = {}
+        for (device, client), value in spent.items():
+            if (device, client) in before:
+                grown = max(0.0, value - before[device, client])
+                devices[device] = devices.get(device, 0.0) + grown
+        return min(100.0, max(devices.values(), default=0.0) / (now - at) * 100)
+
+
+def _pressure(path: Path) -> float | None:
+    """Read the share of the last ten seconds in which something waited, in percent; None where no kernel tells."""
+    try:
+        match = _SOME.search(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return float(match[1]) if match else None
+
+
+def _seconds(text: str) -> float:
+    """Give the time that the engines worked: the busiest one's, in seconds."""
+    times = [int(number) / 1e9 for number in _ENGINE.findall(text)]
+    cycles: dict[str, dict[str, int]] = {}
+    for kind, engine, number in _CYCLES.findall(text):
+        cycles.setdefault(engine, {})[kind] = int(number)
+    # The xe driver counts cycles of the engine's clock, and beside them all that passed since the GPU came up.
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    times += [
+        one["cycles"] / one["total-cycles"] * uptime
+        for one in cycles.values()
+        if one.get("total-cycles") and "cycles" in one
+    ]
+    return max(times, default=0.0)
+
+
+def _descriptions(proc: Path, without: Collection[int]) -> Iterator[str]:
+    """Give what the kernel says of every open graphics device of others."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(proc):
+            if name.isdigit() and int(name) not in without:
+                yield from _of_process(proc / name)
+
+
+def _of_process(place: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(place / "fd"):
+            with contextlib.suppress(OSError, ValueError):
+                if os.readlink(place / "fd" / descriptor).startswith("/dev/dri/"):  # noqa: PTH115 - many of them
+                    with (place / "fdinfo" / descriptor).open(encoding="ascii") as stream:
+                        yield stream.read(_LONGEST)

@@ -1,0 +1,78 @@
+"""Record: what the host's daemon knows of its users, from one life to the next, and the line for those who log in.
+
+Touches its own state directory, and its directory in /run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from xpucached import messages
+from xpucached.api import codec
+from xpucached.domain.users import SavedState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_LARGEST: Final = 64 << 20
+
+# How many models are cold, and whose, is nobody else's.
+_COLD: Final = "xpucached: not all kernel caches on this host are warm; for yours, see: xpucachectl status\n"
+
+
+class StateFile:
+    """The file with what is known.  Its methods block."""
+
+    def __init__(self, state: Path, runtime: Path) -> None:
+        """``runtime`` is a directory of ours that a reboot empties."""
+        self._file = state / "household.json"
+        self._runtime = runtime
+        self._writing = threading.Lock()
+
+    def recall(self) -> SavedState:
+        """Give what was kept; nothing if it cannot be read."""
+        try:
+            kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
+            return codec.from_json(SavedState, kept)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            log.warning("what was known of the users is lost, and asked for again: %s", error)
+        return SavedState()
+
+    def keep(self, known: SavedState) -> None:
+        """Write what is known, and the line for those who log in."""
+        with self._writing:
+            self._keep(known)
+
+    def _keep(self, known: SavedState) -> None:
+        beside = self._file.with_suffix(".new")
+        try:
+            # Whose models are called what is for nobody else, whatever our umask says.
+            beside.unlink(missing_ok=True)
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(codec.dumps(codec.to_json(known)))
+            beside.replace(self._file)
+        except OSError as error:
+            log.warning("what is known of the users cannot be kept: %s", error)
+        with contextlib.suppress(OSError):
+            place = self._runtime / "motd"
+            place.write_text(_COLD if any(one.cold for one in known.users) else "", encoding="utf-8")
+            place.chmod(0o644)
+
+    def first_since_boot(self) -> bool:
+        """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
+        # The kernel's own number for the boot is in a part of /proc that we do not see.
+        try:
+            with (self._runtime / "began").open("x"):
+                return True
+        except FileExistsError:
+            return False
+        except OSError:
+            return True

@@ -1,0 +1,81 @@
+"""Start and stop users' workers through systemd, and learn what became of them.  Touches processes.
+
+A rule of polkit lets the host's daemon do exactly this: start and stop units of one template, whose only parameter is a
+number.  What they run is in the unit file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from xpucached.errors import Unavailable
+from xpucached.processes import child
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """What systemd says of a worker."""
+
+    active: bool
+    failed: bool
+    running: bool = False  #: it is neither starting nor ending
+    starting: bool = False  #: also: it ended, and is started again
+    ending: bool = False
+
+
+def unit(uid: int) -> str:
+    """Give the name of a user's worker.  Nobody else's unit can come of it, and never root's."""
+    if uid <= 0:
+        message = f"no worker is for user {uid}"
+        raise ValueError(message)
+    return f"xpucached-worker@{uid:d}.service"
+
+
+async def start(uid: int) -> None:
+    """Ask systemd to start a worker.  Raises `Unavailable` if it does not want to."""
+    # Not waited for: a unit that hangs must not hold us.
+    await _systemctl("--no-block", "start", unit(uid))
+
+
+async def stop(uid: int) -> None:
+    """Ask systemd to stop a worker."""
+    await _systemctl("--no-block", "stop", unit(uid))
+
+
+async def fate(uid: int) -> UnitState:
+    """Tell what became of a worker."""
+    text = await _systemctl("show", "--property=ActiveState", "--property=Job", unit(uid))
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    state = said.get("ActiveState", "")
+    return UnitState(
+        # One that was asked for may not have begun yet: then there is a job, and nothing else.
+        active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
+        failed=state == "failed",
+        running=state == "active",
+        starting=state == "activating",
+        ending=state == "deactivating",
+    )
+
+
+async def _systemctl(*words: str) -> str:
+    command = ("systemctl", "--no-ask-password", *words)
+    variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
+    try:
+        done = await asyncio.to_thread(child.run, command, variables=variables, seconds=_PATIENCE)
+    except OSError as error:
+        raise Unavailable(f"systemctl cannot be started: {error.strerror}") from error
+    if done.status is None:
+        raise Unavailable(f"systemd did not answer in {_PATIENCE:.0f} s", hint="see: systemctl status")
+    if done.status:
+        complaint = " ".join(done.complaint.decode("utf-8", "replace").split())[:500]
+        hint = "is the polkit rule installed? see docs/operations.md"
+        raise Unavailable(f"systemctl {' '.join(words)}: {complaint}", hint=hint)
+    return done.output.decode("utf-8", "replace")

@@ -1,0 +1,183 @@
+"""Ask and tell one worker, through its socket.  What it says is its user's word: bounded, typed, and about him only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from xpucached import api, sockets
+from xpucached.api.client import Client
+from xpucached.domain.jobs import Job
+from xpucached.domain.models import Warmth, check_name
+from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.users import UserStatus, WorkerState
+from xpucached.errors import Busy, Denied, Unavailable, Untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from xpucached.domain.status import Status
+
+T = TypeVar("T")
+
+LARGEST: Final = 1 << 20
+"""Bytes of an answer that are read: those of a status with some 400 models."""
+
+LARGEST_FOR_ADMINISTRATORS: Final = 4 << 20
+"""The same, for what an administrator asks of a worker: a plan names every entry."""
+
+_MOST_VALUES: Final = 200_000  # each of which may cost hundreds of bytes of memory
+_PATIENCE: Final = 15.0
+_LONGEST: Final = 300  # characters of a sentence
+_LONGEST_CODE: Final = 60
+_MOST: Final = 1000  # models of one user that are remembered
+_MOST_PROBLEMS: Final = 100
+
+_PER_USER: Final = 4
+_OWN: Final = 2
+_THREADS: Final = 64
+"""So many questions to one worker, for people and of our own, and to all, may wait for an answer at the same time."""
+
+_WAITING: Final = 64
+"""So many more may wait until they can be asked."""
+
+_READING: Final = threading.Semaphore(1)
+"""One answer at a time is read: so what many hostile ones cost together is what one costs."""
+
+
+def socket_of(uid: int) -> Path:
+    """Give the socket of a user's worker."""
+    return Path(sockets.worker_path(uid))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer(Generic[T]):
+    """What a worker answered: as it stood on the wire, and read as what it must be."""
+
+    data: api.Json
+    value: T
+
+
+def ask(
+    uid: int, request: api.Request[T], place: Callable[[int], Path] = socket_of, *, largest: int = LARGEST
+) -> WorkerAnswer[T]:
+    """Ask a worker, and read its answer; blocks.
+
+    Raises `Unavailable` if nobody answers there, or somebody who is not this user, and what the worker refused with.
+    """
+    with Client(
+        place(uid),
+        owner=uid,
+        largest=largest,
+        most=_MOST_VALUES,
+        patience=_PATIENCE,
+        all_in_time=True,
+        hint="the worker may have ended; ask again",
+    ) as client:
+        try:
+            text = client.fetch(request)
+        except (Denied, Untrusted) as error:
+            # Whoever it is, it is not this worker; and one that is starting has a socket that is not its user's yet.
+            raise Unavailable(error.message, hint=error.hint) from error
+        with _READING:
+            answer = client.read(request, text)
+            return WorkerAnswer(answer.data, answer.value)
+
+
+class UserClient:
+    """Asks workers in threads, so many at a time.  Used from one event loop.
+
+    A worker that lets us wait takes places of its own user only: a place is taken until the thread has ended, even if
+    nobody waits for the answer any more.  What we ask by ourselves has places that people's requests cannot take.
+    """
+
+    def __init__(self, place: Callable[[int], Path]) -> None:
+        """``place`` tells where a user's worker answers."""
+        self._place = place
+        self._places: dict[tuple[int, bool], asyncio.Semaphore] = {}
+        self._waiting: dict[int, int] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
+
+    async def ask(
+        self, uid: int, request: api.Request[T], *, own: bool = False, largest: int = LARGEST
+    ) -> WorkerAnswer[T]:
+        """Ask a user's worker; ``own`` for what nobody asked us to.  Raises as `ask`, and `Busy`."""
+        places = self._places.setdefault((uid, own), asyncio.Semaphore(_OWN if own else _PER_USER))
+        if own:
+            await places.acquire()
+        else:
+            await self._wait_for(uid, places)
+        loop = asyncio.get_running_loop()
+
+        def over(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
+                loop.call_soon_threadsafe(places.release)
+
+        asking = self._threads.submit(ask, uid, request, self._place, largest=largest)
+        asking.add_done_callback(over)
+        try:
+            return await asyncio.wrap_future(asking)
+        finally:
+            # What it raised knows this frame: both would wait for the collector, with what they hold.
+            del asking
+
+    async def _wait_for(self, uid: int, places: asyncio.Semaphore) -> None:
+        waiting = self._waiting.get(uid, 0)
+        if waiting >= _WAITING:
+            raise Busy(
+                f"{waiting} requests to the worker of user {uid} wait for an answer",
+                hint=f"try again in a while; if it stays so: systemctl status xpucached-worker@{uid}",
+            )
+        self._waiting[uid] = waiting + 1
+        try:
+            await places.acquire()
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid]
+
+    def stop(self) -> None:
+        """Ask nobody any more; what is being asked ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
+    """Keep of a worker's status what the host's daemon shows."""
+    models = said.models[:_MOST]
+    return replace(
+        known,
+        state=WorkerState.AWAKE,
+        verdict=said.verdict,
+        sentence=said.sentence[:_LONGEST],
+        entries=max(0, said.entries),
+        allocated=max(0, said.allocated),
+        warm=sum(one.warmth is Warmth.WARM for one in models),
+        cold=sum(one.warmth not in {Warmth.WARM, Warmth.UNCACHED} for one in models),
+        models=tuple(_names(one.model.name for one in models)),
+        problems=tuple(dict.fromkeys(one.code[:_LONGEST_CODE] for one in said.problems[:_MOST_PROBLEMS])),
+        seen=now,
+    )
+
+
+def _names(names: Iterable[ModelName]) -> Iterable[ModelName]:
+    """Give those that can be a model's: what else a worker says would be kept, and shown, at any length."""
+    for name in names:
+        with contextlib.suppress(ValueError):
+            yield check_name(name)
+
+
+def outward(uid: int, job: Job) -> Job:
+    """Give a worker's job the name by which the host's daemon finds it again."""
+    return replace(job, id=JobId(f"{uid}.{job.id}"))
+
+
+def inward(name: str) -> tuple[int, JobId] | None:
+    """Give the user and the job that a name means."""
+    uid, point, job = name.partition(".")
+    return (int(uid), JobId(job)) if point and uid.isdecimal() and len(uid) <= len("4294967295") else None

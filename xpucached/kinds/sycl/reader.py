@@ -1,0 +1,432 @@
+"""Observe: the slots of one leaf, defective ones too, each read whole and judged beside its neighbours.
+
+The runtime's own walk decides what a slot is worth: it tries slots 0, 1, 2 … and stops at the first number that has
+neither ``.bin`` nor ``.src``; it skips a slot that has a ``.lock``; it compares the whole ``.src``; only then it opens
+the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025.2 and 2026.2 (``docs/kinds.md``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from xpucached.domain.defects import Defect, Effect, Generation
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
+from xpucached.domain.targets import Target
+from xpucached.kinds import fs, images
+from xpucached.kinds.sycl import entry_format, locks
+from xpucached.kinds.sycl.large import large_digest
+from xpucached.kinds.sycl.scan_state import ScanState
+from xpucached.kinds.sycl.slots import Slot, Slots, accessed, digest, key_of, slot_stamp
+
+_DEPTH: Final = 4
+_SIZE: Final = (1 << 63) - 1
+"""A file with a hole may claim nearly this much, and an entry has several; the catalog counts no further."""
+
+
+_HEAD: Final = 1 << 20
+"""So much of an image is searched for kernels where no program looks for it: one file may have links in many leaves."""
+
+_DEVICE: Final = 4 << 10
+"""No device, with its platform, version and driver, has a longer name."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What we learn of one slot before it is compared with its neighbours."""
+
+    entry: Entry
+    identity: str | None = None  #: digest of a complete ``.src``
+    reachable: bool = True
+    live: bool = True  #: the runtime would use it, were it reached
+
+
+class Changed(Exception):
+    """A program wrote here meanwhile; look again."""
+
+
+class _Unread(Exception):
+    """A file cannot be read just now, which says nothing about what is in it."""
+
+
+def read_slots(
+    look: ScanState, leaf: int, path: tuple[str, ...], slots: Slots, place: int | None
+) -> Iterator[Entry | None]:
+    """Read every slot of a leaf, or find it unchanged as a whole: neighbours decide what a slot is worth.
+
+    Gives None for each that is unchanged.
+    """
+    stamps: list[str] = []
+    locked = False
+    for slot in slots:
+        stamps.append(slot_stamp(slot))
+        locked = locked or ".lock" in slot.files
+    leaf_stamp = digest(zip(slots.names, stamps, strict=False))
+    if not locked and len(stamps) == len(slots) and _unchanged(look, leaf_stamp, stamps, path, slots):
+        for slot in slots:
+            key = key_of(path, slot.name)
+            look.unchanged.append(UnchangedEntry(key, accessed(slot), place))
+            look.seen.add(key)
+            yield None
+        return
+    compiled = path[0] == entry_format.RTC
+    neighbours = _LeafJudge()
+    expected = 0
+    gap = False
+    for slot, stamp in zip(slots, stamps, strict=False):
+        if slot_stamp(slot) != stamp:
+            raise Changed
+        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", place)
+        try:
+            reading = _locked(look, leaf, slot, entry)
+            if reading is None and compiled:
+                reading = _run_time_compiled(look, leaf, path, slot, entry)
+            elif reading is None:
+                reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
+        except _Unread as error:
+            reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
+        if slot.name.isdigit() and not compiled:
+            gap = gap or int(slot.name) != expected
+            # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
+            expected = int(slot.name) + 1 if {".bin", ".src"} & slot.files.keys() else -1
+            reading.reachable = not gap
+        yield neighbours.judged(reading)
+
+
+def _unchanged(look: ScanState, leaf_stamp: str, stamps: list[str], path: tuple[str, ...], slots: Slots) -> bool:
+    """Tell whether every slot of a leaf is as it was known."""
+    names = zip(slots.names, stamps, strict=True)
+    return bool(stamps) and all(_stamp(look, key_of(path, name)) == f"{leaf_stamp}:{one}" for name, one in names)
+
+
+def _stamp(look: ScanState, key: EntryKey) -> str | None:
+    row = look.known.get(key)
+    return None if row is None else row.stamp
+
+
+def _environment(look: ScanState, device: str) -> Target | None:
+    """Tell what a device directory stands for, from the head of one of its entries."""
+    if device not in look.environments:
+        look.environments[device] = None
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            here = stack.enter_context(fs.directory_in(look.root, device, look.device))
+            for image in sorted(os.listdir(here))[:_WITNESSES]:
+                found = _declared(look, here, image, device)
+                if found is not None:
+                    look.environments[device] = found
+                    break
+    return look.environments[device]
+
+
+_WITNESSES: Final = 8
+"""So many images of a device are asked what device it is: the first may be damaged."""
+
+
+def _declared(look: ScanState, parent: int, name: str, device: str, depth: int = 2) -> Target | None:
+    """Ask the first slot of an image's first leaf."""
+    with contextlib.suppress(OSError), fs.directory_in(parent, name, look.device) as here:
+        if depth < _DEPTH:
+            below = min(os.listdir(here), default=None)
+            return None if below is None else _declared(look, here, below, device, depth + 1)
+        with fs.regular_file(here, "0.src") as (descriptor, status):
+            source = entry_format.source(fs.read(descriptor, 64 << 10), status.st_size)
+        if str(entry_format.string_hash(source.device)) == device:
+            return entry_format.environment(entry_format.text(source.device))
+    return None
+
+
+def _described(look: ScanState, path: tuple[str, ...], slot: Slot, stamp: str, place: int | None) -> Entry:
+    statuses = [status for status in slot.files.values() if stat.S_ISREG(status.st_mode)]
+    blocks = {(status.st_dev, status.st_ino): status.st_blocks * 512 for status in statuses}
+    written = [status.st_mtime_ns for suffix, status in slot.files.items() if suffix in (".bin", ".src")]
+    oldest = min(written or [status.st_mtime_ns for status in slot.files.values()])
+    return Entry(
+        EntryId(look.store, key_of(path, slot.name)),
+        stamp,
+        min(sum(status.st_size for status in statuses), _SIZE),
+        min(sum(blocks.values()), _SIZE),
+        min(locks.moment(oldest), look.now),
+        accessed(slot),
+        place=place,
+    )
+
+
+def unfinished(look: ScanState, path: tuple[str, ...], slot: Slot, detail: str) -> Entry:
+    """Describe a slot that cannot be read at rest."""
+    entry = _described(look, path, slot, "", None)
+    return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
+
+
+def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozenset[Generation] = frozenset()) -> Entry:
+    state = EntryState.OK if defect.effect_for(readers) is Effect.HARMLESS else EntryState.DEFECTIVE
+    return dataclasses.replace(entry, defect=defect, detail=detail, state=state)
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+def _lock_age(look: ScanState, status: os.stat_result) -> timedelta | None:
+    """Give the age of a lock that was left behind; None while somebody may hold it."""
+    return locks.age(status, look.now, look.writer_since)
+
+
+def _locked(look: ScanState, leaf: int, slot: Slot, entry: Entry) -> _Reading | None:
+    """Judge a slot that has a lock; None if it has none."""
+    lock = slot.files.get(".lock")
+    if lock is None:
+        if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
+            return _Reading(_defective(entry, Defect.SKELETON), live=False)
+        return None
+    owner = locks.of_ours(leaf, slot.name + ".lock")
+    age = _lock_age(look, lock)
+    if owner is not None and locks.left_behind(owner, lock.st_mtime_ns, look.now):
+        look.ours.append(entry.id.key)
+        return _Reading(_defective(entry, Defect.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
+    if owner is not None or age is None:
+        who = "another xpucached works at it" if owner is not None else "a program is writing it"
+        return _Reading(dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
+    detail = f"the lock is {int(age.total_seconds())} s old"
+    present = {".bin", ".src"} & slot.files.keys()
+    if not present:
+        return _Reading(_defective(entry, Defect.LOCK_ONLY, detail), live=False)
+    whole = len(present) == 2 and _complete(leaf, slot)  # noqa: PLR2004 - both
+    return _Reading(_defective(entry, Defect.STALE_LOCK if whole else Defect.INTERRUPTED, detail), live=False)
+
+
+def _complete(leaf: int, slot: Slot) -> bool:
+    try:
+        with fs.regular_file(leaf, slot.name + ".src") as (descriptor, status):
+            source = entry_format.source(fs.read(descriptor, entry_format.READ_LIMIT), status.st_size)
+        with fs.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
+            frame = _frame(descriptor, status.st_size)
+    except OSError as error:
+        _refused(error, "src")
+        return False
+    return source.complete and frame.length > 0
+
+
+# -- the files of one slot --------------------------------------------------------------------------------------------
+
+
+def _frame(descriptor: int, size: int) -> entry_format.Frame:
+    return entry_format.frame(fs.read(descriptor, 16), size, lambda offset: fs.read(descriptor, 8, offset))
+
+
+def _links(look: ScanState, leaf: int, slot: Slot, suffixes: tuple[str, ...]) -> Defect | None:
+    """Judge a slot of which a file is a link, by what programs find in the place of each; None if none is one."""
+    there = {suffix: slot.files[suffix] for suffix in suffixes if suffix in slot.files}
+    if not any(stat.S_ISLNK(status.st_mode) for status in there.values()):
+        return None
+    root = os.fspath(look.store.root)
+    found = [_behind(leaf, slot.name, suffix, there.get(suffix), root) for suffix in suffixes]
+    return max(found, key=lambda defect: tuple(Effect).index(defect.effect))
+
+
+def _behind(leaf: int, name: str, suffix: str, status: os.stat_result | None, root: str) -> Defect:
+    source = suffix == ".src"
+    if status is None:
+        return Defect.SRC_MISSING if source else Defect.BIN_MISSING
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            status = fs.leads_to(leaf, name + suffix, root)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return Defect.DANGLING_LINK
+            return Defect.LINK_AWAY if error.errno == errno.EXDEV else _refused(error, suffix[1:])
+    if stat.S_ISREG(status.st_mode):
+        return Defect.LINK
+    if stat.S_ISFIFO(status.st_mode):
+        return Defect.SRC_FIFO if source else Defect.BIN_FIFO
+    return Defect.SRC_NOT_A_FILE if source else Defect.BIN_NOT_A_FILE
+
+
+def _refused(error: OSError, what: str) -> Defect:
+    """Name why a file could not be read.  One that has vanished means that the leaf changed."""
+    if isinstance(error, FileNotFoundError):
+        raise Changed from error
+    if fs.ours(error):
+        # Else a busy daemon would find good entries unreadable, and evict them.
+        raise error
+    if fs.passing(error) or error.errno == errno.EXDEV:
+        # Also what is mounted on a file: the runtime reads that.
+        raise _Unread(f"it cannot be read just now: {error.strerror}") from error
+    if isinstance(error, IsADirectoryError):
+        return Defect.SRC_NOT_A_FILE if what == "src" else Defect.BIN_NOT_A_FILE
+    return Defect.SRC_UNREADABLE if what == "src" else Defect.BIN_UNREADABLE
+
+
+def _forbidden(status: os.stat_result) -> bool:
+    """Tell whether the owner's programs may not read a file that we, as root, may."""
+    return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
+
+
+def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry, *, alone: bool) -> _Reading:
+    """Read an entry of the numbered levels; ``alone`` in its leaf, it has nothing to be compared with."""
+    link = _links(look, leaf, slot, (".src", ".bin"))
+    if link is not None:
+        return _Reading(_defective(entry, link), live=link is Defect.LINK)
+    if ".src" not in slot.files:
+        entry = _with_binary(look, leaf, slot, entry, intel=True)
+        return _Reading(_defective(entry, Defect.SRC_MISSING), live=False)
+    if stat.S_ISFIFO(slot.files[".src"].st_mode):
+        return _Reading(_defective(entry, Defect.SRC_FIFO), live=False)
+    try:
+        with fs.regular_file(leaf, slot.name + ".src", slot.files[".src"]) as (descriptor, status):
+            # One byte more than there should be tells whether it grows.
+            data = fs.read(descriptor, min(entry_format.READ_LIMIT, status.st_size + 1))
+            recorded = _recorded_time(leaf, slot) or _born(descriptor)
+            size = max(status.st_size, len(data))
+    except OSError as error:
+        return _Reading(_defective(entry, _refused(error, "src"), error.strerror or ""), live=False)
+    if _forbidden(status):
+        return _Reading(_defective(entry, Defect.SRC_UNREADABLE, "its owner may not read it"), live=False)
+    source = entry_format.source(data, size)
+    entry = dataclasses.replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
+    entry = _with_source(entry, source, recorded, path[0])
+    if not source.complete and source.defect is not Defect.SRC_TOO_LARGE:
+        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        return _Reading(_defective(entry, source.defect or Defect.SRC_TRUNCATED, source.detail), live=False)
+    wrong = _misplaced(path, source)
+    if wrong:
+        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        return _Reading(_defective(entry, Defect.MISPLACED, wrong), live=False)
+    entry = dataclasses.replace(entry, kernels=images.kernels(source.image))
+    if entry.environment is not None:
+        look.environments[path[0]] = entry.environment
+    platform = entry.environment.platform if entry.environment else ""
+    entry = _with_binary(look, leaf, slot, entry, intel=images.is_intel(platform))
+    if not (entry.defect and entry.state is EntryState.DEFECTIVE):
+        if source.defect is not None:
+            entry = _defective(entry, source.defect, source.detail)
+        elif entry.environment is None:
+            entry = _defective(entry, Defect.SRC_UNPARSABLE, entry_format.text(source.device[:200]))
+    identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole and not alone else None
+    return _Reading(entry, identity, live=entry.state is EntryState.OK)
+
+
+def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime | None, directory: str) -> Entry:
+    # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
+    declared = source.complete or str(entry_format.string_hash(source.device)) == directory
+    declared = declared and len(source.device) <= _DEVICE
+    return dataclasses.replace(
+        entry,
+        # A copied or restored file is younger than its content: the oldest witness is right.
+        created=min(recorded or entry.created, entry.created),
+        environment=entry_format.environment(entry_format.text(source.device)) if declared else None,
+        options=entry_format.text(source.options[: 64 << 10]),
+        constants=source.constants[: 4 << 10].hex(),
+        image=images.image_format(source.image) if source.image else None,
+        image_size=source.image_size,
+    )
+
+
+def _born(descriptor: int) -> datetime | None:
+    made = fs.birth(descriptor)
+    return None if made is None else locks.moment(made)
+
+
+def _recorded_time(leaf: int, slot: Slot) -> datetime | None:
+    """Give the birth that the runtime wrote down (2025.2 and later)."""
+    if "_access_time.txt" not in slot.files:
+        return None
+    try:
+        name = "_access_time.txt"
+        with fs.regular_file(leaf, slot.name + name, slot.files[name]) as (descriptor, _):
+            digits = fs.read(descriptor, 32)
+    except OSError:
+        return None
+    return locks.moment(int(digits)) if digits.isdigit() and len(digits) <= 19 else None  # noqa: PLR2004 - nanoseconds
+
+
+def _misplaced(path: tuple[str, ...], source: entry_format.Source) -> str:
+    """Say which level's name is not the hash of its field."""
+    names = ("device", "image", "constants", "options")
+    fields = (source.device, source.image, source.constants, source.options)
+    for level, (name, content, directory) in enumerate(zip(names, fields, path, strict=True), start=1):
+        if name == "image" and not source.whole:
+            continue
+        if not source.complete and name != "device":
+            continue
+        expected = str(entry_format.string_hash(content))
+        if expected != directory:
+            return f"level {level} is {directory}, its {name} hashes to {expected}"
+    return ""
+
+
+def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
+    if ".bin" not in slot.files:
+        return _defective(entry, Defect.BIN_MISSING)
+    if stat.S_ISFIFO(slot.files[".bin"].st_mode):
+        return _defective(entry, Defect.BIN_FIFO)
+    try:
+        with fs.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
+            if _forbidden(status):
+                return _defective(entry, Defect.BIN_UNREADABLE, "its owner may not read it")
+            if entry.source is None and entry.id.key.startswith(entry_format.RTC):
+                # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
+                # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
+                written = status.st_mtime_ns if slot.name == entry_format.IR else fs.birth(descriptor)
+                entry = dataclasses.replace(entry, source=f"{status.st_ino}.{written}")
+            frame = _frame(descriptor, status.st_size)
+            if not frame.length and frame.defect is not None:
+                return _defective(entry, frame.defect, frame.detail)
+            payload = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
+            whole = len(payload) == frame.length
+            read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
+    except OSError as error:
+        return _defective(entry, _refused(error, "bin"), error.strerror or "")
+    entry = dataclasses.replace(
+        entry,
+        binary=images.image_format(payload),
+        digest=program_digest(payload).hexdigest() if whole else read_apart,
+        # A native image has no entry points of its own; the compiled program names its kernels by section.
+        kernels=entry.kernels or images.kernels(payload),
+    )
+    wrong = images.damage(payload, intel=intel) if whole else None
+    if wrong:
+        return _defective(entry, Defect.BIN_PAYLOAD_DAMAGED, wrong)
+    return _defective(entry, frame.defect, frame.detail, look.found.readers) if frame.defect else entry
+
+
+def _run_time_compiled(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
+    """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
+    link = _links(look, leaf, slot, (".bin",))
+    if link is not None:
+        return _Reading(_defective(entry, link))
+    entry = dataclasses.replace(entry, environment=_environment(look, path[1]))
+    recorded = _recorded_time(leaf, slot)
+    if recorded is not None:
+        entry = dataclasses.replace(entry, created=min(recorded, entry.created))
+    return _Reading(_with_binary(look, leaf, slot, entry, intel=False))
+
+
+class _LeafJudge:
+    """The slots of a leaf judge each other, lowest first, as the runtime meets them."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[bool, str]] = {}
+        """The first slot of each source: whether it is live, and its number."""
+
+    def judged(self, reading: _Reading) -> Entry:
+        """Give the next slot as those below it leave it."""
+        entry = reading.entry
+        whole = reading.live and entry.state is EntryState.OK
+        lower = self._first.get(reading.identity) if reading.identity is not None else None
+        if whole and not reading.reachable:
+            entry = _defective(entry, Defect.BEHIND_GAP)
+        elif whole and lower is not None:
+            live, number = lower
+            entry = _defective(entry, Defect.DUPLICATE if live else Defect.SHADOWED, f"of slot {number}")
+        # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
+        if reading.reachable and reading.identity is not None and entry.defect is not Defect.BIN_MISSING:
+            self._first.setdefault(reading.identity, (reading.live, entry.id.key.rpartition("/")[2]))
+        return entry

@@ -1,0 +1,125 @@
+"""Observe: one look at a store while it goes on, and what was known of the store before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from xpucached.domain.defects import StoreFault
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreState, UnchangedEntry
+from xpucached.domain.targets import Target
+from xpucached.kinds.sycl import doctor
+
+PART: Final = 1000
+"""Entries that are handed over at a time.  A store of any size takes the memory of so many."""
+
+_WEIGHT: Final = 64 << 20
+"""So many characters of names are handed over at a time, and one entry's: they may be forged."""
+
+
+class KnownCursor:
+    """What is remembered of a store, in the order of its keys, taken as the look comes by."""
+
+    def __init__(self, rows: Iterable[KnownEntry]) -> None:
+        self._rest = iter(rows)
+        self._next = next(self._rest, None)
+        self.passed: list[EntryKey] = []
+        """Those between what was taken: nothing that is there has their names."""
+
+    def take(self, prefix: str) -> list[KnownEntry]:
+        """Give those below a directory, and pass those before it."""
+        found: list[KnownEntry] = []
+        row = self._next
+        while row is not None and row.key < prefix:
+            self.passed.append(row.key)
+            row = next(self._rest, None)
+        while row is not None and row.key.startswith(prefix):
+            found.append(row)
+            row = next(self._rest, None)
+        self._next = row
+        return found
+
+    def pass_all(self) -> None:
+        """Pass the rest."""
+        if self._next is not None:
+            self.passed += (self._next.key, *(row.key for row in self._rest))
+            self._next = None
+
+
+@dataclass(slots=True)
+class ScanState:
+    """One scan while it goes on."""
+
+    found: FoundStore
+    now: datetime
+    rows: KnownCursor
+    writer_since: datetime | None
+    quick: bool
+    root: int
+    status: os.stat_result
+    faults: tuple[StoreFault, ...] = ()
+    known: Mapping[EntryKey, KnownEntry] = field(default_factory=dict)  #: of what is looked at just now
+    seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
+    entries: list[Entry] = field(default_factory=list)
+    unchanged: list[UnchangedEntry] = field(default_factory=list)
+    ours: list[EntryKey] = field(default_factory=list)
+    foreign: int = 0
+    hollow: bool = False  #: whether a directory holds no entry, so that none tells when something is written there
+    shut: list[str] = field(default_factory=list)  #: directories, below what is looked at, that may not be read
+    shut_in_all: int = 0
+    blocked: bool = False  #: whether something stands where programs need a directory
+    digests: dict[tuple[int, ...], str] = field(default_factory=dict)  #: of large programs, by file
+    environments: dict[str, Target | None] = field(default_factory=dict)
+    weight: int = 0  #: characters of the names in the entries
+    parts: int = 0  #: that were given
+
+    def add(self, entry: Entry) -> None:
+        """Note an entry that is there."""
+        self.entries.append(entry)
+        self.weight += len(entry.options) + len(entry.constants)
+        self.weight += sum(len(kernel.name) + len(kernel.display) for kernel in entry.kernels)
+
+    @property
+    def full(self) -> bool:
+        """Whether what was found since the part before is enough for one."""
+        return len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= PART or self.weight >= _WEIGHT
+
+    @property
+    def store(self) -> Store:
+        """What is looked at."""
+        return self.found.store
+
+    @property
+    def device(self) -> int:
+        """The file system that it lies on."""
+        return self.status.st_dev
+
+    def part(self, *, last: bool = False) -> Scan:
+        """Give what was found since the part before."""
+        faults = (*self.faults, StoreFault.BLOCKED) if last and self.blocked else self.faults
+        notes = tuple(doctor.words(self.store, fault) for fault in faults)
+        if last and self.shut_in_all:
+            notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")
+        found = Scan(
+            self.found,
+            self.now,
+            StoreState.OK,
+            self.status.st_uid,
+            tuple(self.entries),
+            tuple(self.unchanged),
+            self.foreign if last and not self.quick else None,
+            notes,
+            tuple(self.ours) if last else (),
+            tuple(self.rows.passed),
+            thorough=last and not self.quick,
+            faults=faults,
+        )
+        for one in (self.entries, self.unchanged, self.rows.passed):
+            one.clear()
+        self.weight = 0
+        self.parts += 1
+        return found

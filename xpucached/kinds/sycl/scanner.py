@@ -1,0 +1,272 @@
+"""Observe: the walk through a whole SYCL store, in the order of its keys, one leaf after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final, TypeVar
+
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
+from xpucached.kinds import fs
+from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
+from xpucached.kinds.sycl.reader import Changed, read_slots, unfinished
+from xpucached.kinds.sycl.scan_state import KnownCursor, ScanState
+from xpucached.kinds.sycl.slots import Slots, names_in
+
+_Placed = TypeVar("_Placed", Entry, UnchangedEntry)
+
+_MARKER: Final = "CACHEDIR.TAG"
+_DEPTH: Final = 4
+_RETRIES: Final = 3
+
+_TICK: Final = 2_000_000_000
+"""Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
+
+
+def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
+    """Look at a whole store; see `Kind.scan`."""
+    rows = (KnownEntry(key, known[key]) for key in sorted(known))
+    entries: dict[EntryKey, Entry] = {}
+    unchanged: list[UnchangedEntry] = []
+    for part in parts(found, now, rows, writer_since):
+        if part.state is not StoreState.OK:
+            return dataclasses.replace(part, vanished=None)
+        # One that was told twice has changed meanwhile.
+        entries.update((entry.id.key, entry) for entry in part.entries)
+        unchanged += part.unchanged
+    return dataclasses.replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), vanished=None)
+
+
+def parts(
+    found: FoundStore,
+    now: datetime,
+    known: Iterable[KnownEntry],
+    writer_since: datetime | None,
+    *,
+    quick: bool = False,
+) -> Iterator[Scan]:
+    """Look at a store bit by bit; see `Kind.parts`."""
+    try:
+        with fs.root_directory(os.fspath(found.store.root)) as (root, status):
+            look = ScanState(found, now, KnownCursor(known), writer_since, quick, root, status)
+            look.faults = doctor.met(found, root, now, writer_since)
+            yield from _walk_root(look)
+            yield look.part(last=True)
+    except FileNotFoundError:
+        yield Scan(found, now, StoreState.MISSING, None, vanished=())
+    except NotADirectoryError:
+        yield Scan(found, now, StoreState.NOT_A_DIRECTORY, None, vanished=())
+    except OSError as error:
+        notes = (f"{error.strerror or error}",)
+        yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
+
+
+def _walk_root(look: ScanState) -> Iterator[Scan]:
+    """Go through a store in the order of its keys; give all but the last part."""
+    names = sorted(os.listdir(look.root))
+    for name in names:
+        if entry_format.NUMBER.match(name):
+            yield from _walk_device(look, name)
+        elif name == recipes.STAGING:
+            if recipes.abandoned(look.root, look.device):
+                look.ours.append(EntryKey(name))
+        elif name not in (entry_format.RTC, _MARKER, entry_format.TRASH, doctor.SIZE, doctor.SIZE_LOCK):
+            look.foreign += 1
+    if entry_format.RTC in names:
+        with _remembered(look, look.rows.take(entry_format.RTC + "/")):
+            yield from _walk_run_time_compiled(look)
+    look.rows.pass_all()
+
+
+@contextlib.contextmanager
+def _remembered(look: ScanState, rows: list[KnownEntry]) -> Iterator[None]:
+    """Look at what is below a directory, and note which of its known entries are not there any more."""
+    look.known = {row.key: row for row in rows}
+    look.seen = set()
+    look.hollow = False
+    yield
+    shut = tuple(look.shut)
+    look.shut.clear()
+    look.rows.passed += (key for key in look.known.keys() - look.seen if not key.startswith(shut))
+
+
+@contextlib.contextmanager
+def _foreign(look: ScanState, *path: str) -> Iterator[None]:
+    """Count what is no part of the store: a link, a file, another file system, or not for us to read.
+
+    What may not be read is there all the same, and what was known of it stays.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        look.foreign += 1
+        look.shut.append("/".join((*path, "")))
+        look.shut_in_all += 1
+    except OSError as error:
+        if fs.passing(error):
+            raise
+        look.foreign += 1
+
+
+def _enter(look: ScanState, parent: int, name: str, owner: int) -> tuple[int, os.stat_result]:
+    """Open a directory of a level, and note whether something else is in its place.  Raises OSError."""
+    try:
+        return fs.enter(parent, name, look.device, owner)
+    except OSError:
+        look.blocked = look.blocked or blocking.stands(parent, name, os.fspath(look.store.root))
+        raise
+
+
+def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
+    here = -1
+    images: list[str] = []
+    try:
+        with _foreign(look, name):
+            here, status = _enter(look, look.root, name, look.status.st_uid)
+            images = sorted(os.listdir(here))
+        if look.shut:
+            look.rows.take(look.shut.pop())
+        for below in images:
+            if not entry_format.NUMBER.match(below):
+                look.foreign += 1
+                continue
+            rows = look.rows.take(f"{name}/{below}/")
+            if look.quick and rows and _settled(here, below, rows):
+                continue
+            before, begun = look.parts, (len(look.entries), len(look.unchanged))
+            with _remembered(look, rows):
+                yield from _walk(look, here, status.st_uid, below, (name, below), ())
+            if look.parts != before:
+                begun = (0, 0)
+            # Where a part was given on the way, too: nobody knows any more whether it was hollow.
+            if look.hollow or look.parts != before:
+                _unsettle(look.entries, begun[0])
+                _unsettle(look.unchanged, begun[1])
+            if look.full:
+                yield look.part()
+    finally:
+        if here >= 0:
+            os.close(here)
+
+
+def _unsettle(some: list[_Placed], begin: int) -> None:
+    """Forget the places of what was found last: the next look has to go there again."""
+    some[begin:] = [dataclasses.replace(one, place=None) for one in some[begin:]]
+
+
+def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
+    """Tell whether the directories of an image are those that were seen, and nothing was added, taken or renamed there.
+
+    Three questions for each leaf instead of opening and listing three directories.  Nothing that a link leads to has
+    the numbers that were noted down of what was opened.
+    """
+    before, place = "", None
+    try:
+        first = os.stat(image, dir_fd=device, follow_symlinks=False)
+        for row in rows:
+            key = row.key
+            leaf = key[key.index("/") + 1 : key.rindex("/")]
+            if leaf != before:
+                before = leaf
+                third = os.stat(leaf[: leaf.rindex("/")], dir_fd=device, follow_symlinks=False)
+                place = _place(first, third, os.stat(leaf, dir_fd=device, follow_symlinks=False))
+            if row.place != place:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -> int:
+    """Give a number (64 bits, signed) that changes with the directories that an entry lies in.
+
+    The hash of a tuple of numbers, which is the same in every process, is made in a quarter of the time of a digest.
+    """
+    return hash((first.st_ino, first.st_ctime_ns, third.st_ino, third.st_ctime_ns, leaf.st_ino, leaf.st_ctime_ns))
+
+
+def _walk(
+    look: ScanState, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
+) -> Iterator[Scan]:
+    """Go down the numbered levels; a leaf is at the fourth."""
+    before = len(look.seen)
+    with _foreign(look, *path):
+        here, status = _enter(look, parent, name, owner)
+        try:
+            through = (*above, status)
+            if len(path) == _DEPTH:
+                yield from _leaf(look, here, path, entry_format.SLOT_FILE, through)
+            for below in sorted(os.listdir(here)) if len(path) < _DEPTH else ():
+                if entry_format.NUMBER.match(below):
+                    yield from _walk(look, here, status.st_uid, below, (*path, below), through)
+                else:
+                    look.foreign += 1
+        finally:
+            os.close(here)
+    if len(look.seen) == before:
+        look.hollow = True
+
+
+def _walk_run_time_compiled(look: ScanState) -> Iterator[Scan]:
+    with _foreign(look, entry_format.RTC), fs.directory_in(look.root, entry_format.RTC, look.device) as here:
+        owner = os.fstat(here).st_uid
+        for name in sorted(os.listdir(here)):
+            if entry_format.NUMBER.match(name):
+                yield from _walk(look, here, owner, name, (entry_format.RTC, name), ())
+            elif entry_format.IR_KEY.match(name):
+                with _foreign(look, entry_format.RTC, name), fs.directory_in(here, name, look.device) as leaf:
+                    yield from _leaf(look, leaf, (entry_format.RTC, name), entry_format.IR_FILE, ())
+            else:
+                look.foreign += 1
+
+
+def _leaf(
+    look: ScanState, leaf: int, path: tuple[str, ...], pattern: re.Pattern[str], through: tuple[os.stat_result, ...]
+) -> Iterator[Scan]:
+    place = None
+    if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
+        place = _place(*through)
+    for _ in range(_RETRIES):
+        slots = Slots(leaf, pattern)
+        before, begun = look.parts, len(look.entries)
+        read: set[EntryKey] = set()
+        try:
+            for entry in read_slots(look, leaf, path, slots, place):
+                if entry is not None:
+                    look.add(entry)
+                    read.add(entry.id.key)
+                if look.full:
+                    yield _part(look)
+            # What is unchanged was looked at only now.
+            if not read or names_in(leaf, pattern) == slots.names:
+                look.seen |= read
+                break
+        except Changed:
+            pass
+        # What was handed over already is told again, as it is then.
+        del look.entries[begun if before == look.parts else 0 :]
+    else:
+        # Somebody writes here all the time: what could not be read at rest is unfinished by definition.
+        slots = Slots(leaf, pattern)
+        for slot in slots:
+            look.add(unfinished(look, path, slot, "it changes while we look"))
+            look.seen.add(look.entries[-1].id.key)
+            if look.full:
+                yield _part(look)
+    look.foreign += slots.foreign
+    if look.full:
+        yield _part(look)
+
+
+def _part(look: ScanState) -> Scan:
+    """Hand over what was found in the middle of an image: the next look has to go there again."""
+    _unsettle(look.entries, 0)
+    _unsettle(look.unchanged, 0)
+    return look.part()

@@ -1,0 +1,261 @@
+"""Act: the child that compiles SPIR-V with the installed driver; loads OpenCL or Level Zero.
+
+It runs in a fresh process, because what it is given may crash or hang the compiler.  It takes recipes on stdin, one
+after the other: a line of JSON ``{"id": 1, "options": 5, "image": 4096}``, then so many bytes of each.  It answers on
+the descriptor that ``--fd`` names: first ``{"ready": true}`` or ``{"error": "…"}``, then for each recipe a line
+``{"id": 1, "seconds": 0.1, "binary": 9000}`` and so many bytes, or ``{"id": 1, "seconds": 0.1, "error": "…"}``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from xpucached.libexec import driver_probe
+else:
+    # It is started as a file, isolated, so nothing of ours is on its path: the one file that it needs lies beside it.
+    _found = importlib.util.spec_from_file_location(
+        "driver_probe", Path(__file__).resolve().with_name("driver_probe.py")
+    )
+    driver_probe = importlib.util.module_from_spec(_found)
+    _found.loader.exec_module(driver_probe)
+
+_LONGEST = 1 << 30  # bytes of one image or binary; the runtime caches nothing larger
+_LONGEST_LOG = 2000
+
+_CL_PROGRAM_BINARY_SIZES = 0x1165
+_CL_PROGRAM_BINARIES = 0x1166
+_CL_PROGRAM_BUILD_LOG = 0x1183
+
+_ZE_CONTEXT_DESC = 0xD
+_ZE_MODULE_DESC = 0x1B
+_ZE_FORMAT_SPIRV = 0
+
+
+class BuildError(Exception):
+    """The compiler refused an input."""
+
+
+class Compiler(Protocol):
+    """One device's compiler."""
+
+    def build(self, image: bytes, options: bytes) -> bytes:
+        """Compile SPIR-V; raise `BuildError` with the compiler's own words."""
+
+
+# -- OpenCL -------------------------------------------------------------------------------------------------------
+
+
+class OpenCl:
+    """The compiler of one OpenCL device."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
+        self._library = ctypes.CDLL("libOpenCL.so.1")
+        found = next(
+            (device for device, texts in driver_probe.opencl_devices(self._library) if texts == tuple(wanted)), None
+        )
+        if found is None:
+            raise BuildError("no OpenCL device is " + " / ".join(wanted))
+        self._device = ctypes.c_void_p(found)
+        for call in ("clCreateContext", "clCreateProgramWithIL"):
+            getattr(self._library, call).restype = ctypes.c_void_p
+        status = ctypes.c_int32(0)
+        context = self._library.clCreateContext(None, 1, ctypes.byref(self._device), None, None, ctypes.byref(status))
+        _cl_check("clCreateContext", status.value)
+        self._context = ctypes.c_void_p(context)
+
+    def build(self, image: bytes, options: bytes) -> bytes:
+        """Compile; see `Compiler.build`."""
+        library = self._library
+        status = ctypes.c_int32(0)
+        made = library.clCreateProgramWithIL(self._context, image, ctypes.c_size_t(len(image)), ctypes.byref(status))
+        _cl_check("clCreateProgramWithIL", status.value)
+        program = ctypes.c_void_p(made)
+        try:
+            result = library.clBuildProgram(program, 1, ctypes.byref(self._device), options, None, None)
+            if result != 0:
+                raise BuildError(f"clBuildProgram gave {result}: {self._log(program)}")
+            size = ctypes.c_size_t(0)
+            _cl_check(
+                "clGetProgramInfo",
+                library.clGetProgramInfo(
+                    program, _CL_PROGRAM_BINARY_SIZES, ctypes.c_size_t(ctypes.sizeof(size)), ctypes.byref(size), None
+                ),
+            )
+            if not 0 < size.value <= _LONGEST:
+                raise BuildError(f"the binary has {size.value} bytes")
+            binary = ctypes.create_string_buffer(size.value)
+            places = (ctypes.c_void_p * 1)(ctypes.addressof(binary))
+            _cl_check(
+                "clGetProgramInfo",
+                library.clGetProgramInfo(
+                    program, _CL_PROGRAM_BINARIES, ctypes.c_size_t(ctypes.sizeof(places)), places, None
+                ),
+            )
+            return binary.raw
+        finally:
+            library.clReleaseProgram(program)
+
+    def _log(self, program: ctypes.c_void_p) -> str:
+        size = ctypes.c_size_t(0)
+        call = self._library.clGetProgramBuildInfo
+        call(program, self._device, _CL_PROGRAM_BUILD_LOG, ctypes.c_size_t(0), None, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(min(size.value, _LONGEST) + 1)
+        call(program, self._device, _CL_PROGRAM_BUILD_LOG, size, buffer, None)
+        return buffer.value.decode("utf-8", "replace")[-_LONGEST_LOG:].strip()
+
+
+def _cl_check(call: str, status: int) -> None:
+    if status != 0:
+        raise BuildError(f"{call} gave {status}")
+
+
+# -- Level Zero ---------------------------------------------------------------------------------------------------
+
+
+class _ContextDesc(ctypes.Structure):
+    _fields_ = [("stype", ctypes.c_uint32), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32)]
+
+
+class _ModuleDesc(ctypes.Structure):
+    _fields_ = [
+        ("stype", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("format", ctypes.c_uint32),
+        ("size", ctypes.c_size_t),
+        ("image", ctypes.c_char_p),
+        ("options", ctypes.c_char_p),
+        ("constants", ctypes.c_void_p),
+    ]
+
+
+class LevelZero:
+    """The compiler of one Level Zero device."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
+        self._library = library = ctypes.CDLL("libze_loader.so.1")
+        for driver, device, texts in driver_probe.level_zero_devices(library):
+            if tuple(wanted) in texts:
+                self._device = ctypes.c_void_p(device)
+                description = _ContextDesc(stype=_ZE_CONTEXT_DESC)
+                context = ctypes.c_void_p()
+                status = library.zeContextCreate(
+                    ctypes.c_void_p(driver), ctypes.byref(description), ctypes.byref(context)
+                )
+                _ze_check("zeContextCreate", status)
+                self._context = context
+                return
+        raise BuildError("no Level Zero device is " + " / ".join(wanted))
+
+    def build(self, image: bytes, options: bytes) -> bytes:
+        """Compile; see `Compiler.build`."""
+        library = self._library
+        description = _ModuleDesc(
+            stype=_ZE_MODULE_DESC, format=_ZE_FORMAT_SPIRV, size=len(image), image=image, options=options
+        )
+        module, log = ctypes.c_void_p(), ctypes.c_void_p()
+        status = library.zeModuleCreate(
+            self._context, self._device, ctypes.byref(description), ctypes.byref(module), ctypes.byref(log)
+        )
+        try:
+            if status != 0:
+                raise BuildError(f"zeModuleCreate gave 0x{status & 0xFFFFFFFF:x}: {self._log(log)}")
+            size = ctypes.c_size_t(0)
+            _ze_check("zeModuleGetNativeBinary", library.zeModuleGetNativeBinary(module, ctypes.byref(size), None))
+            if not 0 < size.value <= _LONGEST:
+                raise BuildError(f"the binary has {size.value} bytes")
+            binary = ctypes.create_string_buffer(size.value)
+            _ze_check("zeModuleGetNativeBinary", library.zeModuleGetNativeBinary(module, ctypes.byref(size), binary))
+            return binary.raw
+        finally:
+            if log.value:
+                library.zeModuleBuildLogDestroy(log)
+            if module.value:
+                library.zeModuleDestroy(module)
+
+    def _log(self, log: ctypes.c_void_p) -> str:
+        if not log.value:
+            return ""
+        size = ctypes.c_size_t(0)
+        if self._library.zeModuleBuildLogGetString(log, ctypes.byref(size), None) != 0:
+            return ""
+        buffer = ctypes.create_string_buffer(min(size.value, _LONGEST) + 1)
+        self._library.zeModuleBuildLogGetString(log, ctypes.byref(size), buffer)
+        return buffer.value.decode("utf-8", "replace")[-_LONGEST_LOG:].strip()
+
+
+def _ze_check(call: str, status: int) -> None:
+    if status != 0:
+        raise BuildError(f"{call} gave 0x{status & 0xFFFFFFFF:x}")
+
+
+# -- the child ----------------------------------------------------------------------------------------------------
+
+_BACKENDS: dict[str, Callable[[Sequence[str]], Compiler]] = {"opencl": OpenCl, "level-zero": LevelZero}
+
+
+def _answer(descriptor: int, head: dict[str, object], content: bytes = b"") -> None:
+    view = memoryview(json.dumps(head).encode() + b"\n" + content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _serve(compiler: Compiler, descriptor: int) -> None:
+    source = sys.stdin.buffer
+    while line := source.readline():
+        head = json.loads(line)
+        options = source.read(int(head["options"]))
+        image = source.read(int(head["image"]))
+        began = time.monotonic()
+        try:
+            binary = compiler.build(image, options)
+        except BuildError as error:
+            _answer(descriptor, {"id": head["id"], "seconds": time.monotonic() - began, "error": str(error)})
+        else:
+            seconds = time.monotonic() - began
+            _answer(descriptor, {"id": head["id"], "seconds": seconds, "binary": len(binary)}, binary)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile until stdin ends, and leave without giving the driver a chance to fail at exit."""
+    parser = argparse.ArgumentParser(prog="compiler", description="Compile SPIR-V with the installed driver.")
+    parser.add_argument("--backend", choices=sorted(_BACKENDS), required=True)
+    parser.add_argument("--environment", required=True, help="the four strings, as a JSON list")
+    parser.add_argument("--fd", type=int, required=True, help="where the answers go")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of address space that it may take")
+    given = parser.parse_args(arguments)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if given.memory:
+        resource.setrlimit(resource.RLIMIT_AS, (given.memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    os.nice(10)
+    with contextlib.suppress(OSError):
+        # If memory runs out it is this process that goes, and not a program that serves somebody.
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"900")
+        os.close(descriptor)
+    try:
+        compiler = _BACKENDS[given.backend](json.loads(given.environment))
+    except (BuildError, driver_probe.DriverError, OSError, AttributeError) as error:
+        _answer(given.fd, {"error": str(error)})
+        os._exit(1)
+    _answer(given.fd, {"ready": True})
+    _serve(compiler, given.fd)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Decide: what is done about each thing that is wrong in a store, asked or not, and what to compile again.  Pure.
+
+Mended in place is what is whole and only hidden: behind a dead program's lock, behind a gap, by its mode, or in another
+entry's place.  A damaged program is compiled again from the entry's own source, if the driver that it is for is in use
+here.  What else the runtime never reads, or what makes programs fail, hang or compile at every start, leaves the store:
+whole ones into the trash, damaged ones into quarantine.  What a lower slot hides is mended when that slot is, so it is
+looked at again afterwards; and what could not be mended in one way is mended in the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.plans import NoRecipe, Rebuild, ReplayReason
+from xpucached.domain.stores import EntryState, ImageFormat
+from xpucached.domain.trash import Repair, RepairAction, Unproven
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.stores import Entry, EntryId, Store
+    from xpucached.domain.targets import Target
+
+Tried = tuple["EntryId", str, RepairAction]
+"""An entry, its stamp, and what was done about it."""
+
+_PROGRAM: Final = (RepairAction.REBUILD, RepairAction.QUARANTINE)
+_WAYS: Final[Mapping[Defect, tuple[RepairAction, ...]]] = {
+    Defect.STALE_LOCK: (RepairAction.UNLOCK,),
+    Defect.BEHIND_GAP: (RepairAction.CLOSE_GAP,),
+    Defect.SRC_UNREADABLE: (RepairAction.READABLE,),
+    # Who may not read it does not know that it is damaged: it goes only if another one takes its place.
+    Defect.BIN_UNREADABLE: (RepairAction.READABLE, RepairAction.REBUILD),
+    Defect.BIN_CHANGED: (RepairAction.SWAP_BACK, *_PROGRAM),
+    **dict.fromkeys(
+        (
+            Defect.BIN_EMPTY,
+            Defect.BIN_TRUNCATED,
+            Defect.BIN_MISSING,
+            Defect.BIN_NOT_A_FILE,
+            Defect.BIN_LENGTH_ABSURD,
+            Defect.BIN_COUNT_WRONG,
+            Defect.BIN_PAYLOAD_DAMAGED,
+        ),
+        _PROGRAM,
+    ),
+    Defect.DUPLICATE: (RepairAction.TRASH,),
+}
+"""What is done, the best first.  What is not named here is damaged, and only in the way."""
+
+_WAITS: Final = frozenset({Defect.SHADOWED})
+
+_WHOLE: Final = frozenset({Defect.DUPLICATE, Defect.BEHIND_GAP, Defect.SHADOWED, Defect.BIN_CHANGED})
+"""Defective, and yet there is a program to be compared: another may be tried first, or it may be good after all."""
+
+
+def plan_mending(
+    entries: Iterable[Entry],
+    offered: Collection[Target] = (),
+    trusted: Mapping[EntryId, str] | None = None,
+    tried: Collection[Tried] = (),
+    refused: Mapping[EntryId, NoRecipe] | None = None,
+) -> tuple[Repair, ...]:
+    """Decide about every entry that has a defect, in the order in which they were given.
+
+    ``offered`` is what drivers in use here compile for, ``trusted`` are the digests that what has changed had when it
+    was first seen whole, ``tried`` is what was done already, and ``refused`` are those of which reading showed that
+    they cannot be compiled again.
+    """
+    every = list(entries)
+    ground = _RepairContext(every, offered, trusted or {}, tried, refused or {})
+    return tuple(ground.repair(one) for one in every if one.defect is not None)
+
+
+class _RepairContext:
+    """What the decisions about entries have in common."""
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        offered: Collection[Target],
+        trusted: Mapping[EntryId, str],
+        tried: Collection[Tried],
+        refused: Mapping[EntryId, NoRecipe],
+    ) -> None:
+        self._offered = offered
+        self._trusted = trusted
+        self._tried = tried
+        self._refused = refused
+        self._used = {_leaf(one) for one in entries if one.state is EntryState.OK}
+        self._covered = {
+            (_leaf(one), one.detail.removeprefix("of slot ")) for one in entries if one.defect is Defect.SHADOWED
+        }
+        changed = [
+            one
+            for one in entries
+            if one.defect is Defect.BIN_CHANGED and (one.id, one.stamp, RepairAction.SWAP_BACK) not in tried
+        ]
+        self._partners, self._waiting = _partners(changed, self._trusted)
+
+    def repair(self, entry: Entry) -> Repair:
+        """Choose what has not been tried."""
+        defect = entry.defect
+        if (
+            defect is None
+            or entry.effect is Effect.HARMLESS
+            or defect in _WAITS
+            or entry.state is EntryState.UNFINISHED
+        ):
+            return Repair(entry, RepairAction.LEAVE)
+        ways = _WAYS.get(defect, (RepairAction.QUARANTINE,))
+        if defect is Defect.STALE_LOCK and _leaf(entry) in self._used:
+            # Programs use another slot by now: what nobody has read since its writer died must not come before it.
+            ways = (RepairAction.TRASH,)
+        why = ""
+        for action in ways:
+            if (entry.id, entry.stamp, action) in self._tried:
+                continue
+            if action is RepairAction.SWAP_BACK:
+                if entry.id in self._partners:
+                    return Repair(entry, action, self._partners[entry.id])
+                if entry.id in self._waiting:
+                    return Repair(entry, RepairAction.LEAVE)
+                continue
+            if action is RepairAction.REBUILD and (why := self._against(entry)):
+                continue
+            return Repair(entry, action, why=why)
+        return Repair(entry, RepairAction.LEAVE, why=why)
+
+    def _against(self, entry: Entry) -> str:
+        """Say why an entry is not compiled again; empty if it is."""
+        if (_leaf(entry), entry.id.key.rpartition("/")[2]) in self._covered:
+            return "a whole one in a higher slot takes its place"
+        if entry.image is None:
+            return "it holds nothing that could be compiled"
+        if (recipe := self._refused.get(entry.id) or unfit(entry)) is not None:
+            return recipe.words
+        return "" if entry.environment in self._offered else "the driver that it is for is not in use here"
+
+
+def _partners(
+    changed: Sequence[Entry], trusted: Mapping[EntryId, str]
+) -> tuple[dict[EntryId, Entry], frozenset[EntryId]]:
+    """Find pairs that change places now, at least one of which comes to its own, and those that wait for a later round.
+
+    What has a program that another one misses waits, too.
+    """
+    there: defaultdict[tuple[Store, str | None], list[Entry]] = defaultdict(list)
+    for one in changed:
+        there[one.id.store, one.digest].append(one)
+    partners: dict[EntryId, Entry] = {}
+    waiting: set[EntryId] = set()
+    for one in changed:
+        wanted = trusted.get(one.id)
+        found = there.get((one.id.store, wanted), []) if wanted not in (None, one.digest) else []
+        waiting.update(each.id for each in found)
+        if found:
+            waiting.add(one.id)
+        other = next((each for each in found if each.id not in partners), None)
+        if one.id not in partners and other is not None:
+            partners[one.id], partners[other.id] = other, one
+    return partners, frozenset(waiting)
+
+
+def _leaf(entry: Entry) -> tuple[Store, str]:
+    return entry.id.store, entry.id.key.rpartition("/")[0]
+
+
+def unfit(entry: Entry) -> NoRecipe | None:
+    """Say what the catalog already knows to stand against compiling an entry again; reading it may show more."""
+    if entry.image is not ImageFormat.SPIRV:
+        return NoRecipe.NATIVE
+    return NoRecipe.CONSTANTS if entry.constants else None
+
+
+def plan_comparing(
+    entries: Iterable[IndexedEntry], offered: Collection[Target]
+) -> tuple[tuple[Rebuild, ...], Counter[Unproven]]:
+    """Decide which entries to compile again for comparing; count the others with the reason."""
+    todo: list[Rebuild] = []
+    unproven: Counter[Unproven] = Counter()
+    for one in entries:
+        entry = one.entry
+        why: Unproven | None = None
+        if entry.state is EntryState.UNFINISHED:
+            why = Unproven.CHANGED
+        elif entry.state is EntryState.DEFECTIVE and entry.defect not in _WHOLE:
+            why = Unproven.DAMAGED
+        elif entry.environment not in offered:
+            why = Unproven.OTHER_DRIVER
+        elif entry.digest is None:
+            why = Unproven.UNREADABLE
+        elif (recipe := unfit(entry)) is not None:
+            why = Unproven(recipe.value)
+        if why is None and entry.environment is not None:
+            todo.append(Rebuild(one, entry.environment, ReplayReason.ASKED))
+        elif why is not None:
+            unproven[why] += 1
+    return tuple(todo), unproven

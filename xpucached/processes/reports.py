@@ -1,0 +1,156 @@
+"""Act: what the supervisor and the model runner say, read with the suspicion that foreign code deserves.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from xpucached import messages
+from xpucached.domain.models import Figures, Outcome, RanOn
+
+_TEXT: Final = 2000
+_MANY: Final = 100
+_MOST_PATHS: Final = 10_000
+_LONGEST_PATH: Final = 4096
+_LARGEST: Final = 1 << 62
+_LONGEST: Final = 1 << 20
+"""Bytes of one line."""
+_OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
+_WHOLE: Final = frozenset({"tokens", "device_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorReport:
+    """What the supervisor saw."""
+
+    status: int | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    cpu: float = 0.0
+    peak: int = 0
+    left: tuple[int, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
+    mapped: tuple[str, ...] = ()
+    mapped_data: tuple[str, ...] = ()
+    terminated: bool = False  #: somebody else sent the supervisor SIGTERM, as systemd does at the end of the host
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerReport:
+    """What the model runner told."""
+
+    outcome: Outcome | None = None
+    problem: str = ""
+    ran_on: RanOn = RanOn.UNKNOWN
+    device: str = ""
+    evidence: tuple[str, ...] = ()
+    figures: Figures | None = None
+    devices: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  #: of modules that are part of no installed package
+
+
+def read_seen(content: bytes) -> SupervisorReport | None:
+    """Read the supervisor's line; None if there is none, which means that it was killed."""
+    said = _object(content.strip().rpartition(b"\n")[2])
+    if said is None:
+        return None
+    status = said.get("status")
+    engines: dict[str, int] = {}
+    for pair in _list(said.get("engines")):
+        match pair:
+            case [str(device), int(spent)]:
+                engines[device] = engines.get(device, 0) + spent
+    return SupervisorReport(
+        status if isinstance(status, int) else None,
+        _outcome(said.get("outcome")),
+        _text(said.get("detail")),
+        _text(said.get("error")),
+        _number(said.get("seconds")) or 0.0,
+        _number(said.get("cpu")) or 0.0,
+        int(_number(said.get("peak")) or 0),
+        tuple(one for one in _list(said.get("left")) if isinstance(one, int)),
+        engines,
+        _paths(said.get("mapped")),
+        _paths(said.get("mapped_data")),
+        said.get("terminated") is True,
+    )
+
+
+def read_told(content: bytes, token: str) -> RunnerReport | None:
+    """Read the model runner's last line that carries the token; the model's code may have written there, too."""
+    mark = token.encode()
+    for line in reversed(content.split(b"\n")):
+        said = _object(line) if mark in line else None
+        if said is not None and said.get("token") == token and isinstance(said.get("report"), dict):
+            return _told(_mapping(said["report"]))
+    return None
+
+
+def _told(said: Mapping[str, object]) -> RunnerReport:
+    ran_on = said.get("ran_on")
+    return RunnerReport(
+        _outcome(said.get("outcome")),
+        _text(said.get("problem")),
+        RanOn(ran_on) if isinstance(ran_on, str) and ran_on in set(RanOn) else RanOn.UNKNOWN,
+        _text(said.get("device")),
+        tuple(_text(one) for one in _list(said.get("evidence"))),
+        _figures(said.get("figures")),
+        tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and len(one) < _MANY),
+        _paths(said.get("files")),
+    )
+
+
+def _figures(said: object) -> Figures | None:
+    if not isinstance(said, dict):
+        return None
+    numbers = {one.name: _number(said.get(one.name)) for one in fields(Figures)}
+    whole = {name: int(number) for name, number in numbers.items() if name in _WHOLE and number is not None}
+    parts = {name: number for name, number in numbers.items() if name not in _WHOLE}
+    return Figures(**parts, **whole)  # type: ignore[arg-type] # which are whole is said above
+
+
+def _object(line: bytes) -> Mapping[str, object] | None:
+    try:
+        # What cannot be a character stands for a byte of a path.
+        return messages.members(messages.parse(line, largest=_LONGEST, escaped_bytes=True))
+    except messages.BadMessage:
+        return None
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value[:_MANY] if isinstance(value, list) else []
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """Take absolute paths that can be written down."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(one for one in value[:_MOST_PATHS] if isinstance(one, str) and _is_path(one))
+
+
+def _is_path(text: str) -> bool:
+    plain = text.startswith("/") and len(text) <= _LONGEST_PATH and "\0" not in text
+    # A lone surrogate stands for bytes that are no UTF-8, and cannot be kept.
+    return plain and text.isprintable()
+
+
+def _text(value: object) -> str:
+    return value[:_TEXT].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if abs(value) < _LARGEST else None
+
+
+def _outcome(value: object) -> Outcome | None:
+    return Outcome(value) if isinstance(value, str) and value in _OUTCOMES else None

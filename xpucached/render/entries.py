@@ -1,0 +1,163 @@
+"""Door: stores and what is in them, for people.  Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
+from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.queries import EntryPage
+    from xpucached.domain.stores import StoreStatus
+    from xpucached.render.text import TextStyle
+
+
+def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
+    """Write one line per store, and below the table what is worth knowing about one."""
+    if not values:
+        return "no stores"
+    rows: list[list[str | Cell]] = [
+        [
+            one.store.kind,
+            str(one.store.root),
+            Cell(one.state, Colour.YELLOW if _amiss(one) else None),
+            str(one.entries),
+            Cell(str(one.defective), Colour.YELLOW if one.defective else None),
+            size(one.allocated),
+            age(one.scanned, style.now),
+            one.origin if one.via in {"", one.origin} else f"{one.origin}: {one.via}",
+        ]
+        for one in values
+    ]
+    heads = ("KIND", "STORE", "STATE", "ENTRIES", "DEFECTIVE", "SIZE", "LOOKED AT", "ORIGIN")
+    text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", paths="STORE", first={"ORIGIN": 8})
+    notes = [
+        f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store.root}: {note}')}"
+        for one in values
+        for note in one.notes
+    ]
+    return "\n".join([text, *notes])
+
+
+def _amiss(one: StoreStatus) -> bool:
+    # Places where programs may cache are often still empty; only one that somebody listed was meant to be there.
+    expected = one.origin is StoreOrigin.CONFIGURED
+    return one.state not in {StoreState.OK, StoreState.UNSEEN} and (one.state is not StoreState.MISSING or expected)
+
+
+_ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "MODELS", "KERNELS")
+# What may be said once below a table that is too wide, if it is the same in every row.
+_SHARED: Final = ("ARCH", "DRIVER", "MODELS")
+
+
+def entries(page: EntryPage, style: TextStyle) -> str:
+    """Write one line per entry, store by store, and how many there are."""
+    if not page.entries:
+        return "no entries"
+    rows = _entry_rows(page.entries, style)
+    heads, shared = _ENTRY_HEADS, ""
+    if len(rows) > 1 and not fits(heads, rows, style):
+        same = {
+            head: _text(rows[0][index])
+            for index, head in enumerate(heads)
+            if head in _SHARED and len({_text(row[index]) for row in rows}) == 1
+        }
+        shared = ", ".join(f"{head.lower()} {text}" for head, text in same.items() if text != "-")
+        rows = [[one for head, one in zip(heads, row, strict=True) if head not in same] for row in rows]
+        heads = tuple(head for head in heads if head not in same)
+    places: dict[str, list[list[str | Cell]]] = {}
+    for one, row in zip(page.entries, rows, strict=True):
+        places.setdefault(str(one.entry.id.store.root), []).append(row)
+    tables = {
+        place: table(heads, some, style, right="SIZE", first={"DRIVER": 12, "MODELS": 10})
+        for place, some in places.items()
+    }
+    parts = [section(plain(place), text, style) if len(tables) > 1 else text for place, text in tables.items()]
+    shown = len(page.entries)
+    total = f"{count(page.total, 'entry')}, {size(page.size)}"
+    last = total if shown == page.total else f"{shown} of {total}"
+    return "\n\n".join(parts) + f"\n{last}" + (f"\nin every row: {plain(shared)}" if shared else "")
+
+
+def _text(one: str | Cell) -> str:
+    return one.text if isinstance(one, Cell) else one
+
+
+def _entry_rows(values: Iterable[IndexedEntry], style: TextStyle) -> list[list[str | Cell]]:
+    return [
+        [
+            one.entry.id.ref,
+            Cell(one.entry.defect or one.entry.state, None if one.entry.state is EntryState.OK else Colour.YELLOW),
+            one.architecture or "-",
+            one.entry.environment.driver if one.entry.environment else "-",
+            size(one.entry.allocated),
+            age(one.last_used, style.now),
+            ", ".join(one.models) or "-",
+            _kernels(one),
+        ]
+        for one in values
+    ]
+
+
+def _kernels(one: IndexedEntry) -> str:
+    kernels = one.entry.kernels
+    if not kernels:
+        return "-"
+    more = f" (+{len(kernels) - 1})" if len(kernels) > 1 else ""
+    return brief(kernels[0].display) + more
+
+
+_SCOPES: Final = re.compile(r"(?:\b[^\W\d]\w*|\(anonymous namespace\))::")
+_CASTS: Final = re.compile(r"\((?:(?:un)?signed )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
+
+
+def brief(kernel: str) -> str:
+    """Write a kernel's name without its namespaces, so that the part which tells it apart comes first."""
+    short = _CASTS.sub("", _SCOPES.sub("", kernel)).replace("> >", ">>")
+    return short or kernel
+
+
+def entry(one: IndexedEntry, style: TextStyle) -> str:
+    """Write everything about one entry."""
+    held = one.entry
+    known = held.environment
+    pairs = [
+        ("ref", held.id.ref),
+        ("store", f"{held.id.store.root} ({held.id.store.kind})"),
+        ("key", held.id.key),
+        ("state", held.state),
+        ("defect", f"{held.defect}: {held.defect.message}" if held.defect else ""),
+        ("effect", held.effect or ""),
+        ("evidence", held.detail),
+        ("platform", known.platform if known else "unknown"),
+        ("device", known.device if known else ""),
+        ("version", known.version if known else ""),
+        ("driver", known.driver if known else ""),
+        ("architecture", one.architecture or ""),
+        ("origin", one.origin or ""),
+        ("options", held.options),
+        ("constants", held.constants),
+        ("image", f"{held.image}, {size(held.image_size)}" if held.image else ""),
+        ("binary", held.binary or ""),
+        ("digest", held.digest or ""),
+        ("size", f"{size(held.size)}, {size(held.allocated)} on disk"),
+        ("created", f"{held.created:%Y-%m-%d %H:%M:%S} UTC, {age(held.created, style.now)}"),
+        ("last used", f"{age(one.last_used, style.now)} ({one.last_used_by})"),
+        ("seen loaded", f"{one.hits} times, last by {one.program}" if one.hits else ""),
+        ("first seen", age(one.first_seen, style.now)),
+        ("models", ", ".join(one.models)),
+        ("inherited", f"by {', '.join(one.inherited)}: made by replay, not seen in a run yet" if one.inherited else ""),
+    ]
+    text = facts(pairs, style)
+    if held.kernels:
+        lines = [
+            f"  {plain(kernel.display)}{f'  [{plain(kernel.library)}]' if kernel.library else ''}"
+            for kernel in held.kernels
+        ]
+        text += "\n" + section(count(len(held.kernels), "kernel"), "\n".join(lines), style)
+    return text

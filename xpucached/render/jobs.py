@@ -1,0 +1,188 @@
+"""Door: jobs, what they did, and events, for people.  Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.jobs import JobState
+from xpucached.printing import safe
+from xpucached.render import trash
+from xpucached.render.models import detail, outcome_of
+from xpucached.render.text import Cell, Colour, age, count, fold, plain, seconds, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xpucached.domain.jobs import Event, Job
+    from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport
+    from xpucached.render.text import TextStyle
+
+UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
+"""Jobs that are not over."""
+_LAST_LINES: Final = 10
+"""So many lines of what a failed run printed are shown at once."""
+
+_JOB_COLOURS: Final[Mapping[JobState, Colour]] = {
+    JobState.QUEUED: Colour.DIM,
+    JobState.RUNNING: Colour.YELLOW,
+    JobState.DONE: Colour.GREEN,
+    JobState.FAILED: Colour.RED,
+    JobState.CANCELLED: Colour.YELLOW,
+}
+
+
+def progress(job: Job) -> str:
+    """Write how far a job is, in one line."""
+    figures = f" {job.progress.done}/{job.progress.total}" if job.progress.total else ""
+    detail = f": {job.progress.detail}" if job.progress.detail else ""
+    return plain(f"{job.kind} {job.state}{figures}{detail}")
+
+
+def jobs(values: Sequence[Job], style: TextStyle) -> str:
+    """Write one line per job."""
+    if not values:
+        return "no jobs"
+    rows: list[list[str | Cell]] = [
+        [
+            one.id,
+            one.kind,
+            Cell(one.state, _JOB_COLOURS[one.state]),
+            f"{one.progress.done}/{one.progress.total}" if one.progress.total else "-",
+            age(one.created, style.now),
+            one.error.message if one.error else one.progress.detail if one.state in UNDER_WAY else "",
+        ]
+        for one in values
+    ]
+    return table(("JOB", "WHAT", "STATE", "DONE", "ASKED", "DETAIL"), rows, style)
+
+
+def job(one: Job, style: TextStyle) -> str:
+    """Write what became of a job."""
+    if one.error is not None:
+        hint = f"\n{plain(one.error.hint)}" if one.error.hint else ""
+        said = f"{style.paint(f'{one.kind} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
+        # What a program that failed printed says most often why.
+        return f"{said}\n\n{prewarming(one.prewarm, style)}" if one.prewarm is not None else said
+    if one.evict is not None:
+        return eviction(one.evict, style)
+    if one.replay is not None:
+        return replay(one.replay, style)
+    if one.prewarm is not None:
+        return prewarming(one.prewarm, style)
+    if one.verify is not None:
+        return trash.verification(one.verify, style)
+    if one.trash is not None:
+        return trash.trash_report(one.trash, style)
+    if one.scan is not None:
+        found = one.scan
+        changes = f"{found.added} new, {found.changed} changed, {found.vanished} gone"
+        looked = f"looked at {count(found.stores, 'store')} in {seconds(found.seconds)}"
+        return f"{looked}: {count(found.entries, 'entry')}, {changes}"
+    return progress(one)
+
+
+def prewarming(report: PrewarmReport, style: TextStyle) -> str:
+    """Write what prewarming did."""
+    lines: list[str] = []
+    for one in report.runs:
+        outcome = outcome_of(one)
+        how = f": {detail(one)}" if detail(one) else ""
+        said = fold(plain(one.model + how), style, len(plain(outcome.text)) + 2)
+        lines.append(f"{style.paint(plain(outcome.text), outcome.colour)}  {said}")
+        if one.last_words:
+            last = [line for line in one.output.splitlines() if line.strip()][-_LAST_LINES:]
+            lines += [f"    {safe(line)}" for line in last if len(last) > 1]
+            lines.append(f"  all of it: xpucachectl model show {plain(one.model)}")
+    lines += [f"{style.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
+    lines += [
+        f"{style.paint('not now', Colour.YELLOW)}  {plain(one.model)}: {plain(one.why)}" for one in report.deferred
+    ]
+    return "\n".join(lines) or "nothing to warm"
+
+
+def eviction(report: EvictionReport, style: TextStyle) -> str:
+    """Write what was evicted, or would be."""
+    gone, busy = frozenset(report.removed), frozenset(report.busy)
+    rows: list[list[str | Cell]] = [
+        [
+            one.entry.entry.id.ref,
+            "would go" if report.dry_run else _fate(one.entry.entry.id.ref in gone, one.entry.entry.id.ref in busy),
+            one.reason,
+            size(one.entry.entry.allocated),
+            one.entry.entry.environment.driver if one.entry.entry.environment else "-",
+            one.detail,
+        ]
+        for one in report.plan.evict
+    ]
+    kept = f"{count(report.plan.kept, 'entry')} kept"
+    if not rows:
+        return f"nothing to evict, {kept}"
+    heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
+    text = table(heads, rows, style, right="SIZE", first={"DRIVER": 12})
+    if report.dry_run:
+        goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
+        exactly = f"\nexactly this: xpucachectl evict --plan {report.plan_id}" if report.plan_id else ""
+        return f"{text}\n{goes}{exactly}"
+    left = f", {len(busy)} busy and left" if busy else ""
+    away = max(0, report.freed - report.trashed)
+    freed = f" and freed {size(away)}" if away or not report.trashed else ""
+    trashed = f", {size(report.trashed)} {'of it' if away else 'all'} still in the trash" if report.trashed else ""
+    return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}, {kept}"
+
+
+def replay(report: ReplayReport, style: TextStyle) -> str:
+    """Write what was rebuilt, or would be, per store and model."""
+    groups: Counter[tuple[str, str, str, str, str]] = Counter()
+    times: dict[tuple[str, str, str, str, str], float | None] = {}
+    for one in report.plan.rebuild:
+        models = ", ".join(one.entry.models) or "-"
+        group = (str(one.entry.entry.id.store.root), models, one.reason, one.to.device, one.to.driver)
+        groups[group] += 1
+        so_far = times.get(group, 0.0)
+        times[group] = None if so_far is None or one.seconds is None else so_far + one.seconds
+    rows: list[list[str | Cell]] = [
+        [root, models, reason, str(number), _estimate(times[root, models, reason, device, driver]), device, driver]
+        for (root, models, reason, device, driver), number in groups.items()
+    ]
+    heads = ("STORE", "MODELS", "REASON", "ENTRIES", "COMPILING", "FOR DEVICE", "AND DRIVER")
+    lines = [table(heads, rows, style, right="ENTRIES COMPILING")] if rows else []
+    lines += [f"left to the models: {number} {why}" for why, number in sorted(report.skipped.items())]
+    lines += [style.paint(f"failed  {plain(words)}", Colour.RED) for words in report.failures]
+    there = f"{count(report.plan.covered, 'entry')} there already"
+    if report.confirmed:
+        lines.append(f"confirmed: {plain(report.confirmed)}")
+    if report.dry_run:
+        about = f" in about {seconds(report.plan.seconds)}" if report.plan.seconds is not None else ""
+        lines.append(f"would rebuild {count(len(report.plan.rebuild), 'entry')}{about}, {there}{_part(report.share)}")
+    elif not report.plan.rebuild:
+        lines.append(f"nothing to rebuild, {there}")
+    else:
+        rate = f" ({report.rebuilt / report.seconds:.1f} a second)" if report.seconds > 0 else ""
+        failed = f", {report.failed} failed" if report.failed else ""
+        done = f"rebuilt {count(report.rebuilt, 'entry')} in {seconds(report.seconds)}{rate}{failed}"
+        lines.append(f"{done}, {there}{_part(report.share)}")
+        where = f"what is in {plain(str(report.into))}" if report.into is not None else "it"
+        lines.append(f"programs that use {where} need not compile for {seconds(report.compile_seconds)}")
+    return "\n".join(lines)
+
+
+def _estimate(value: float | None) -> str:
+    return "-" if value is None else f"~{seconds(value)}"
+
+
+def _part(share: float | None) -> str:
+    return "" if share is None or share == 1 else f", {share:.0%} of what is in use"
+
+
+def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two switches
+    return "gone" if gone else "busy" if busy else "left"
+
+
+def event(one: Event) -> str:
+    """Write an event as one line; a field that its message has said already is left out."""
+    said = frozenset(re.findall(r"[^\s:;,]+", one.message))
+    rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()) if text not in said)
+    return plain(f"{one.at:%Y-%m-%dT%H:%M:%SZ} {one.topic}: {one.message}{rest}")

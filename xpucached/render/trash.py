@@ -1,0 +1,130 @@
+"""Door: the trash, and what a thorough look found, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.domain.defects import Effect
+from xpucached.domain.trash import RepairAction, Unproven
+from xpucached.render.text import Cell, Colour, TextStyle, age, count, plain, seconds, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpucached.domain.trash import Comparison, Finding, Trashed, TrashReport, VerifyReport
+
+
+def trash(values: Sequence[Trashed], style: TextStyle) -> str:
+    """Write one line for each thing in the trash."""
+    if not values:
+        return "the trash is empty"
+    rows: list[list[str | Cell]] = [
+        [
+            one.ref,
+            Cell("quarantine", Colour.RED)
+            if one.quarantined
+            else "trash"
+            if one.whole
+            else Cell("torn", Colour.YELLOW),
+            one.reason,
+            size(one.allocated),
+            age(one.at, style.now),
+            one.driver or "-",
+            str(one.store.root),
+            one.detail,
+        ]
+        for one in values
+    ]
+    heads = ("REF", "WHERE", "REASON", "SIZE", "SINCE", "DRIVER", "STORE", "WHY")
+    text = table(heads, rows, style, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12})
+    return f"{text}\n{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
+
+
+def trash_report(report: TrashReport, style: TextStyle) -> str:
+    """Write what came back, and what is gone for good."""
+    lines: list[str] = []
+    for one in report.restored:
+        back = one.key is not None
+        word = style.paint("back" if back else "left", Colour.GREEN if back else Colour.YELLOW)
+        lines.append(f"{word}  {one.entry or one.ref}  {plain(one.detail or one.key or '')}")
+    if report.dropped:
+        lines.append(f"{len(report.dropped)} gone for good, freed {size(report.freed)}")
+    return "\n".join(lines) or "nothing in the trash can come back or go"
+
+
+def verification(report: VerifyReport, style: TextStyle) -> str:
+    """Write what was found and mended."""
+    rows: list[list[str | Cell]] = [
+        [
+            one.ref or "-",
+            one.defect or one.fault or "-",
+            Cell(one.effect, None if one.effect is Effect.HARMLESS else Colour.RED),
+            _fate(one, fix=report.fix),
+            str(one.store.root),
+            f"{one.message} ({one.detail})" if one.detail else one.message,
+        ]
+        for one in report.findings
+    ]
+    # The doctor reads no entries: it looks at the stores as a whole.
+    entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
+    looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
+    compared = f"\n{comparison(report.deep, style)}" if report.deep is not None else ""
+    if not rows:
+        return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}{compared}"
+    heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
+    text = table(heads, rows, style, paths="STORE", first={"STORE": 12})
+    done = sum(one.done for one in report.findings)
+    left = sum(not one.done and one.effect is not Effect.HARMLESS for one in report.findings)
+    hint = "" if report.fix or not left else "\nmend it: --fix"
+    return f"{text}\n{looked}: {len(rows)} found, {done} mended, {left} left{hint}{compared}"
+
+
+def comparison(found: Comparison, style: TextStyle) -> str:
+    """Write what compiling entries again said of them."""
+    again = f", compiled again in {seconds(found.compile_seconds)}" if found.compile_seconds else ""
+    lines = [f"{style.paint('proven good', Colour.GREEN)}: {count(found.proven, 'entry')}{again}"]
+    for why, number in found.unproven.items():
+        some = ""
+        if why is Unproven.OTHER_BYTES:
+            named = " ".join(found.differing[:_NAMED])
+            some = f": {named}{' …' if number > _NAMED else ''}"
+        lines.append(f"not proven: {number} {_UNPROVEN[why]}{some}")
+    lines += [f"  {plain(words)}" for words in found.failures]
+    return "\n".join(lines)
+
+
+_NAMED = 5
+
+_UNPROVEN = {
+    Unproven.OTHER_BYTES: "came out otherwise, which alone is no damage",
+    Unproven.OTHER_DRIVER: "for a driver that is not in use here",
+    Unproven.FAILED: "that the compiler did not compile",
+    Unproven.CHANGED: "that a program wrote meanwhile",
+    Unproven.NATIVE: "compiled ahead of time, with nothing to compile",
+    Unproven.CONSTANTS: "with specialization constants",
+    Unproven.SEVERAL: "linked from several images",
+    Unproven.DAMAGED: "damaged",
+    Unproven.UNREADABLE: "that cannot be read, or are too large",
+    Unproven.FOREIGN: "written by somebody else",
+}
+
+
+_DONE = {
+    RepairAction.UNLOCK: "unlocked",
+    RepairAction.READABLE: "readable",
+    RepairAction.SWAP_BACK: "swapped back",
+    RepairAction.REBUILD: "rebuilt",
+    RepairAction.CLOSE_GAP: "moved down",
+    RepairAction.QUARANTINE: "quarantined",
+    RepairAction.TRASH: "in the trash",
+    RepairAction.CLEAR: "cleared",
+    RepairAction.LEAVE: "left",
+}
+
+
+def _fate(one: Finding, *, fix: bool) -> Cell:
+    if one.done:
+        return Cell(_DONE[one.action], Colour.GREEN)
+    if one.action is RepairAction.LEAVE:
+        return Cell("left")
+    return Cell("busy", Colour.YELLOW) if fix else Cell(f"would {one.action}")

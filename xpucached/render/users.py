@@ -1,0 +1,62 @@
+"""Door: the users of a host, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.status import Verdict
+from xpucached.domain.users import WorkerState
+from xpucached.render.text import Cell, Colour, age, count, plain, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.domain.users import HostStatus
+    from xpucached.render.text import TextStyle
+
+_STATES: Final[Mapping[WorkerState, Colour | None]] = {
+    WorkerState.NEVER: Colour.YELLOW,
+    WorkerState.STARTING: Colour.YELLOW,
+    WorkerState.AWAKE: Colour.GREEN,
+    WorkerState.ASLEEP: None,
+    WorkerState.ASIDE: None,
+    WorkerState.FAILED: Colour.RED,
+}
+
+
+def check(value: HostStatus) -> tuple[int, str]:
+    """Give the exit status for monitoring, and a sentence."""
+    failed = [one.user for one in value.users if one.state is WorkerState.FAILED or one.verdict is Verdict.FAILED]
+    cold = sum(one.cold for one in value.users)
+    warm = sum(one.warm for one in value.users)
+    if failed:
+        return 2, f"{count(len(failed), 'user')} failed: {', '.join(failed[:5])}"
+    if cold:
+        return 1, f"{cold} of {count(cold + warm, 'model')} are cold"
+    return 0, f"{count(warm, 'model')} of {count(len(value.users), 'user')}, all warm"
+
+
+def host_users(value: HostStatus, style: TextStyle) -> str:
+    """Write how the host stands."""
+    changed = f"; the driver changed {age(value.changed, style.now)}" if value.changed is not None else ""
+    head = f"{check(value)[1]}{changed}"
+    rows: list[list[str | Cell]] = []
+    for one in value.users:
+        colour = _STATES[one.state]
+        rows.append(
+            [
+                plain(one.user),
+                Cell(str(one.state), colour) if colour else str(one.state),
+                str(one.entries),
+                size(one.allocated),
+                str(one.warm),
+                Cell(str(one.cold), Colour.YELLOW) if one.cold else "0",
+                age(one.seen, style.now) if one.seen else "never",
+            ]
+        )
+    heads = ("USER", "WORKER", "ENTRIES", "SIZE", "WARM", "COLD", "SEEN")
+    parts = [head, table(heads, rows, style) if rows else "no users"]
+    if value.problems:
+        lines = "\n".join(plain(f"{one.message}. {one.hint}" if one.hint else one.message) for one in value.problems)
+        parts.append(section("Problems", lines, style))
+    return "\n\n".join(parts)

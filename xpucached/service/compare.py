@@ -1,0 +1,280 @@
+"""Comparing: entries are compiled again from their own sources, to prove them, or to take a damaged one's place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from xpucached import kinds, planning
+from xpucached.domain.defects import Defect
+from xpucached.domain.plans import Built, EvictReason, NoRecipe, Rebuild, ReplayReason
+from xpucached.domain.stores import program_digest
+from xpucached.domain.targets import Origin
+from xpucached.domain.trash import Comparison, RepairAction, TrashLabel, Unproven
+from xpucached.kinds import KINDS
+from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from xpucached.domain.host import OtherDriver
+    from xpucached.domain.plans import Recipe
+    from xpucached.domain.stores import Entry, EntryId
+    from xpucached.domain.trash import Repair
+    from xpucached.processes.supervised import ProcessStarter
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.jobs import Handle
+
+log = logging.getLogger(__name__)
+
+_NAMED: Final = 100
+"""So many entries of which other bytes came out are named."""
+
+_MOST_WORDS: Final = 5
+
+_KEPT: Final = 64 << 20
+"""Bytes of sources that are kept in memory while their entries are in quarantine already."""
+
+_BATCH: Final = 256
+"""So many entries go into quarantine between two moments at which others may look."""
+
+
+class EntryComparer:
+    """Compiles entries again, each for the driver that it is for."""
+
+    def __init__(self, inventory: Inventory, starter: ProcessStarter) -> None:
+        self._inventory = inventory
+        self._starter = starter
+
+    async def compare(self, roots: Collection[Path], handle: Handle, rebuilt: Collection[EntryId] = ()) -> Comparison:
+        """Compile what these stores hold, and compare; ``rebuilt`` was compiled just now.
+
+        Equal bytes prove an entry good, and from then on they are what is trusted.  Others prove nothing: one compiler
+        need not write the same bytes twice.
+        """
+        catalog = self._inventory.catalog
+        every = [one for one in await asyncio.to_thread(catalog.all_entries) if one.entry.id.store.root in roots]
+        rest = [one for one in every if one.entry.id not in rebuilt]
+        todo, unproven = planning.plan_comparing(rest, self._inventory.present.offered)
+        compiled = _Digests()
+        await self._compile(todo, compiled, drivers_in_use(self._inventory), handle)
+        for why in compiled.unproven.values():
+            unproven[why] += 1
+        # A program may have written one anew while its old one was compiled; what it is compiled from is the same.
+        await self._inventory.scan_stores(frozenset(one.entry.entry.id.store.root for one in todo) or frozenset(roots))
+        there = {one.entry.id: one.entry for one in await asyncio.to_thread(catalog.entries_by_id, compiled.digests)}
+        unproven[Unproven.CHANGED] += len(compiled.digests.keys() - there.keys())
+        good = {one: digest for one, digest in compiled.digests.items() if one in there and there[one].digest == digest}
+        differing = sorted(one.ref for one in there.keys() - good.keys())
+        unproven[Unproven.OTHER_BYTES] += len(differing)
+        await self.trust({one: digest for one, digest in good.items() if there[one].defect is Defect.BIN_CHANGED})
+        return Comparison(
+            len(good) + len([one for one in every if one.entry.id in rebuilt]),
+            {why: number for why, number in sorted(unproven.items()) if number},
+            tuple(differing[:_NAMED]),
+            tuple(compiled.failures[:_MOST_WORDS]),
+            compiled.seconds,
+        )
+
+    async def trust(self, good: Mapping[EntryId, str]) -> None:
+        """Take these digests for those of good programs from now on, and look at their entries again."""
+        if good:
+            await asyncio.to_thread(self._inventory.catalog.trust, good)
+            await self._inventory.scan_stores(frozenset(one.store.root for one in good))
+
+    async def replace(
+        self, repairs: Sequence[Repair], handle: Handle, *, at_once: bool = False
+    ) -> tuple[dict[EntryId, RepairAction], dict[EntryId, str]]:
+        """Compile damaged entries again, and put what comes out in their places; they themselves go into quarantine.
+
+        With ``at_once`` they go there first, so that no program meets them while others are compiled; then no more are
+        compiled than can be kept in memory until their turn.  Gives what was done about each where something was, and
+        why nothing came of the others.
+        """
+        wanted = [one.entry.id for one in repairs]
+        drivers = drivers_in_use(self._inventory)
+        offered = self._inventory.present.offered
+        todo = [
+            Rebuild(one, one.entry.environment, ReplayReason.ASKED)
+            for one in await asyncio.to_thread(self._inventory.catalog.entries_by_id, wanted)
+            if one.entry.environment is not None and one.entry.environment in offered
+        ]
+        results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
+        if at_once:
+            every, todo = todo, []
+            for start in range(0, len(every), _BATCH):
+                async with self._inventory.storing:
+                    todo += await asyncio.to_thread(results.keep, every[start : start + _BATCH])
+        await self._compile(todo, results, drivers, handle, results.recipes)
+        await self.trust(results.good)
+        return results.done | dict.fromkeys(results.good, RepairAction.REBUILD), results.whys
+
+    async def _compile(
+        self,
+        todo: Sequence[Rebuild],
+        results: _Counted,
+        drivers: Sequence[OtherDriver],
+        handle: Handle,
+        recipes: Mapping[EntryId, Recipe] | None = None,
+    ) -> None:
+        if not todo:
+            return
+        models = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.models)}
+        limit = self._inventory.settings.compile_timeout
+        began = time.monotonic()
+
+        def beat() -> None:
+            handle.progress(results.heard, len(todo), pace(results.heard, len(todo), began))
+
+        work = RebuildJob(self._starter, todo, drivers, models, limit, results, recipes=recipes)
+        await work.run(len(todo), beat)
+
+
+class _Counted:
+    """Counts what became of rebuilds."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+        self.whys: dict[EntryId, str] = {}
+        self._lock = threading.Lock()
+
+    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        """Take what was compiled."""
+        raise NotImplementedError
+
+    def skipped(self, one: Rebuild, why: NoRecipe) -> None:
+        """Note why an entry cannot be compiled again."""
+        self._note(one, why.words)
+
+    def failed(self, one: Rebuild, words: str, *, blamed: bool) -> None:  # noqa: ARG002 - nothing is held against it
+        """Note why it was not."""
+        self._note(one, words)
+
+    def _note(self, one: Rebuild, words: str) -> None:
+        with self._lock:
+            self.heard += 1
+            self.whys[one.entry.entry.id] = words
+
+
+class _Digests(_Counted):
+    """Keeps the digests of what was compiled, to compare them with what is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digests: dict[EntryId, str] = {}
+        self.unproven: dict[EntryId, Unproven] = {}
+        self.failures: list[str] = []
+        self.seconds = 0.0
+
+    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:  # noqa: ARG002 - see above
+        """Take what was compiled."""
+        digest = program_digest(binary).hexdigest()
+        with self._lock:
+            self.heard += 1
+            self.seconds += seconds
+            self.digests[one.entry.entry.id] = digest
+
+    def skipped(self, one: Rebuild, why: NoRecipe) -> None:
+        """Note why an entry cannot be compiled again."""
+        super().skipped(one, why)
+        self.unproven[one.entry.entry.id] = Unproven(why.value)
+
+    def failed(self, one: Rebuild, words: str, *, blamed: bool) -> None:
+        """Note why it was not."""
+        super().failed(one, words, blamed=blamed)
+        self.unproven[one.entry.entry.id] = Unproven.FAILED
+        self.failures.append(f"{one.entry.entry.id.ref}: {words}")
+
+
+class _Replacing(_Counted):
+    """Puts what was compiled in the place of what is damaged."""
+
+    def __init__(self, inventory: Inventory, drivers: Sequence[OtherDriver], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._inventory = inventory
+        self._drivers = drivers
+        self._loop = loop
+        self.done: dict[EntryId, RepairAction] = {}
+        self.good: dict[EntryId, str] = {}
+        """Those that had changed, and into what their compiler makes of them."""
+        self.recipes: dict[EntryId, Recipe] = {}
+        """Of those that are in quarantine already."""
+        self._room = _KEPT
+
+    def keep(self, some: Sequence[Rebuild]) -> list[Rebuild]:
+        """Put these into quarantine; give those of which it is known what to compile."""
+        for one in some:
+            entry = one.entry.entry
+            if entry.image_size > self._room:
+                self.whys[entry.id] = "too much was damaged at once"
+                continue
+            recipe = KINDS[entry.id.store.kind].recipe(entry)
+            if isinstance(recipe, NoRecipe):
+                self.whys[entry.id] = recipe.words
+                continue
+            self._room -= entry.image_size
+            self.recipes[entry.id] = recipe
+        self._take([one.entry.entry for one in some])
+        self.recipes = {one: recipe for one, recipe in self.recipes.items() if one in self.done}
+        return [one for one in some if one.entry.entry.id in self.recipes]
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        for one, gone in quarantine(self._inventory, entries).items():
+            if gone:
+                self.done[one] = RepairAction.QUARANTINE
+            else:
+                self.whys[one] = "a program is at work there"
+
+    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        """Take what was compiled: it is where programs find it when this returns."""
+        entry, digest = one.entry.entry, program_digest(binary).hexdigest()
+        if entry.id not in self.recipes and entry.defect is Defect.BIN_CHANGED and entry.digest == digest:
+            self.good[entry.id] = digest
+        else:
+            asyncio.run_coroutine_threadsafe(self._put(one, recipe, binary, seconds), self._loop).result()
+        with self._lock:
+            self.heard += 1
+
+    async def _put(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        async with self._inventory.storing:
+            await asyncio.to_thread(self._replace, one, recipe, binary, seconds)
+
+    def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        entry, catalog, now = one.entry.entry, self._inventory.catalog, self._inventory.clock()
+        if entry.id not in self.recipes:
+            self._take([entry])
+        if entry.id not in self.done:
+            return
+        try:
+            key = KINDS[entry.id.store.kind].publish(recipe, one.to, binary)
+        except OSError as error:
+            log.warning("an entry that was compiled again could not be published: %s: %s", entry.id.key, error)
+            self.whys[entry.id] = f"it could not be written: {error.strerror or error}"
+            return
+        if key == entry.id.key:
+            self.done[entry.id] = RepairAction.REBUILD
+            stamp = driver_for(one, self._drivers).stamp
+            size, digest = len(recipe.image), program_digest(binary).hexdigest()
+            # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
+            heirs = one.entry.models
+            built = Built(entry.id, one.to, Origin.REBUILT, stamp, size, seconds, digest, heirs)
+            catalog.record_build(built, now)
+        else:
+            self.whys[entry.id] = "another one is in its place"
+
+
+def quarantine(inventory: Inventory, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
+    """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone."""
+    catalog, now = inventory.catalog, inventory.clock()
+    ids = tuple(one.id for one in entries)
+    catalog.intend(ids, now)
+    notes = {
+        one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
+    }
+    results = kinds.remove(entries, notes, inventory.problem_list.failed)
+    catalog.fulfil(ids)
+    return results

@@ -1,0 +1,271 @@
+"""Eviction: what may go by the policy, removed by the runtimes' own rules, batch by batch."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from xpucached import kinds, planning
+from xpucached.domain.models import Warmth
+from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
+from xpucached.domain.trash import TrashLabel
+from xpucached.errors import CatalogError, Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from xpucached.catalog import Catalog
+    from xpucached.domain.host import Host
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy
+    from xpucached.domain.stores import EntryId, Store
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.jobs import Handle
+    from xpucached.service.prewarm import Prewarmer
+    from xpucached.service.trash import TrashKeeper
+
+log = logging.getLogger(__name__)
+
+_BATCH: Final = 256
+"""So many entries are removed between two moments at which others may look."""
+
+
+_PLANS: Final = 64
+"""So many plans that were shown are remembered, with what was asked."""
+
+
+def decided(
+    catalog: Catalog,
+    host: Host,
+    warm: frozenset[ModelName],
+    models: Mapping[ModelName, Model],
+    policy: Policy,
+    now: datetime,
+    *,
+    reasons: frozenset[EvictReason] | None = None,
+    asked: bool = True,
+    rooms: Sequence[DiskSpace] = (),
+) -> EvictionPlan:
+    """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
+    with _uncollected():
+        presence = catalog.presence()
+        preselection = planning.sift(
+            catalog.subtotals(), host, presence, models, policy, now, reasons=reasons, asked=asked, rooms=rooms
+        )
+        some, others, rate = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
+        return planning.plan_eviction(
+            some,
+            host,
+            presence,
+            warm,
+            models,
+            policy,
+            now,
+            reasons=reasons,
+            asked=asked,
+            rooms=rooms,
+            others=others,
+            rate=rate,
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let nothing be looked through for garbage meanwhile: a plan only builds, and that takes a fifth of its time."""
+    # Of several plans at once only the one that stopped it starts it again; then the others take longer, no more.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class Evictor:
+    """Removes what the policy lets go."""
+
+    def __init__(
+        self, inventory: Inventory, warming: Prewarmer, trash_keeper: TrashKeeper, changing: asyncio.Lock
+    ) -> None:
+        """``changing`` is held while a plan is carried out, so that no model runs meanwhile."""
+        self._inventory = inventory
+        self._trash_keeper = trash_keeper
+        self._shown: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._prewarmer = warming
+        self._changing = changing
+
+    async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, asked: bool = True) -> EvictionPlan:
+        """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it."""
+        if refs:
+            return (await self.named(refs))[0]
+        models = await self._prewarmer.statuses()
+        warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
+        inventory = self._inventory
+
+        known = {status.model.name: status.model for status in models}
+        wanted = frozenset(map(EvictReason, reasons)) or None
+
+        def decide() -> EvictionPlan:
+            policy, now, rooms = inventory.settings.policy, inventory.clock(), self._trash_keeper.rooms()
+            return decided(
+                inventory.catalog, inventory.present, warm, known, policy, now, reasons=wanted, asked=asked, rooms=rooms
+            )
+
+        return await asyncio.to_thread(decide)
+
+    async def damaged(self) -> frozenset[EntryId]:
+        """Give what the daemon by itself would evict for a defect."""
+        if not (await asyncio.to_thread(self._inventory.catalog.summary)).defective:
+            return frozenset()
+        plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=False)
+        return frozenset(one.entry.entry.id for one in plan.evict)
+
+    async def named(self, refs: Sequence[str]) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+        """Decide about entries that somebody named, by the beginnings of their refs: what goes, and why others stay."""
+        inventory = self._inventory
+
+        def decide() -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+            entries = {one.entry.id: one for one in map(inventory.catalog.entry, refs)}
+            models = {model.name: model for model in inventory.catalog.models()}
+            now = inventory.clock()
+            policy, rooms = inventory.settings.policy, self._trash_keeper.rooms()
+            return planning.plan_named(entries.values(), inventory.present, models, policy, now, rooms)
+
+        return await asyncio.to_thread(decide)
+
+    def work(
+        self,
+        refs: Sequence[str] = (),
+        reasons: Sequence[str] = (),
+        *,
+        dry_run: bool = False,
+        asked: bool = True,
+        plan_id: str | None = None,
+    ) -> Callable[[Handle], Awaitable[EvictionReport]]:
+        """Give the work of a job: plan, and unless it is a dry run carry the plan out.
+
+        With ``plan_id`` only if the plan still is the one that a dry run showed under it.
+        """
+        if plan_id in self._shown:
+            refs, reasons = self._shown[plan_id]
+
+        async def work(handle: Handle) -> EvictionReport:
+            if dry_run:
+                plan = await self.plan(refs, reasons)
+                self._shown[plan.id] = (tuple(refs), tuple(reasons))
+                while len(self._shown) > _PLANS:
+                    self._shown.pop(next(iter(self._shown)))
+                return EvictionReport(plan, dry_run=True, plan_id=plan.id)
+            handle.progress(0, 0, "waiting for its turn")
+            async with self._changing:
+                # The plan is made when it is our turn, from what is there then.
+                try:
+                    await self._inventory.scan_stores()
+                except CatalogError as error:
+                    # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
+                    # is checked again on each entry before that goes.
+                    log.warning("evicting by what was known before: %s", error.message)
+                plan = await self.plan(refs, reasons, asked=asked)
+                if plan_id is not None and plan.id != plan_id:
+                    raise Conflict(
+                        f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
+                        hint="look at it again: xpucachectl evict --dry-run",
+                    )
+                report = await self._carry_out(plan, handle)
+                await self._trash_keeper.tidy()
+                return report
+
+        return work
+
+    async def _carry_out(self, plan: EvictionPlan, handle: Handle) -> EvictionReport:
+        removed: list[IndexedEntry] = []
+        busy: list[IndexedEntry] = []
+        victims = sorted((one.entry for one in plan.evict), key=_leaf)
+        stores = {one.entry.id.store for one in victims}
+        notes = await asyncio.to_thread(self._notes, plan)
+        for batch in _batches(victims):
+            handle.progress(len(removed) + len(busy), len(victims), "removing")
+            async with self._inventory.storing:
+                results = await asyncio.to_thread(self._remove, batch, notes)
+            for one in batch:
+                (removed if results[one.entry.id] else busy).append(one)
+        handle.progress(len(victims), len(victims), "looking again")
+        if stores:
+            # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
+            await self._inventory.scan_stores(frozenset(store.root for store in stores))
+        freed = sum(one.entry.allocated for one in removed)
+        if victims:
+            counts = Counter(one.reason for one in plan.evict)
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+            self._inventory.events.post(
+                "evicted",
+                f"{len(removed)} entries, {freed} bytes; planned: {why}; busy: {len(busy)}",
+                {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
+            )
+        return EvictionReport(
+            plan,
+            dry_run=False,
+            removed=tuple(one.entry.id.ref for one in removed),
+            busy=tuple(one.entry.id.ref for one in busy),
+            freed=freed,
+            trashed=sum(one.entry.allocated for one in removed if one.entry.id in notes),
+            plan_id=plan.id,
+        )
+
+    def _notes(self, plan: EvictionPlan) -> Mapping[EntryId, TrashLabel]:
+        """Give the labels of what goes into the trash: all but what has to make room on the disk."""
+        if self._inventory.settings.policy.trash_keep <= 0:
+            return {}
+        now = self._inventory.clock()
+        full = {
+            room.store for room in self._trash_keeper.rooms() if room.free is not None and room.free < planning.SCARCE
+        }
+        return {
+            one.entry.entry.id: TrashLabel(now, one.reason, one.detail)
+            for one in plan.evict
+            if one.reason is not EvictReason.SPACE and one.entry.entry.id.store not in full
+        }
+
+    def _remove(self, batch: Sequence[IndexedEntry], notes: Mapping[EntryId, TrashLabel]) -> Mapping[EntryId, bool]:
+        catalog = self._inventory.catalog
+        ids = tuple(one.entry.id for one in batch)
+        try:
+            # Written down before the first lock is taken: were we killed now, our successor would finish.
+            catalog.intend(ids, self._inventory.clock())
+        except CatalogError as error:
+            # Our name in the lock tells a successor as much, only that it has to come across it.
+            log.warning("removing without a note of it: %s", error.message)
+        results = dict.fromkeys(ids, False)
+        problem_list = self._inventory.problem_list
+        results.update(kinds.remove([one.entry for one in batch], notes, problem_list.failed))
+        for root in {one.store.root for one, gone in results.items() if gone}:
+            problem_list.worked(root)
+        try:
+            catalog.forget(tuple(one for one, gone in results.items() if gone))
+            catalog.fulfil(ids)
+        except CatalogError as error:
+            log.warning("the catalog learns at the next look what was removed: %s", error.message)
+        return results
+
+
+def _leaf(one: IndexedEntry) -> tuple[Store, str]:
+    return one.entry.id.store, one.entry.id.key.rpartition("/")[0]
+
+
+def _batches(victims: Sequence[IndexedEntry]) -> Iterator[list[IndexedEntry]]:
+    """Divide sorted entries; the slots of a leaf stay together, because the highest must go first."""
+    batch: list[IndexedEntry] = []
+    for one in victims:
+        if len(batch) >= _BATCH and _leaf(one) != _leaf(batch[-1]):
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch

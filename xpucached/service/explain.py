@@ -1,0 +1,173 @@
+"""Advice: which runtimes the cache may be switched on with, why a model is cold or slow, what is usual for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from xpucached import host, planning
+from xpucached.domain.diagnosis import Application, Safety
+from xpucached.domain.host import Problem
+from xpucached.errors import no_model
+from xpucached.kinds import KINDS
+from xpucached.service.survey import runtimes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from xpucached.domain.diagnosis import Baseline, Diagnosis, RuntimeCheck
+    from xpucached.domain.libraries import SyclRuntime
+    from xpucached.domain.models import Model, ModelStatus
+    from xpucached.domain.names import ModelName
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.prewarm import Prewarmer
+
+_HISTORY: Final = 60
+"""Runs that figures are compared over."""
+
+
+class Explainer:
+    """Finds out and explains."""
+
+    def __init__(self, inventory: Inventory, warming: Prewarmer) -> None:
+        self._inventory = inventory
+        self._catalog = inventory.catalog
+        self._prewarmer = warming
+        self._checking = asyncio.Lock()
+        self._unknown: dict[tuple[str, str], RuntimeCheck] = {}
+        self._mapped: dict[ModelName, tuple[str, ...]] = {}
+        self._known: dict[str, RuntimeCheck] = {}
+
+    async def look(self) -> None:
+        """See that every runtime was checked once that a model's runs had mapped, or that its program finds."""
+        failed: Exception | None = None
+        for model in await asyncio.to_thread(self._catalog.models):
+            try:
+                await self.runtimes(model)
+            except Exception as error:  # noqa: BLE001 - raised below: one model must not hide the others
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
+        """Say which runtimes are known to be unsafe, of those that runs of these models had mapped."""
+        unsafe: dict[str, tuple[RuntimeCheck, list[ModelName]]] = {}
+        for status in models:
+            for build in self._mapped_by(status):
+                one = self._known.get(build)
+                if one is not None and one.safety is Safety.UNSAFE:
+                    unsafe.setdefault(build, (one, []))[1].append(status.model.name)
+        return tuple(_unsafe(one, names) for one, names in unsafe.values())
+
+    def _mapped_by(self, status: ModelStatus) -> tuple[str, ...]:
+        newest = planning.mapped(status.model, [status.run] if status.run is not None else ())
+        return self._mapped.get(status.model.name, ()) if newest is None else tuple(one.build for one in newest)
+
+    async def runtimes(self, model: Model) -> tuple[RuntimeCheck, ...]:
+        """Give what is known of a model's runtimes; find it out, if nobody has yet.
+
+        Those count that its runs had mapped; as long as none was seen, those that its program finds.
+        """
+        variables = {**self._inventory.settings.variables, **model.workload.variables}
+        signature = self._inventory.present.seen_by(model.name).signature
+        runs = await asyncio.to_thread(self._catalog.runs, model.name, _HISTORY)
+        mapped = planning.mapped(model, runs)
+        found = mapped
+        if found is None:
+            try:
+                found = await asyncio.to_thread(runtimes_of, model, variables)
+            except TimeoutError:
+                return ()
+        # One after the other: two models with one runtime need one check.
+        async with self._checking:
+            known = await asyncio.to_thread(self._catalog.runtime_checks, [one.build for one in found])
+            runtime_checks = tuple(
+                [known.get(one.build) or await self._runtime_check(one, variables, signature) for one in found]
+            )
+        self._known |= {one.build: one for one in runtime_checks}
+        self._mapped[model.name] = tuple(one.build for one in mapped or ())
+        return runtime_checks
+
+    async def _runtime_check(self, runtime: SyclRuntime, variables: Mapping[str, str], signature: str) -> RuntimeCheck:
+        # Without a device nothing can be built, so what is not known now may be known with the next driver.
+        key = (runtime.build, signature)
+        if key in self._unknown:
+            return self._unknown[key]
+        done = await asyncio.to_thread(host.check_runtime, runtime, variables, self._inventory.clock())
+        if done.safety is Safety.UNKNOWN:
+            self._unknown[key] = done
+        else:
+            await asyncio.to_thread(self._catalog.record_runtime_check, done)
+        self._inventory.events.post(
+            "runtime-checked",
+            f"{done.library}: {done.safety}: {done.evidence}",
+            {"library": str(done.library), "safety": done.safety},
+        )
+        return done
+
+    async def diagnose(self, name: ModelName) -> Diagnosis:
+        """Say why a model is cold or slow, and what mends it."""
+        status = await self._status(name)
+        model = status.model
+        found = await asyncio.to_thread(self._inventory.store_of, model)
+        kind = KINDS[found.store.kind]
+
+        def look() -> tuple[Application, ...]:
+            seen = host.of_units(model.before)
+            return tuple(
+                Application(
+                    unit,
+                    one.pid,
+                    one.uid,
+                    bool(one.variables),
+                    kind.enabled(one),
+                    place[0] if (place := kind.locate(one)) is not None else None,
+                )
+                for unit, processes in sorted(seen.items())
+                for one in processes
+                # The helpers of a unit load no runtime; one that we may not look into could be anything.
+                if one.libraries or not one.variables
+            )
+
+        return planning.diagnose(
+            status,
+            runtimes=await self.runtimes(model),
+            runs=await asyncio.to_thread(self._catalog.runs, name, _HISTORY),
+            store=found.store.root,
+            applications=await asyncio.to_thread(look),
+            entries=await asyncio.to_thread(self._catalog.all_entries),
+            baselines=await self.history(name),
+            uid=os.getuid(),
+        )
+
+    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
+        """Give a model's figures over its last runs."""
+        await asyncio.to_thread(self._catalog.model, name)
+        return planning.baselines(await asyncio.to_thread(self._catalog.runs, name, _HISTORY))
+
+    async def variables(self, name: ModelName) -> Mapping[str, str]:
+        """Give what a model's application has to find in its environment: the cache, if it may be on."""
+        status = await self._status(name)
+        found = await asyncio.to_thread(self._inventory.store_of, status.model)
+        variables = self._inventory.variables(found)
+        runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
+        if planning.trusted(status, await self.runtimes(status.model), runs):
+            return variables
+        return {**variables, **KINDS[found.store.kind].OFF}
+
+    async def _status(self, name: ModelName) -> ModelStatus:
+        statuses = await self._prewarmer.statuses()
+        for status in statuses:
+            if status.model.name == name:
+                return status
+        raise no_model(name, (status.model.name for status in statuses))
+
+
+def _unsafe(check_runtime: RuntimeCheck, models: list[ModelName]) -> Problem:
+    message = (
+        f"{check_runtime.library} crashes some programs when the cache is on: {check_runtime.evidence}; used by"
+        f" {planning.names(sorted(models))}"
+    )
+    hint = f"a model that was warmed with it ran without a crash; for each see: xpucachectl why {min(models)}"
+    return Problem("unsafe-runtime", message, hint, str(check_runtime.library))

@@ -1,0 +1,331 @@
+"""Prewarming: which models need it, one run after the other, and what each run proved."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import host, planning
+from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
+from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.stores import EntryId, StoreOrigin
+from xpucached.domain.workloads import Variant
+from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.incidents import unexpected
+from xpucached.service.proofs import ProofKeeper
+from xpucached.service.throttle import Throttle
+from xpucached.service.trial import TrialRunner, concluded, needed, summed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from xpucached.domain.libraries import Libraries
+    from xpucached.domain.models import Coverage, Model, Run, Trial
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import PrewarmPlan, Warm
+    from xpucached.domain.stores import FoundStore
+    from xpucached.processes.supervised import ProcessStarter, RunResult
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.jobs import Handle
+    from xpucached.service.trial import Attempt
+
+
+log = logging.getLogger(__name__)
+
+_SETTLED: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
+"""A model that stands so is run again only with force."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is known of a run while it goes on: how it ended is known last."""
+
+    outcome: Outcome = Outcome.FAILED
+    detail: str = "how it ended is not known"
+    executions: list[RunResult] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    attribution: Attribution = field(default_factory=Attribution)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(attempt.trial for attempt in self.attempts)
+
+
+class Prewarmer:
+    """Runs models and records what came of it."""
+
+    def __init__(self, inventory: Inventory, starter: ProcessStarter, changing: asyncio.Lock) -> None:
+        """``changing`` is held while one model runs."""
+        self._inventory = inventory
+        self._catalog = inventory.catalog
+        self.throttle = Throttle(inventory)
+        self._proofs = ProofKeeper(inventory)
+        self._trials = TrialRunner(inventory, starter, self.throttle, self._proofs)
+        self._changing = changing
+        self._running: set[ModelName] = set()
+
+    async def startable(self) -> bool:
+        """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
+        wanted = [warm.model.name for warm in (await self.plan()).warm if warm.model.name not in self._running]
+        return self.throttle.admit(wanted, await self.throttle.busy() if wanted else "")
+
+    async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
+        """Decide what should be warmed now."""
+        models = await asyncio.to_thread(self._catalog.models)
+        coverage = await asyncio.to_thread(self._proofs.coverage)
+        inventory = self._inventory
+        return planning.plan_prewarm(
+            models, coverage, inventory.present, inventory.settings.policy, inventory.clock(), force=force
+        )
+
+    def work(
+        self,
+        named: frozenset[ModelName] | None = None,
+        *,
+        force: bool = False,
+        automatic: bool = False,
+        gives_way: Callable[[], bool] = lambda: False,
+    ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
+        """Give the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
+
+        What is done ``automatic`` ends between two models when ``gives_way`` says so, or the host is not calm.
+        """
+
+        async def work(handle: Handle) -> PrewarmReport:
+            plan = await self.plan(named or frozenset())
+            wanted = [warm for warm in plan.warm if named is None or warm.model.name in named]
+            covered, idle = list(plan.covered), list[Deferred]()
+            if named is not None and not force:
+                known = {one.model.name: one.warmth for one in await self.statuses() if one.model.name in named}
+                covered = sorted(name for name in known if known[name] is Warmth.WARM)
+                idle = [Deferred(name, planning.UNCACHED, None) for name in known if known[name] is Warmth.UNCACHED]
+                wanted = [warm for warm in wanted if known.get(warm.model.name) not in _SETTLED]
+            elif named is not None:
+                covered = []
+            runs: list[Run] = []
+            late: list[Deferred] = []
+            for number, warm in enumerate(wanted):
+
+                def tell(detail: str, number: int = number) -> None:
+                    handle.progress(number, len(wanted), detail)
+
+                left = [one.model.name for one in wanted[number:]]
+                if automatic and number and not self.throttle.admit(left, await self.throttle.busy()):
+                    late += [Deferred(name, self.throttle.waiting[name].why, None) for name in left]
+                    break
+                tell(f"{warm.model.name}: waiting for its turn")
+                async with self._changing:
+                    if automatic and gives_way():
+                        late += [Deferred(name, "something else comes first", None) for name in left]
+                        break
+                    # Another job may have warmed it while this one waited.
+                    current = await self._look_again(warm, asked=named is not None, force=force)
+                    if current is None:
+                        covered.append(warm.model.name)
+                        continue
+                    silence = await asyncio.to_thread(self._inventory.silence, current)
+                    if silence:
+                        late.append(Deferred(warm.model.name, silence, None))
+                        continue
+                    runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
+            handle.progress(len(wanted), len(wanted))
+            deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
+            return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *idle, *late))
+
+        return work
+
+    async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
+        """Give the model as it is now, if it still needs warming."""
+        if not asked:
+            # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
+            return next((one.model for one in (await self.plan()).warm if one.model.name == warm.model.name), None)
+        for status in await self.statuses():
+            if status.model.name == warm.model.name:
+                return status.model if force or status.warmth not in _SETTLED else None
+        return None
+
+    async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
+        """Run one model until it is proven warm, or until it is clear that it will not be."""
+        model = warm.model
+        inventory = self._inventory
+        found = await asyncio.to_thread(inventory.store_of, model)
+        signature = inventory.present.seen_by(model.name).signature
+        reached = await asyncio.to_thread(inventory.reached, model)
+        run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, inventory.clock())
+        self._running.add(model.name)
+        occasion = self.throttle.run_priority(warm.reason).occasion
+        inventory.events.post(
+            "run-started",
+            model.name,
+            {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
+        )
+        course = _Course()
+        try:
+            await self._carry_out(warm, found, course, tell)
+        except Conflict as error:
+            course.outcome, course.detail = Outcome.FAILED, error.message
+        except OSError as error:
+            course.outcome, course.detail = Outcome.FAILED, f"its store cannot be made or used: {error}"
+        except CatalogError as error:
+            # The next model meets it as well, and this one has not shown anything.
+            course.outcome, course.detail = Outcome.CANCELLED, f"the catalog cannot be used: {error.message}"
+            raise
+        except Exception as error:  # noqa: BLE001 - how a run ends is recorded, and the next model's turn comes
+            wrong = unexpected(log, f"while {model.name} was warmed", error)
+            course.outcome, course.detail = Outcome.FAILED, f"{wrong.message}; {wrong.hint}"
+        except BaseException:
+            course.outcome, course.detail = Outcome.CANCELLED, "cancelled"
+            raise
+        finally:
+            self._running.discard(model.name)
+            run = await asyncio.shield(
+                asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
+            )
+            if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
+                await inventory.survey()
+            inventory.events.post(
+                "run-finished",
+                f"{model.name}: {course.outcome}",
+                {"model": model.name, "outcome": course.outcome, "run": str(run.id), "detail": course.detail},
+            )
+        return run
+
+    async def _carry_out(self, warm: Warm, found: FoundStore, course: _Course, tell: Callable[[str], None]) -> None:
+        """Run the variants of a model, and note in ``course`` what comes of each as it comes."""
+        model, inventory = warm.model, self._inventory
+        await asyncio.to_thread(inventory.refuse_foreign, model)
+        if found.origin is StoreOrigin.MANAGED:
+            await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+        variants = await self._trials.variants(model)
+        if not isinstance(variants, tuple):
+            course.executions.append(variants)
+            course.outcome = variants.outcome or Outcome.FAILED
+            course.detail = variants.detail or "no device was found"
+            return
+        before = after = await inventory.entries_now(found)
+        for variant in variants:
+            name = model.name if variant == Variant() else f"{model.name} {variant.label}"
+
+            def note(what: str, name: str = name) -> None:
+                tell(f"{name}: {what}")
+
+            attempt = await self._trials.attempt(model, found, variant, warm.reason, after, note)
+            after = attempt.after
+            course.attempts.append(attempt)
+            course.executions += attempt.executions
+            course.attribution = _attributed(found, before, after, course.executions)
+        course.outcome, course.detail = concluded(course.trials)
+        if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
+            course.detail += await asyncio.to_thread(self._covered, found, course.executions)
+
+    def _met_another_driver(self, run: Run) -> bool:
+        """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
+        known = {file.target for file in self._inventory.present.seen_by(run.model).driver}
+        return run.libraries is not None and not known.issuperset(run.libraries.further)
+
+    def _covered(self, found: FoundStore, executions: Sequence[RunResult]) -> str:
+        """Say how much of what a run needed after a driver change replay had made."""
+        used = frozenset().union(*(one.used for one in executions))
+        created = frozenset().union(*(one.created for one in executions))
+        made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in used - created))
+        return f"; replay had made {made} of the {len(used | created)}" if made else ""
+
+    def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
+        outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
+        executions, needs = course.executions, needed(course.attempts)
+        entries = self._catalog.entries_by_id(attribution.created | attribution.used)
+        environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
+        passes = summed(trials)
+        output = executions[-1].output if executions else ""
+        if outcome is not Outcome.WARMED:
+            output = next((one.output for one in trials if one.outcome is outcome), output)
+        # What a link led to may be another file by now.
+        libraries = _mapped(run, executions, reached | self._inventory.reached(model))
+        now = self._inventory.clock()
+        try:
+            return self._catalog.finish_run(
+                run.id, outcome, passes, attribution, environments, detail, output, now, trials, needs, libraries
+            )
+        except NotFound:
+            # The model was removed while it ran, and its history with it.
+            return dataclasses.replace(
+                run,
+                outcome=outcome,
+                finished=now,
+                passes=passes,
+                environments=environments,
+                detail=f"{detail}; the model was removed meanwhile",
+                output=output,
+                trials=tuple(trials),
+                libraries=libraries,
+            )
+
+    # -- how models stand ---------------------------------------------------------------------------------------------
+
+    async def statuses(self) -> tuple[ModelStatus, ...]:
+        """Give every model, how it stands, and its figures."""
+        return await asyncio.to_thread(self.statuses_now)
+
+    def statuses_now(self) -> tuple[ModelStatus, ...]:
+        """Give the same, in this thread."""
+        with self._catalog.moment():
+            models = self._catalog.models()
+            if not models:
+                return ()
+            coverage = {one.model: one for one in self._proofs.coverage()}
+            sizes = self._catalog.model_sizes()
+            return tuple(
+                self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0))) for model in models
+            )
+
+    def _status(self, model: Model, coverage: Coverage | None, entries: int, allocated: int) -> ModelStatus:
+        inventory = self._inventory
+        warmth, why, reason = planning.warmth(
+            model,
+            coverage,
+            inventory.present.seen_by(model.name),
+            inventory.settings.policy,
+            inventory.clock(),
+            warming=model.name in self._running,
+            waiting=self.throttle.waiting.get(model.name),
+        )
+        runs = self._catalog.runs(model.name, 20)
+        # There is a second pass only where the first one found something to compile, in whatever cache.
+        started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
+        cold = next((one for one in started if one.exit_status == 0), None)
+        warm = next((run.passes[-1] for run in runs if run.outcome is Outcome.WARMED and run.passes), None)
+        return ModelStatus(
+            model,
+            warmth,
+            why,
+            reason,
+            entries,
+            allocated,
+            cold.seconds if cold else None,
+            warm.seconds if warm else None,
+            runs[0] if runs else None,
+            coverage.changes if coverage is not None and reason is WarmReason.PROGRAM else (),
+        )
+
+
+def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
+    """Tell which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
+    seen = frozenset(Path(path) for one in executions for path in one.mapped)
+    libraries = host.mapped(seen, run.started)
+    further = tuple(path for path in libraries.drivers if path not in reached)
+    libraries = dataclasses.replace(libraries, further=further)
+    # Who tells of entries has a runtime: if none was seen, its processes are elsewhere (in a container, say).
+    elsewhere = not libraries.runtimes and any(one.traced for one in executions)
+    return None if elsewhere or not seen else libraries
+
+
+def _attributed(
+    found: FoundStore, before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[RunResult]
+) -> Attribution:
+    created = frozenset(EntryId(found.store, key) for one in executions for key in one.created)
+    used = frozenset(EntryId(found.store, key) for one in executions for key in one.used)
+    return planning.attribute(before, after, created, used, traced=any(one.traced for one in executions))

@@ -1,0 +1,218 @@
+"""Proving: what a model's program needs is noted when it is proven warm, and compared with what is there later."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from xpucached import host, planning
+from xpucached.errors import CatalogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from xpucached.domain.dependencies import Dependency
+    from xpucached.domain.models import Coverage, Model, Workload
+    from xpucached.domain.names import ModelName
+    from xpucached.processes.supervised import RunResult
+    from xpucached.service.inventory import Inventory
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_FRESH: Final = 1.0
+"""Seconds for which a look at the files of all models holds."""
+_PATIENCE: Final = 5.0
+"""Seconds that a look may take at the files of one model before they count as not answering."""
+_NOTING: Final = 120.0
+"""Seconds that it may take to note what a run needed: some gigabytes are read."""
+_MOST_STUCK: Final = 4
+"""Looks that may wait for a file system which does not answer."""
+
+_KEPT: Final = 50_000
+"""Dependencies of models that stay in memory, at half a kilobyte each; those of further models are read each time."""
+_SHARE: Final = 10.0
+"""So many times as long as it took, a look holds …"""
+_LONGEST: Final = 30.0
+"""… but no longer than so many seconds."""
+
+_SILENT: Final = "its files do not answer: whether they changed is unknown"
+
+
+class ProofKeeper:
+    """Notes and compares.  Its methods block, and are for threads; none waits for a file system without end."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._catalog = inventory.catalog
+        self._comparer = host.DependencyChecker()
+        self._needs: dict[int, tuple[Dependency, ...]] = {}
+        self._unnoted: frozenset[int] = frozenset()
+        self._found: dict[int, tuple[str, ...]] = {}
+        self._stuck: dict[int, threading.Thread] = {}
+        self._fresh_until = 0.0
+        self._looking = threading.Lock()
+
+    # -- when a model is proven ---------------------------------------------------------------------------------------
+
+    def named(self, workload: Workload) -> host.DependencySnapshot | None:
+        """Look, before a pass, at what the workload's words name; None if that takes too long."""
+        return _within(_NOTING, lambda: host.named(workload, os.environ))
+
+    def needed(
+        self, model: Model, looks: Sequence[host.DependencySnapshot | None], done: RunResult
+    ) -> tuple[Dependency, ...] | None:
+        """Give what a pass needed that proved its model; None if that cannot be said.
+
+        ``looks`` are those before it and before each earlier pass of the same variant.
+        """
+        before, earlier = looks[-1], looks[0] if len(looks) > 1 else None
+        if before is None:
+            return None
+        settings = self._inventory.settings
+        stores = (status.store.root for status in self._catalog.stores())
+        ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
+        last = self._last(model.name)
+        others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
+        files = done.told.files if done.told is not None else ()
+        found = _within(
+            _NOTING,
+            lambda: host.needed(
+                model.workload, before, done.mapped, done.mapped_data, files, ours, last, others, earlier
+            ),
+        )
+        return None if host.clock_was_set(before) else found
+
+    def _last(self, name: ModelName) -> tuple[Dependency, ...]:
+        good = next((one.good for one in self._catalog.coverage() if one.model == name), None)
+        return self._catalog.dependencies([good.id]).get(good.id, ()) if good is not None else ()
+
+    # -- and later ----------------------------------------------------------------------------------------------------
+
+    def coverage(self) -> tuple[Coverage, ...]:
+        """Tell of every model how its last runs went, what is left of its entries, and what changed since."""
+        present = self._inventory.present
+        # An earlier driver that came back has a proof of its own, which needs other files.
+        found = [planning.applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
+        with self._looking:
+            began = time.monotonic()
+            if began >= self._fresh_until or any(
+                one.good is not None and one.good.id not in self._found for one in found
+            ):
+                self._look(found)
+                ended = time.monotonic()
+                self._fresh_until = ended + max(_FRESH, min(_SHARE * (ended - began), _LONGEST))
+            return tuple(self._told(one) for one in found)
+
+    def _told(self, coverage: Coverage) -> Coverage:
+        good = coverage.good
+        if good is None:
+            return coverage
+        return replace(coverage, changes=self._found.get(good.id, ()), noted=good.id not in self._unnoted)
+
+    def _look(self, found: Sequence[Coverage]) -> None:
+        wanted = {one.good.id: one.model for one in found if one.good is not None}
+        self._needs = {run: needs for run, needs in self._needs.items() if run in wanted}
+        self._stuck = {run: thread for run, thread in self._stuck.items() if thread.is_alive() and run in wanted}
+        places = {model.name: os.fspath(model.workload.directory) for model in self._catalog.models()}
+        noted = self._catalog.noted(wanted)
+        self._unnoted = frozenset(wanted) - noted
+        # Nothing is known of them, so nothing that changed is: their proofs hold as far as they go.
+        self._found = dict.fromkeys(self._unnoted, ())
+        self._found |= dict.fromkeys(self._stuck, (_SILENT,))
+        todo = [run for run in wanted if run not in self._found]
+        while todo:
+            results: dict[int, _Compared] = {}
+            thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
+            for run, compared in results.items():
+                self._take(run, compared)
+            todo = [run for run in todo if run not in results]
+            if todo and thread.is_alive() and len(self._stuck) < _MOST_STUCK:
+                # They are looked at in their order: it is the first of the others that waits.
+                log.warning("the files of a model do not answer: %s", wanted[todo[0]])
+                self._stuck[todo[0]] = thread
+                self._found[todo.pop(0)] = (_SILENT,)
+            elif todo:
+                self._found |= dict.fromkeys(todo, (_SILENT,))
+                return
+
+    def _take(self, run: int, compared: _Compared) -> None:
+        self._found[run] = compared.changes
+        self._needs.pop(run, None)
+        if compared.kept is not None:
+            self._needs[run] = compared.kept
+        if compared.moved is not None:
+            try:
+                self._catalog.refresh_dependencies(run, compared.moved)
+            except CatalogError as error:
+                # The next start reads once more what was read now.
+                log.warning("times of files could not be written down: %s", error.message)
+
+    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared]) -> threading.Thread:
+        """Look at one model after the other, until one takes too long."""
+        stop = threading.Event()
+        # What a thread that is stuck would still change is no other look's.
+        needs = dict(self._needs)
+        failed: list[CatalogError] = []
+
+        def work() -> None:
+            try:
+                look()
+            except CatalogError as error:
+                failed.append(error)
+
+        def look() -> None:
+            kept = sum(map(len, needs.values()))
+            for run, directory in todo:
+                if stop.is_set():
+                    return
+                before = needs.get(run)
+                if before is None:
+                    before = self._catalog.dependencies([run]).get(run, ())
+                    kept += len(before)
+                compared = self._comparer.compare(before, directory)
+                moved = compared.needs if compared.needs != before else None
+                small = run in needs or kept <= _KEPT
+                kept -= 0 if small else len(before)
+                results[run] = _Compared(compared.changes, compared.needs if small else None, moved)
+
+        thread = threading.Thread(target=work, name="proofs", daemon=True)
+        thread.start()
+        done = -1
+        while thread.is_alive() and len(results) > done:
+            done = len(results)
+            thread.join(_PATIENCE)
+        stop.set()
+        if failed:
+            raise failed[0]
+        return thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What a look at one model's files showed."""
+
+    changes: tuple[str, ...]
+    kept: tuple[Dependency, ...] | None  #: what it needs, if that is to stay in memory
+    moved: tuple[Dependency, ...] | None  #: the same, if its files have other times now
+
+
+def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:
+    """Give the answer, or None after so long: a file system that does not answer holds up nobody else."""
+    answers: list[_T] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except Exception:
+            log.exception("what a model needs could not be noted")
+
+    thread = threading.Thread(target=work, name="proofs", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None

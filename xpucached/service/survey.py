@@ -1,0 +1,350 @@
+"""Surveying: what this machine offers to programs, by each driver that models' own variables lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import deadlines, host, planning
+from xpucached.domain.host import LEADING, DriverInUse, Problem
+from xpucached.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from xpucached.catalog import Catalog
+    from xpucached.domain.host import DriverFile, Host
+    from xpucached.domain.libraries import Libraries, SyclRuntime
+    from xpucached.domain.models import Model, Run
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.targets import Target
+    from xpucached.service.events import Clock, Events
+    from xpucached.settings import Settings
+
+_FINDING: Final = 30.0
+"""Seconds that it may take to find a program's runtimes: libraries of some hundred megabytes are read."""
+
+_UNSETTLED: Final = 15.0
+"""While a package manager replaces a driver there is none for some seconds.  So long a device whose driver does not
+answer is still taken for there: its models must not be run without it."""
+
+_OWN: Final = ""
+"""Stands where a `DriverInUse.id` does, for the host's own driver."""
+
+_LOADERS: Final = ("libOpenCL.so.1", "libze_loader.so.1")
+
+_LEVEL_ZERO: Final = "libze_intel_gpu"
+
+_SEEN: Final = 20
+"""Newest runs of a model of which one may tell which driver its processes had mapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Led:
+    """Models, and the driver to which the same variables lead them."""
+
+    variables: Mapping[str, str]
+    files: tuple[DriverFile, ...]
+    models: tuple[ModelName, ...]
+    problems: tuple[Problem, ...] = ()
+    silent: bool = False  #: its files do not answer, so it is not asked
+
+
+class Surveyor:
+    """Asks drivers, and remembers what they said."""
+
+    def __init__(self, catalog: Catalog, base: Mapping[str, str], clock: Clock, events: Events) -> None:
+        """``base`` is the environment of this process, which is below all variables that are given to children."""
+        self.host: Host | None = catalog.host()  #: what the last survey found; None before the first one ever
+        self._catalog = catalog
+        self._base = base
+        self._clock = clock
+        self._events = events
+        self._surveyor = asyncio.Lock()
+        self._answered: dict[str, bool] = {}  # by driver: whether it answered for good when it was last asked
+        self._missing: dict[str, float] = {}  # by driver: since when a device of it is missing
+
+    @property
+    def unsettled(self) -> float | None:
+        """The seconds after which to look again, if a driver that was there does not answer."""
+        return _UNSETTLED if self._missing else None
+
+    def ask_again(self) -> None:
+        """Ask every driver at the next survey."""
+        self._answered.clear()
+
+    def variables(self, settings: Settings) -> tuple[Mapping[str, str], ...]:
+        """Give the variables that lead to each driver in use, the host's own first."""
+        theirs = self.host.drivers if self.host is not None else ()
+        common = {**self._base, **settings.variables}
+        return (common, *({**common, **one.variables} for one in theirs))
+
+    async def survey(self, settings: Settings, *, force: bool = False) -> None:
+        """Look at the host; ask a driver only if its files changed since it last answered."""
+        async with self._surveyor:
+            await self._survey(settings, force=force)
+
+    async def _survey(self, settings: Settings, *, force: bool) -> None:
+        old = self.host
+        # The drivers are asked with our own variables below these, so the files are those that they name together.
+        files = await asyncio.to_thread(self._own_files, settings)
+        before = old.seen_with(None) if old is not None else None
+        found = await self._look(_OWN, settings.variables, files, settings, before, force=force)
+        led = await asyncio.to_thread(self._led, settings, files)
+        known = {one.id: one for one in old.drivers} if old is not None else {}
+        drivers: list[DriverInUse] = []
+        for one in led:
+            driver = DriverInUse(one.variables, one.models, host.stamp(one.files, host.kernel()))
+            before = old.seen_with(known[driver.id]) if old is not None and driver.id in known else None
+            if one.silent:
+                # What is known of it stays: it may be there again in a moment, as it was.
+                last = next((last for last in known.values() if set(one.models) & set(last.models)), driver)
+                drivers.append(dataclasses.replace(last, models=one.models, problems=one.problems))
+                continue
+            variables = {**settings.variables, **one.variables}
+            seen = await self._look(driver.id, variables, one.files, settings, before, force=force)
+            drivers.append(
+                dataclasses.replace(
+                    driver,
+                    stamp=seen.stamp,
+                    devices=seen.devices,
+                    driver=seen.driver,
+                    environments=seen.environments,
+                    problems=(*one.problems, *_said(seen)),
+                )
+            )
+        for id_ in (self._answered.keys() | self._missing.keys()) - {_OWN, *(one.id for one in drivers)}:
+            self._answered.pop(id_, None)
+            self._missing.pop(id_, None)
+        found = dataclasses.replace(found, drivers=tuple(drivers))
+        if found == old:
+            return
+        await asyncio.to_thread(self._catalog.record_host, found)
+        self.host = found
+        if old is not None:
+            self._tell(old, found)
+
+    async def _look(
+        self,
+        id_: str,
+        variables: Mapping[str, str],
+        files: tuple[DriverFile, ...],
+        settings: Settings,
+        old: Host | None,
+        *,
+        force: bool,
+    ) -> Host:
+        """Give what programs with these variables meet; what was known, if nothing of it changed."""
+        same = (
+            old is not None
+            and old.stamp == host.stamp(files, host.kernel())
+            and old.boot == host.boot_id()
+            and {one.pci_address for one in old.devices if one.pci_address}
+            == {one.pci_address for one in await asyncio.to_thread(host.gpus)}
+        )
+        if old is not None and same and not force and self._answered.get(id_, False):
+            return old
+        now = self._clock()
+        report = await asyncio.to_thread(host.ask, variables, settings.probe_timeout)
+        found = await asyncio.to_thread(lambda: host.survey(report, variables, now, files=files))
+        failed = any(problem.code.startswith("probe-") for problem in report.problems)
+        if failed and old is not None and old.stamp == found.stamp and not found.environments:
+            # The driver is the one that answered before, so it is what programs meet; only the asking failed.
+            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+        elif old is not None and self._in_transit(id_, old, found):
+            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+        self._answered[id_] = not failed and id_ not in self._missing
+        return found
+
+    def _in_transit(self, id_: str, old: Host, found: Host) -> bool:
+        """Tell whether a device is still there but its driver does not answer, for the moment."""
+        lineages = {one.lineage for one in found.environments}
+        same_cards = {one.pci_address for one in old.devices} >= {one.pci_address for one in found.devices}
+        missing = any(one.lineage not in lineages for one in old.environments)
+        if not (missing and same_cards) or old.boot != found.boot:
+            self._missing.pop(id_, None)
+            return False
+        now = time.monotonic()
+        if now - self._missing.setdefault(id_, now) < _UNSETTLED:
+            return True
+        del self._missing[id_]
+        return False
+
+    def reached(self, settings: Settings, model: Model) -> frozenset[Path]:
+        """Give the files of the driver to which a model's variables lead, whatever its processes load."""
+        named = {**self._base, **settings.variables, **model.workload.variables}
+        leading = {name: named[name] for name in LEADING if named.get(name)}
+        try:
+            files = deadlines.ask(
+                ("driver", model.name), lambda: host.driver_files({**named, **leading, **_beside(model, leading)})
+            )
+        except TimeoutError:
+            return frozenset()
+        return frozenset(file.target for file in files)
+
+    def _own_files(self, settings: Settings) -> tuple[DriverFile, ...]:
+        """Give the files of the host's own driver.  Raises `HostError` if they do not answer."""
+        variables = {**self._base, **settings.variables}
+        try:
+            return deadlines.ask("driver", lambda: host.driver_files(variables))
+        except TimeoutError as error:
+            raise HostError(
+                "a file system on which the driver is looked for does not answer",
+                hint="see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name, and: findmnt",
+            ) from error
+
+    # -- which driver is whose ----------------------------------------------------------------------------------------
+
+    def _led(self, settings: Settings, own: tuple[DriverFile, ...]) -> tuple[_Led, ...]:
+        """Give the drivers that models are led to by variables of their own, each once."""
+        common = {**self._base, **settings.variables}
+        usual = {name: common[name] for name in LEADING if name in common}
+        by_variables: dict[tuple[tuple[str, str], ...], tuple[DriverFile, ...]] = {}
+        found: dict[object, _Led] = {}
+
+        def files(leading: Mapping[str, str]) -> tuple[DriverFile, ...]:
+            text = tuple(sorted(leading.items()))
+            if text not in by_variables:
+                by_variables[text] = own if leading == usual else host.driver_files({**common, **leading})
+            return by_variables[text]
+
+        for model in self._catalog.models():
+            named = {**common, **model.workload.variables}
+            leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
+            libraries = next((run.libraries for run in self._runs(model)), None)
+
+            try:
+                leading, these, absent = deadlines.ask(
+                    ("driver", model.name), functools.partial(_looked, model, leading, libraries, files)
+                )
+            except TimeoutError:
+                if leading != usual:
+                    found[model.name] = _Led(leading, (), (model.name,), (_silent(model.name),), silent=True)
+                continue
+            driver, loaders = _driver(these), _loaders(these)
+            if driver == _driver(own) and (loaders <= _loaders(own) or (not driver and not absent) or leading == usual):
+                continue
+            key = (driver, loaders, absent)
+            if key in found:
+                found[key] = dataclasses.replace(found[key], models=(*found[key].models, model.name))
+            else:
+                found[key] = _Led(leading, these, (model.name,), absent)
+        return tuple(found.values())
+
+    def _runs(self, model: Model) -> Iterator[Run]:
+        for run in self._catalog.runs(model.name, _SEEN):
+            if run.libraries is not None and run.workload == model.workload.digest:
+                yield run
+
+    def _tell(self, old: Host, found: Host) -> None:
+        """Say which drivers are others now than they were."""
+        known = {one.id: one.environments for one in old.drivers}
+        changed: list[tuple[Sequence[Target], Sequence[Target], Sequence[ModelName]]]
+        changed = [(old.environments, found.environments, ())]
+        changed += [(known[one.id], one.environments, one.models) for one in found.drivers if one.id in known]
+        for before, after, models in changed:
+            came = _words([one for one in after if one not in before])
+            went = _words([one for one in before if one not in after])
+            if came or went:
+                whom = f" (for {planning.names(models)})" if models else ""
+                self._events.post(
+                    "driver-changed",
+                    f"now: {came or 'nothing'}; before: {went or 'nothing'}{whom}",
+                    {"appeared": came or "nothing", "vanished": went or "nothing", "models": ", ".join(models)},
+                )
+
+
+def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
+    """Give the SYCL runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
+    program = model.workload.program
+    if not program:
+        return ()
+    return deadlines.ask(("runtimes", model.name), lambda: host.runtimes(Path(program), variables), _FINDING)
+
+
+def _words(some: Sequence[Target]) -> str:
+    return ", ".join(f"{one.device}, driver {one.driver}" for one in some)
+
+
+def _driver(files: Iterable[DriverFile]) -> frozenset[object]:
+    """Give what tells one driver from another: its files, without the loaders, which are the same everywhere."""
+    others = [file for file in files if file.path.name not in _LOADERS]
+    return frozenset((one.target, one.size, one.modified, one.build_id) for one in others)
+
+
+def _loaders(files: Iterable[DriverFile]) -> frozenset[str]:
+    return frozenset(file.path.name for file in files) & frozenset(_LOADERS)
+
+
+def _said(seen: Host) -> Iterator[Problem]:
+    return (one for one in seen.problems if one.code != "driver-missing")
+
+
+def _beside(model: Model, leading: Mapping[str, str]) -> Mapping[str, str]:
+    """Let the loaders be found that lie beside a model's interpreter, where its SYCL runtime looks for them last."""
+    program = Path(model.workload.program)
+    if not program.is_absolute() or program.parent.name != "bin":
+        return {}
+    library = program.parent.parent / "lib"
+    try:
+        if not any((library / name).is_file() for name in _LOADERS):
+            return {}
+    except (OSError, ValueError):
+        return {}
+    listed = leading.get("LD_LIBRARY_PATH", "")
+    if os.fspath(library) in listed.split(":"):
+        return {}
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, [listed, os.fspath(library)]))}
+
+
+def _mapped(libraries: Libraries | None, leading: Mapping[str, str]) -> Mapping[str, str]:
+    """Lead to the drivers that a model's processes were seen to load although no variable of it names them.
+
+    A program may set variables itself, or have its driver in its own search path.
+    """
+    further = libraries.further if libraries is not None else ()
+    opencl = [os.fspath(path) for path in further if not path.name.startswith(_LEVEL_ZERO) and path.is_file()]
+    level_zero = [os.fspath(path) for path in further if path.name.startswith(_LEVEL_ZERO) and path.is_file()]
+    found: dict[str, str] = {}
+    if opencl:
+        found["OCL_ICD_FILENAMES"] = ":".join(filter(None, [*opencl, leading.get("OCL_ICD_FILENAMES", "")]))
+    if level_zero:
+        found["ZE_ENABLE_ALT_DRIVERS"] = ",".join(level_zero)
+    return found
+
+
+def _looked(
+    model: Model,
+    leading: Mapping[str, str],
+    libraries: Libraries | None,
+    files: Callable[[Mapping[str, str]], tuple[DriverFile, ...]],
+) -> tuple[Mapping[str, str], tuple[DriverFile, ...], tuple[Problem, ...]]:
+    """Give what leads a model to a driver, that driver's files, and what is named and is not there."""
+    leading = {**leading, **_beside(model, leading)}
+    leading = {**leading, **_mapped(libraries, leading)}
+    return leading, files(leading), _absent(leading)
+
+
+def _silent(name: ModelName) -> Problem:
+    """Say that the files to which a model's variables lead cannot be looked at."""
+    hint = "other models are not affected; it is looked at again when they answer"
+    return Problem("driver-missing", "the files that its variables name do not answer", hint, name)
+
+
+def _absent(leading: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Name what variables name and is not there."""
+    found: list[Problem] = []
+    for name in LEADING:
+        for path in re.split("[:,]", leading.get(name, "")) if name != "LD_LIBRARY_PATH" else ():
+            if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110 - pathlib's question may raise
+                message = f"{name} names {path}, which is not there"
+                hint = "correct the models' variables, or install that driver again"
+                found.append(Problem("driver-missing", message, hint, path))
+    return tuple(found)

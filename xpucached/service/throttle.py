@@ -1,0 +1,122 @@
+"""Restraint: runs that nobody waits for start when the host is calm, and pause when others need it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from xpucached import host, planning
+from xpucached.domain.throttling import Pressure, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from xpucached.domain.models import WarmReason
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.throttling import RunPriority, ThrottlePolicy
+    from xpucached.service.inventory import Inventory
+
+_SPAN: Final = 0.2
+"""Seconds between two looks at the GPUs, which tell only what they did in between."""
+
+_ALL: Final = Pressure(100.0, 100.0, 100.0, 100.0)
+"""The busiest host: where even that is let pass, nothing is measured."""
+
+_OURS: Final = 30.0
+"""Pressure that comes back so soon after a pause was our own doing."""
+
+_IGNORE: Final = 600.0
+"""So long our own pressure is no reason to pause again."""
+
+
+class Throttle:
+    """Knows whether a run may start, and gives each run somebody who says when to pause."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self.booting = False
+        """The daemon has just started: what is cold now is cold for that."""
+        self.waiting: dict[ModelName, Waiting] = {}
+        """The models that are to be warmed as soon as this is the time for it."""
+
+    @property
+    def _policy(self) -> ThrottlePolicy:
+        return self._inventory.settings.throttle
+
+    def run_priority(self, reason: WarmReason) -> RunPriority:
+        """Give the effort of a run with this reason."""
+        return planning.run_priority(reason, booting=self.booting)
+
+    def closed(self) -> str:
+        """Say that this is not the time for runs that nobody waits for; empty if it is."""
+        now = self._inventory.clock().astimezone()
+        if planning.is_open(self._policy, now.hour * 60 + now.minute):
+            return ""
+        begin, end = self._policy.window or (0, 0)
+        return f"it waits for its time, {begin // 60:02}:{begin % 60:02} to {end // 60:02}:{end % 60:02}"
+
+    async def busy(self) -> str:
+        """Say why no run that nobody waits for may start now; empty if it may."""
+        throttle = self._policy
+        why = self.closed()
+        if why or not planning.strained(_ALL, throttle, starting=True):
+            return why
+        meter = host.PressureMeter()
+        await asyncio.to_thread(meter.look)
+        await asyncio.sleep(_SPAN)
+        return planning.strained(await asyncio.to_thread(meter.look), throttle, starting=True)
+
+    def admit(self, models: Iterable[ModelName], why: str) -> bool:
+        """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
+        now = self._inventory.clock()
+        names = tuple(models)
+        since = {name: one.since for name, one in self.waiting.items()}
+        self.waiting = {name: Waiting(since.get(name, now), why) for name in names} if why else {}
+        return bool(names) and not why
+
+    def tell(self, why: str) -> bool:
+        """Note what those that wait are waiting for now; tells whether nothing is left."""
+        return self.admit(self.waiting, why) if why else True
+
+    def watcher(self, run_priority: RunPriority, tell: Callable[[str], None]) -> Callable[[int], bool] | None:
+        """Give who is asked about once a second, with the number of the run's first process, whether it must pause."""
+        return PauseWatcher(self._policy, host.PressureMeter(), tell).pause if run_priority.pauses else None
+
+
+class PauseWatcher:
+    """Says of one run when it must pause.  Used from one thread."""
+
+    def __init__(
+        self,
+        throttle: ThrottlePolicy,
+        meter: host.PressureMeter,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = throttle
+        self._meter = meter
+        self._tell = tell
+        self._clock = clock
+        self._paused = False
+        self._resumed: float | None = None
+        self._ignored_until = 0.0
+
+    def pause(self, pid: int) -> bool:
+        """Tell whether the run whose first process this is must stand still now."""
+        now = self._clock()
+        pressure = self._meter.look(host.family(pid))
+        throttle = self._policy
+        gpu = planning.strained(Pressure(gpu=pressure.gpu), throttle, starting=False)
+        other = planning.strained(Pressure(memory=pressure.memory, io=pressure.io), throttle, starting=False)
+        if other and not self._paused and self._resumed is not None and now - self._resumed < _OURS:
+            # It was gone while the run stood still: it is the run itself that makes it.
+            self._ignored_until = now + _IGNORE
+        why = gpu or (other if now >= self._ignored_until else "")
+        if why and not self._paused:
+            self._tell(f"paused: {why}")
+        elif self._paused and not why:
+            self._resumed = now
+            self._tell("goes on")
+        self._paused = bool(why)
+        return self._paused

@@ -1,0 +1,358 @@
+"""Trying one variant of a model: two passes, what they compiled, where they ran, and what that proves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
+from xpucached.domain.stores import EntryId
+from xpucached.domain.workloads import Loader, Variant
+from xpucached.kinds import KINDS
+from xpucached.processes.pause import RunLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from xpucached import host
+    from xpucached.domain.dependencies import Dependency
+    from xpucached.domain.models import Model, Workload
+    from xpucached.domain.stores import FoundStore
+    from xpucached.domain.targets import Target
+    from xpucached.processes.supervised import ProcessStarter, RunResult
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.proofs import ProofKeeper
+    from xpucached.service.throttle import Throttle
+
+_OWN: Final[Mapping[str, str]] = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Where compilers that are no kind of ours cache, and the directory of that below the model's own."""
+
+_MOST: Final = 500_000
+"""Files of the watched directories that are looked at."""
+
+_CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+_RAN: Final = frozenset({Outcome.WARMED, Outcome.UNPROVEN, Outcome.UNCACHED})
+_SHELL: Final = 128
+"""A shell gives the number of the signal that ended its command above this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one variant, and what it did to the store."""
+
+    trial: Trial
+    executions: tuple[RunResult, ...]
+    after: frozenset[EntryId]
+    needs: tuple[Dependency, ...] | None = None  #: of the pass that proved it; None: not known
+
+
+class TrialRunner:
+    """Runs single variants."""
+
+    def __init__(self, inventory: Inventory, starter: ProcessStarter, throttle: Throttle, proofs: ProofKeeper) -> None:
+        self._inventory = inventory
+        self._proofs = proofs
+        self._throttle = throttle
+        self._starter = starter
+
+    def own_variables(self, model: Model) -> Mapping[str, str]:
+        """Give what leads compilers that are no kind of ours to the model's own directories; its own words come first.
+
+        Only for a model that we bring to life: what a command does without them, its application does too.
+        """
+        if model.workload.exercise.loader is Loader.COMMAND:
+            return {}
+        place = self._inventory.settings.cache / "models" / model.name
+        own = {name: str(place / folder) for name, folder in _OWN.items()}
+        own["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
+        return {name: text for name, text in own.items() if name not in self._given(model)}
+
+    def _given(self, model: Model) -> Mapping[str, str]:
+        return {**self._inventory.settings.variables, **model.workload.variables}
+
+    def _watched(self, model: Model) -> tuple[Path, ...]:
+        named = {**self._given(model), **self.own_variables(model)}
+        own = [Path(named[name]) for name in _OWN if name in named and Path(named[name]).is_absolute()]
+        return (*model.workload.exercise.caches, *own)
+
+    async def variants(self, model: Model) -> tuple[Variant, ...] | RunResult:
+        """Give the model's variants; or, if its interpreter must be asked for devices, how that failed."""
+        exercise = model.workload.exercise
+        if not exercise.device.endswith(":*"):
+            return exercise.variants((exercise.device,) if exercise.device else ())
+        if exercise.loader is Loader.COMMAND:
+            # Nobody else knows how its program counts devices.
+            return exercise.variants((exercise.device,))
+        found = await self._starter.devices(self._workload(model), {})
+        return exercise.variants(found) if isinstance(found, tuple) else found
+
+    def _workload(self, model: Model) -> Workload:
+        return dataclasses.replace(model.workload, variables=self._given(model))
+
+    async def attempt(
+        self,
+        model: Model,
+        found: FoundStore,
+        variant: Variant,
+        reason: WarmReason,
+        known: frozenset[EntryId],
+        tell: Callable[[str], None],
+    ) -> Attempt:
+        """Run a variant until it is proven warm, or until it is clear that it will not be.
+
+        ``known`` is what the store holds now.
+        """
+        entries, _ = (await asyncio.to_thread(self._inventory.catalog.model_sizes)).get(model.name, (0, 0))
+        watched = self._watched(model)
+        files = await asyncio.to_thread(_files, watched)
+        executions: list[RunResult] = []
+        looks: list[host.DependencySnapshot | None] = []
+        added: list[int] = []
+        unnamed: list[int] = []
+        after = known
+        for number in ("first", "second"):
+            tell(f"{number} pass")
+            looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
+            done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
+            known, after = after, await self._inventory.entries_now(found)
+            # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
+            silent = frozenset(one.key for one in after - known) - done.created - done.used
+            unnamed.append(len(silent) if done.traced else 0)
+            done = dataclasses.replace(done, created=done.created | silent)
+            now = await asyncio.to_thread(_files, watched)
+            added.append(len(now - files))
+            files = now
+            executions.append(done)
+            # Nothing compiled is proof already; and what failed need not be tried twice.
+            if done.outcome is not None or not (done.created or added[-1]):
+                break
+        outcome, detail = _judged(executions, unnamed, added, len(files), caches=entries > 0)
+        if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, found.store.root):
+            outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
+        if _crashed(executions[-1]):
+            tell("control pass, without the cache")
+            control = await self._execute(model, found, variant, reason, cache=False, tell=tell)
+            if control.outcome is None:
+                outcome = Outcome.CRASHED
+                detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
+        exercise = model.workload.exercise
+        ran_on, device, evidence = await self._place(model, variant, found, executions)
+        if exercise.require_device and outcome in _RAN and ran_on is not RanOn.MEANT:
+            where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
+            outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
+        trial = Trial(
+            variant,
+            outcome,
+            tuple(one.as_pass() for one in executions),
+            ran_on,
+            device,
+            evidence,
+            tuple(one.told.figures for one in executions if one.told is not None and one.told.figures is not None),
+            detail,
+            executions[-1].output,
+        )
+        needs = None
+        if outcome is Outcome.WARMED:
+            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions[-1])
+        return Attempt(trial, tuple(executions), after, needs)
+
+    async def _execute(
+        self,
+        model: Model,
+        found: FoundStore,
+        variant: Variant,
+        reason: WarmReason,
+        *,
+        cache: bool = True,
+        compare: bool = False,
+        tell: Callable[[str], None],
+    ) -> RunResult:
+        kind = KINDS[found.store.kind]
+        root = found.store.root
+        return await self._starter.execute(
+            self._workload(model),
+            {
+                **self._inventory.variables(found),
+                **self.own_variables(model),
+                **kind.TRACING,
+                **({} if cache else kind.OFF),
+            },
+            lambda lines: kind.named(root, lines),
+            # Somebody who asks is waiting; what we do by ourselves lets others go first.
+            polite=reason is not WarmReason.MANUAL,
+            run_limits=self._manner(reason, tell),
+            variant=variant,
+            compare=compare,
+        )
+
+    def _manner(self, reason: WarmReason, tell: Callable[[str], None]) -> RunLimits:
+        run_priority = self._throttle.run_priority(reason)
+        throttle = self._inventory.settings.throttle
+        loop = asyncio.get_running_loop()
+
+        def tell_here(what: str) -> None:
+            # It is said in the thread that attends to the child.
+            loop.call_soon_threadsafe(tell, what)
+
+        watcher = self._throttle.watcher(run_priority, tell_here)
+        return RunLimits(run_priority, watcher, throttle.max_wait, throttle.isolate, throttle.tasks)
+
+    async def _place(
+        self, model: Model, variant: Variant, found: FoundStore, executions: Sequence[RunResult]
+    ) -> tuple[RanOn, str, tuple[str, ...]]:
+        """Tell whether the work was done where it was meant to be, where that is, and how we know."""
+        kind = (variant.device or model.workload.exercise.device).partition(":")[0]
+        keys = {key for one in executions for key in one.created | one.used}
+        rows = await asyncio.to_thread(
+            self._inventory.catalog.entries_by_id, frozenset(EntryId(found.store, key) for key in keys)
+        )
+        counts: dict[Target, int] = {}
+        for row in rows:
+            if row.entry.environment is not None:
+                counts[row.entry.environment] = counts.get(row.entry.environment, 0) + 1
+        devices = self._inventory.present.seen_by(model.name).devices
+        gpus = {one for device in devices if device.pci_address for one in device.environments}
+        engines: dict[str, int] = {}
+        for one in executions:
+            for address, spent in one.engines.items():
+                engines[address] = engines.get(address, 0) + spent
+        evidence = [f"{count} entries are for {one.device}, driver {one.driver}" for one, count in counts.items()]
+        evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
+        names = sorted({one.device for one in counts})
+        on_gpu = bool(counts.keys() & gpus) or any(engines.values())
+        on_host = bool(counts.keys() - gpus)
+        told = next((one.told for one in reversed(executions) if one.told is not None), None)
+        if told is not None and told.ran_on is not RanOn.UNKNOWN:
+            return told.ran_on, told.device, (*told.evidence, *evidence)
+        evidence = [*(told.evidence if told is not None else ()), *evidence]
+        if not kind or not (on_gpu or on_host):
+            return RanOn.UNKNOWN, ", ".join(names), tuple(evidence)
+        meant = on_host and not on_gpu if kind == "cpu" else on_gpu
+        return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence)
+
+
+def _files(places: Iterable[Path]) -> frozenset[str]:
+    """Give the files below these directories, save those that only mark something as busy."""
+    found: set[str] = set()
+    ahead = [os.fspath(place) for place in places]
+    while ahead and len(found) < _MOST:
+        try:
+            with os.scandir(ahead.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        ahead.append(entry.path)
+                    elif not entry.name.endswith(".lock"):
+                        found.add(entry.path)
+        except OSError:
+            # It is not there yet, or has gone meanwhile.
+            continue
+    return frozenset(found)
+
+
+def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:
+    """Add what the variants of a run needed; None if of one of them it is not known."""
+    found: dict[str, Dependency] = {}
+    for attempt in attempts:
+        if attempt.needs is None:
+            return None
+        for one in attempt.needs:
+            # What one variant saw change while it ran is not settled by another.
+            if one.path not in found or one.unsettled:
+                found[one.path] = one
+    return tuple(found.values())
+
+
+def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:
+    """Add the passes of all variants: the first ones, and the second ones."""
+
+    def add(passes: Sequence[Pass]) -> Pass:
+        bad = [one.exit_status for one in passes if one.exit_status != 0]
+        return Pass(
+            sum(one.seconds for one in passes),
+            sum(one.cpu_seconds for one in passes),
+            max(one.peak_rss for one in passes),
+            bad[0] if bad else 0,
+            sum(one.created for one in passes),
+            sum(one.used for one in passes),
+        )
+
+    longest = max((len(one.passes) for one in trials), default=0)
+    # Who needed no second pass took its first as proof.
+    return tuple(add([one.passes[min(number, len(one.passes) - 1)] for one in trials]) for number in range(longest))
+
+
+def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
+    """Say how a run ended, of which these are the variants."""
+    bad = [one for one in trials if one.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
+    uncached = sum(one.outcome is Outcome.UNCACHED for one in trials)
+    if len(trials) == 1 or uncached == len(trials):
+        return trials[0].outcome, trials[0].detail
+    if not bad and uncached:
+        return Outcome.WARMED, f"{len(trials) - uncached} of {len(trials)} variants are warm, the others use no cache"
+    if not bad:
+        return Outcome.WARMED, f"all {len(trials)} variants are warm"
+    first = bad[0]
+    warm = len(trials) - len(bad) - uncached
+    return first.outcome, f"{warm} of {len(trials)} variants are warm; {first.variant.label}: {first.detail}"
+
+
+def _crashed(execution: RunResult) -> bool:
+    """Tell whether a pass ended as those do that the runtime's cache has crashed."""
+    status = execution.exit_status
+    if execution.outcome is not Outcome.FAILED or status is None:
+        return False
+    return (-status if status < 0 else status - _SHELL) in _CRASHES
+
+
+def _writable(root: Path) -> bool:
+    """Tell whether programs of this user can make entries below a store's root, or make the root."""
+    place = next((one for one in (root, *root.parents) if os.path.lexists(one)), root)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def _silent(count: int) -> str:
+    """Say what it means that entries appeared which a pass's trace does not name."""
+    cause = "a part of it may keep its stderr to itself, or another program compiled meanwhile"
+    return f"{count} of which its trace does not name: {cause}"
+
+
+def _judged(
+    executions: Sequence[RunResult], unnamed: Sequence[int], added: Sequence[int], files: int, *, caches: bool
+) -> tuple[Outcome, str]:
+    """Say how a variant ended: only a pass that compiled nothing proves anything.
+
+    ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
+    the watched directories, ``files`` is what they hold now; ``caches`` says that the model was seen to use its store.
+    """
+    first, last = executions[0], executions[-1]
+    if last.outcome is not None:
+        return last.outcome, last.detail
+    if last.created:
+        compiled = f"the second pass still compiled {len(last.created)} programs"
+        return Outcome.UNPROVEN, f"{compiled}{f', {_silent(unnamed[-1])}' if unnamed[-1] else ''}"
+    if added[-1]:
+        return Outcome.UNPROVEN, f"the second pass still added {added[-1]} files to its caches"
+    if not (first.created or last.used or files):
+        if caches:
+            return Outcome.UNPROVEN, "it showed no use of its entries: does it let its stderr through?"
+        return Outcome.UNCACHED, "it ran, and no use of a cache was seen: no SYCL kernels, or its stderr is kept back"
+    more = f", {files} files in its own caches" if files else ""
+    if not (first.created or added[0]):
+        return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled{more}, {last.seconds:.1f} s"
+    if added[0]:
+        more = f", {added[0]} files added to its own caches"
+    if unnamed[0]:
+        more = f" ({_silent(unnamed[0])}){more}"
+    compiled = f"{len(first.created)} entries compiled{more} in {first.seconds:.1f} s"
+    if first.created and not last.traced:
+        return Outcome.WARMED, f"{compiled}; then none in {last.seconds:.1f} s (it lets no trace through)"
+    return Outcome.WARMED, f"{compiled}; then {len(last.used)} used and none compiled in {last.seconds:.1f} s"

@@ -1,0 +1,299 @@
+"""A thorough look at the stores, what it finds, and mending; and the slow scrub that does it bit by bit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached import kinds, planning
+from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.domain.host import Problem
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import FoundStore, StoreState
+from xpucached.domain.trash import Finding, RepairAction, VerifyReport
+from xpucached.service.compare import quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from xpucached.domain.names import EntryKey
+    from xpucached.domain.stores import EntryId
+    from xpucached.domain.trash import Repair
+    from xpucached.service.compare import EntryComparer
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.jobs import Handle
+
+_ROUNDS: Final = 8
+"""What was hidden shows when what hid it is mended; six rounds are enough unless programs damage faster."""
+
+PARTS: Final = 168
+"""A scrub reads so many parts of the stores one after the other: with the usual week, one an hour."""
+
+_IN_PLACE: Final = frozenset(
+    {RepairAction.UNLOCK, RepairAction.CLOSE_GAP, RepairAction.READABLE, RepairAction.SWAP_BACK}
+)
+
+_FAULT_EFFECTS: Final = {
+    StoreFault.EVICTION_ON: Effect.HARMLESS,
+    StoreFault.SIZE_LOCK: Effect.HANGS,
+    StoreFault.SIZE_GARBAGE: Effect.FAILS,
+    StoreFault.SIZE_MISSING: Effect.HANGS,
+    StoreFault.BARRIER: Effect.HANGS,
+    StoreFault.BLOCKED: Effect.GROWS,
+}
+
+
+class Verifier:
+    """Reads everything again, says what is wrong, and mends it if somebody asks."""
+
+    def __init__(self, inventory: Inventory, comparer: EntryComparer, changing: asyncio.Lock) -> None:
+        """``changing`` is held while something is mended."""
+        self._inventory = inventory
+        self._comparer = comparer
+        self._changing = changing
+        self._part = 0
+
+    def work(
+        self,
+        roots: frozenset[Path] = frozenset(),
+        *,
+        fix: bool = False,
+        faults_only: bool = False,
+        deep: bool = False,
+    ) -> Callable[[Handle], Awaitable[VerifyReport]]:
+        """Give the work of a job.
+
+        With ``faults_only`` no entry is read, only the stores as a whole are looked at.  With ``deep`` entries are
+        compiled again, to be compared.
+        """
+
+        async def work(handle: Handle) -> VerifyReport:
+            began = time.monotonic()
+            handle.progress(0, 0, "waiting for its turn")
+            async with self._changing:
+                report = await self._look(roots, handle, fix=fix, faults_only=faults_only, deep=deep)
+            await self.tell()
+            return replace(report, seconds=time.monotonic() - began)
+
+        return work
+
+    def mending(self, due: Callable[[], Awaitable[Collection[EntryId]]]) -> Callable[[Handle], Awaitable[VerifyReport]]:
+        """Give the work of a job: mend what is ``due`` to be evicted for a defect, as a `work` with ``fix`` would.
+
+        Nothing damaged stays for it: what can only be compiled again goes into quarantine before it is.
+        """
+
+        async def work(handle: Handle) -> VerifyReport:
+            began = time.monotonic()
+            handle.progress(0, 0, "waiting for its turn")
+            findings: dict[tuple[object, ...], Finding] = {}
+            async with self._changing:
+                await self._inventory.scan_stores()
+                wanted = frozenset(await due())
+                roots = frozenset(one.store.root for one in wanted)
+                await self._entries(roots, findings, handle, fix=True, due=wanted)
+            await self.tell()
+            seconds = time.monotonic() - began
+            return VerifyReport(True, len(roots), len(wanted), tuple(findings.values()), seconds)  # noqa: FBT003
+
+        return work
+
+    async def _look(
+        self, roots: frozenset[Path], handle: Handle, *, fix: bool, faults_only: bool, deep: bool
+    ) -> VerifyReport:
+        inventory = self._inventory
+        entries = 0
+        if not faults_only:
+            entries = (await inventory.scan_stores(roots, full=True, progress=handle.progress)).entries
+        stores = [
+            FoundStore(one.store, one.origin, one.via)
+            for one in await asyncio.to_thread(inventory.catalog.stores)
+            if one.state is StoreState.OK and (not roots or one.store.root in roots)
+        ]
+        findings: dict[tuple[object, ...], Finding] = {}
+        for found in stores:
+            for one in await asyncio.to_thread(self._faults, found, fix=fix):
+                findings[one.store, one.fault] = one
+        compared = None
+        if not faults_only:
+            wanted = frozenset(found.store.root for found in stores)
+            rebuilt = await self._entries(wanted, findings, handle, fix=fix)
+            if deep:
+                compared = await self._comparer.compare(wanted, handle, rebuilt)
+                await self._drop_what_is_over(wanted, findings)
+        return VerifyReport(fix, len(stores), entries, tuple(findings.values()), deep=compared)
+
+    def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
+        now = self._inventory.clock()
+        since = self._inventory.writer_since()
+        result: list[Finding] = []
+        kind = kinds.KINDS[found.store.kind]
+        for fault in kind.faults(found, now, since):
+            action = RepairAction.CLEAR if fault.clearable else RepairAction.LEAVE
+            done = fix and fault.clearable and kind.clear(found.store, fault, now, since)
+            result.append(
+                Finding(found.store, None, None, None, fault, _FAULT_EFFECTS[fault], fault.message, "", action, done)
+            )
+        return result
+
+    async def _entries(
+        self,
+        roots: frozenset[Path],
+        findings: dict[tuple[object, ...], Finding],
+        handle: Handle,
+        *,
+        fix: bool,
+        due: frozenset[EntryId] | None = None,
+    ) -> frozenset[EntryId]:
+        """Find what is wrong with entries, and mend it; give those that were compiled again.
+
+        With ``due`` nobody asks for it: then only these are mended, and nothing damaged waits for a compiler.
+        """
+        rebuilt: set[EntryId] = set()
+        tried: set[planning.Tried] = set()
+        refused: dict[EntryId, NoRecipe] = {}
+        known: set[tuple[EntryId, Defect | None]] = set()
+        whys: dict[EntryId, str] = {}
+        for _ in range(_ROUNDS):
+            repairs = await asyncio.to_thread(self._decide, roots, tried, refused, due)
+            acting = [one for one in repairs if one.action is not RepairAction.LEAVE]
+            for one in repairs:
+                if one.action is not RepairAction.LEAVE or (one.entry.id, one.entry.defect) not in known:
+                    findings[_place(one)] = _finding(one, done=None, why=whys.get(one.entry.id, ""))
+                    known.add((one.entry.id, one.entry.defect))
+            if not fix or not acting:
+                break
+            handle.progress(0, len(acting), "mending")
+            # What takes no compiler waits for none.
+            at_once = [one for one in acting if one.action is not RepairAction.REBUILD]
+            if at_once:
+                acting = at_once
+                async with self._inventory.storing:
+                    results = await asyncio.to_thread(self._mend, acting)
+                done = {one.entry.id: one.action for one in acting if results.get(one.entry.id)}
+            else:
+                done, more = await self._comparer.replace(acting, handle, at_once=due is not None)
+                whys |= more
+            rebuilt |= {one for one, action in done.items() if action is RepairAction.REBUILD}
+            for one in acting:
+                findings[_place(one)] = _finding(one, done=done.get(one.entry.id), why=whys.get(one.entry.id, ""))
+                tried.add((one.entry.id, one.entry.stamp, one.action))
+            await self._inventory.scan_stores(frozenset(one.entry.id.store.root for one in acting))
+        if fix:
+            await self._drop_what_is_over(roots, findings)
+        if fix and (mended := Counter(one.action for one in findings.values() if one.done)):
+            what = ", ".join(f"{number} {action}" for action, number in sorted(mended.items()))
+            total = mended.total()
+            self._inventory.events.post("mended", f"{total} defects are mended: {what}", {"mended": str(total)})
+        return frozenset(rebuilt)
+
+    async def _drop_what_is_over(self, roots: frozenset[Path], findings: dict[tuple[object, ...], Finding]) -> None:
+        """Leave out what was wrong only by what is mended or proven now: nobody has to do anything about it."""
+        still = {(one.entry.id, one.entry.defect) for one in await asyncio.to_thread(self._remedies, roots)}
+        for key, finding in list(findings.items()):
+            if finding.ref is not None and not finding.done and key[:2] not in still:
+                del findings[key]
+
+    def _decide(
+        self,
+        roots: frozenset[Path],
+        tried: Collection[planning.Tried],
+        refused: dict[EntryId, NoRecipe],
+        due: frozenset[EntryId] | None,
+    ) -> Sequence[Repair]:
+        """Decide what to do; what is to be compiled again is read, and if that cannot be it is decided anew."""
+        while True:
+            repairs = self._remedies(roots, tried, refused, due)
+            before = len(refused)
+            for entry in [one.entry for one in repairs if one.action is RepairAction.REBUILD]:
+                recipe = kinds.KINDS[entry.id.store.kind].recipe(entry)
+                if isinstance(recipe, NoRecipe):
+                    refused[entry.id] = recipe
+            if len(refused) == before:
+                return repairs
+
+    def _remedies(
+        self,
+        roots: frozenset[Path],
+        tried: Collection[planning.Tried] = (),
+        refused: Mapping[EntryId, NoRecipe] | None = None,
+        due: frozenset[EntryId] | None = None,
+    ) -> Sequence[Repair]:
+        catalog = self._inventory.catalog
+        entries = [one.entry for one in catalog.defective_entries() if one.entry.id.store.root in roots]
+        trusted = catalog.trusted(Defect.BIN_CHANGED)
+        compiling = due is None or self._inventory.settings.replay_automatically
+        offered = self._inventory.present.offered if compiling else ()
+        every = planning.plan_mending(entries, offered, trusted, tried, refused)
+        return every if due is None else tuple(one for one in every if one.entry.id in due)
+
+    def _mend(self, repairs: Sequence[Repair]) -> Mapping[EntryId, bool]:
+        in_place = [one for one in repairs if one.action in _IN_PLACE]
+        results = dict(kinds.mend(in_place, self._inventory.problem_list.failed))
+        results.update(quarantine(self._inventory, [one.entry for one in repairs if one.action not in _IN_PLACE]))
+        return results
+
+    # -- bit by bit -----------------------------------------------------------------------------------------------
+
+    async def scrub(self) -> int:
+        """Read the next part of the stores again, as if it were new; give how many entries that were."""
+        self._part = (self._part + 1) % PARTS
+        part = self._part
+        read = 0
+
+        def due(key: EntryKey) -> bool:
+            nonlocal read
+            # Whole leaves: the neighbours of a slot decide what it is worth.
+            mine = zlib.crc32(key.rpartition("/")[0].encode()) % PARTS == part
+            read += mine
+            return mine
+
+        await self._inventory.scan_stores(again=due)
+        await self.tell()
+        return read
+
+    async def tell(self) -> None:
+        """Show in the status whether a program has changed after it was written: no runtime ever does that."""
+        inventory = self._inventory
+
+        def ask() -> int:
+            query = EntryQuery(defect=Defect.BIN_CHANGED, limit=1)
+            return inventory.catalog.entries(query, present=(), now=inventory.clock()).total
+
+        changed = await asyncio.to_thread(ask)
+        if not changed:
+            inventory.problem_list.clear("digest-changed")
+            return
+        problem = Problem(
+            "digest-changed",
+            f"{changed} compiled programs changed after they were written: a failing disk, or somebody's hand",
+            "see: xpucachectl ls --defect bin-changed; xpucachectl verify --fix mends or replaces them",
+        )
+        if problem not in inventory.problem_list.all():
+            inventory.events.post("alarm", problem.message, {"changed": str(changed)})
+        inventory.problem_list.note(problem)
+
+
+def _place(one: Repair) -> tuple[object, ...]:
+    return one.entry.id, one.entry.defect, one.entry.stamp
+
+
+def _finding(one: Repair, *, done: RepairAction | None, why: str = "") -> Finding:
+    """Tell what is wrong with an entry, what was done about it, if anything was, and why not what is better."""
+    entry = one.entry
+    if entry.defect is None:
+        message = f"an entry without a defect needs no remedy: {entry.id.key}"
+        raise ValueError(message)
+    words = [entry.detail] if entry.detail else []
+    if why := why or one.why:
+        words.append(f"not compiled again: {why}")
+    action = done or one.action
+    return Finding.of(
+        entry.id, entry.defect, entry.effect or entry.defect.effect, "; ".join(words), action, done=done is not None
+    )

@@ -1,0 +1,169 @@
+"""Door: TOML files as text, with the line of every key.  Reads the files; trusts none of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from xpucached.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_LONGEST: Final = 1 << 20
+"""Bytes that a file may have: a hundred times what anybody writes, and read in a moment."""
+
+_LOOKED_THROUGH: Final = 8 << 20
+"""Characters that are parsed at most to find a line.  Only a value of thousands of lines needs more."""
+
+_PLACE: Final = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMistake:
+    """Something that cannot stay as it is written: where, and what was expected."""
+
+    where: str  #: ``FILE:LINE``, or a variable's name
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def refuse(mistakes: Sequence[ConfigMistake], hint: str = "") -> SettingsError:
+    """Make the refusal of a file with these mistakes."""
+    return SettingsError("\n".join(str(one) for one in mistakes), hint=hint)
+
+
+def read(path: Path) -> str:
+    """Read a file that tells us what to do.
+
+    Raises `FileNotFoundError` if there is none, and `SettingsError` if it is no regular file, too long, not UTF-8, not
+    readable, or if others than its owner (us, or root) may write to it.
+    """
+    try:
+        # Not blocking, because opening a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"{path}: cannot be read: {reason}") from error
+    try:
+        _check(path, os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(_LONGEST + 1)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > _LONGEST:
+        raise SettingsError(f"{path}: is too long: expected at most {_LONGEST} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise refuse([ConfigMistake(f"{path}:{line}", "expected UTF-8 text")]) from error
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise SettingsError(f"{path}: expected a regular file")
+    ours = os.geteuid()
+    if status.st_uid not in {0, ours}:
+        raise SettingsError(
+            f"{path}: belongs to another user (uid {status.st_uid}), who could make us do what he likes",
+            hint="it must belong to root or to the user that xpucached runs as",
+        )
+    # A user's own group is often his alone, so files that it may write to are common and fine; root's files are not.
+    group = status.st_mode & stat.S_IWGRP and ours == 0 and status.st_gid != 0
+    if status.st_mode & stat.S_IWOTH or group:
+        raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {path}")
+
+
+@dataclass(frozen=True, slots=True)
+class Toml:
+    """A TOML file: its text, and what it says."""
+
+    path: Path
+    text: str
+    values: Mapping[str, object]
+
+    @classmethod
+    def parse(cls, path: Path, text: str) -> Toml:
+        """Read TOML.  Raises `SettingsError` with the line."""
+        try:
+            return cls(path, text, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            message = str(error)
+            match = _PLACE.search(message)
+            line = int(match["line"]) if match and match["line"] else max(1, len(text.splitlines()))
+            what = message[: match.start()] if match else message
+            raise refuse([ConfigMistake(f"{path}:{line}", f"not TOML: {what[:1].lower()}{what[1:]}")]) from error
+        except RecursionError as error:
+            raise SettingsError(f"{path}: not TOML: nested too deeply") from error
+        except ValueError as error:
+            raise SettingsError(f"{path}: not TOML: a number has too many digits") from error
+
+    def mistake(self, place: Sequence[str | int], what: str) -> ConfigMistake:
+        """Say what is wrong with the value at a place (the keys that lead to it)."""
+        keys = [step for step in place if isinstance(step, str)]
+        name = ".".join(keys)
+        return ConfigMistake(f"{self.path}:{self.line(keys)}", f"{name}: {what}" if name else what)
+
+    def line(self, keys: Sequence[str]) -> int:
+        """Tell the line on which a key, or the nearest table around it, is written; the first if none is."""
+        best, depth = 1, 0
+        for line, place in _statements(self.text):
+            common = 0
+            for ours, theirs in zip(keys, place, strict=False):
+                if ours != theirs:
+                    break
+                common += 1
+            if common > depth:
+                best, depth = line, common
+        return best
+
+
+def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Give every place that a (valid) TOML text writes to, with the line where the statement begins."""
+    table: tuple[str, ...] = ()
+    chunk, begin, spent = "", 0, 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not chunk:
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            begin = number
+        chunk += line + "\n"
+        spent += len(chunk)
+        if spent > _LOOKED_THROUGH:
+            return
+        try:
+            # A statement is over at the first line with which it can be read by itself.
+            value = tomllib.loads(chunk)
+        except tomllib.TOMLDecodeError:
+            continue
+        if chunk.lstrip().startswith("["):
+            table = max(_places(value), key=len)
+            yield begin, table
+        else:
+            for place in _places(value):
+                yield begin, (*table, *place)
+        chunk = ""
+
+
+def _places(value: object) -> Iterator[tuple[str, ...]]:
+    """Give the ways to all leaves of nested tables; arrays are leaves, unless they are the tables of a header."""
+    if isinstance(value, list) and value and isinstance(value[0], dict) and not value[0]:
+        value = value[0]
+    if not isinstance(value, dict) or not value:
+        yield ()
+        return
+    for key, inner in value.items():
+        for place in _places(inner):
+            yield (str(key), *place)

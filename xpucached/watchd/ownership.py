@@ -1,0 +1,183 @@
+"""Whose a directory is and where it lies: asked of the descriptors that clients hand in, never of a path of theirs.
+
+What a client hands in may be a mount of a namespace that the client made, in which any path leads anywhere.  So a path
+is a hint only.  It is walked from the client's own descriptor, part by part, through no link and no mount, and through
+directories of that user alone; where that ends must be the very directory, or file, that the kernel means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.watchd import kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PART: Final = r"[A-Za-z0-9_=+-]{1,64}"
+DEEPEST: Final = 4
+"""So many directories of a cache lie in each other, at most."""
+
+DIRECTORY: Final = re.compile(_PART.encode())
+BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,{DEEPEST - 1}}})?")
+
+# What caches lie on.  A closed list: a mark is for a whole file system, and those of the kernel (proc, devpts, cgroup,
+# mqueue, …) hold what is everybody's, tell of what nobody may open, or let things happen when it is opened.
+_WATCHED: Final = frozenset(
+    {
+        kernel.BCACHEFS,
+        kernel.BTRFS,
+        kernel.CEPH,
+        kernel.EXT,
+        kernel.F2FS,
+        kernel.JFS,
+        kernel.LUSTRE,
+        kernel.NFS,
+        kernel.OVERLAY,
+        kernel.RAMFS,
+        kernel.TMPFS,
+        kernel.XFS,
+        kernel.ZFS,
+    }
+)
+
+# Everybody may mount these, in namespaces of their own.
+_ANYBODYS: Final = frozenset({kernel.OVERLAY, kernel.RAMFS, kernel.TMPFS})
+
+Identity = tuple[int, int]
+
+
+@dataclass(eq=False, slots=True)
+class Root:
+    """A directory that a user wants to hear of."""
+
+    uid: int
+    number: int
+    descriptor: int
+    system: int  #: the file system's number, as the kernel's events give it
+    device: int  #: the whole file system's; a subvolume's files have other numbers
+    names: bool = True
+    loads: bool = False
+
+    def belongs(self, status: os.stat_result) -> bool:
+        """Tell whether something is the user's; to root everything is."""
+        return self.uid in (0, status.st_uid)
+
+    def identity_of(self, below: str) -> Identity | None:
+        """Give which directory lies there; None if none does that is the user's all the way."""
+        with contextlib.suppress(OSError), self._entered(below) as (_, which):
+            return which
+        return None
+
+    def holds(self, below: str, name: str, file: Identity) -> bool:
+        """Tell whether a file has this name in a directory there that is the user's all the way."""
+        with contextlib.suppress(OSError), self._entered(below) as (directory, _):
+            found = kernel.open_below(directory, name.encode(), file=True)
+            try:
+                return identity(os.fstat(found)) == file
+            finally:
+                os.close(found)
+        return False
+
+    @contextlib.contextmanager
+    def _entered(self, below: str) -> Iterator[tuple[int, Identity]]:
+        """Walk to a directory; raises OSError on the way."""
+        opened = -1
+        try:
+            here = self.descriptor
+            status = self._mine(here)
+            for part in below.split("/") if below else ():
+                inner = kernel.open_below(here, part.encode())
+                if opened >= 0:
+                    os.close(opened)
+                opened = here = inner
+                status = self._mine(here)
+            yield here, identity(status)
+        finally:
+            if opened >= 0:
+                os.close(opened)
+
+    def _mine(self, directory: int) -> os.stat_result:
+        status = os.fstat(directory)
+        if not self.belongs(status):
+            raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
+        return status
+
+
+def judged(uid: int, number: int, descriptor: int) -> Root:
+    """See that a descriptor is an open directory of this user's, on a file system of the host's that may be watched.
+
+    Raises OSError.  A file system in user space can let us wait for ever: to be called where nobody else waits.
+    """
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH:
+        raise OSError(errno.ENOTDIR, "not an open directory")
+    kind = kernel.file_system(descriptor)
+    if kind == kernel.FUSE:
+        raise OSError(errno.EOPNOTSUPP, "a file system in user space is not watched")
+    if kind not in _WATCHED:
+        raise OSError(errno.EOPNOTSUPP, f"a file system of this kind ({kind:#x}) is not watched")
+    status = os.fstat(descriptor)
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.ENOTDIR, "not an open directory")
+    if uid not in (0, status.st_uid):
+        raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
+    if kind in _ANYBODYS and status.st_dev not in _mounted():
+        raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
+    return Root(uid, number, descriptor, os.fstatvfs(descriptor).f_fsid, kernel.superblock(descriptor))
+
+
+def _mounted() -> frozenset[int]:
+    """Give the numbers of the file systems that are mounted on this host.
+
+    Our own namespace may show less: our unit hides the home directories, which may be a mount.
+    """
+    try:
+        lines = Path("/proc/1/mountinfo").read_bytes().splitlines()
+    except OSError:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    numbers = (line.split(b" ", 3)[2].split(b":") for line in lines)
+    return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
+
+
+def identity(status: os.stat_result) -> Identity:
+    """Give what tells a file from all others."""
+    return status.st_dev, status.st_ino
+
+
+def path_of(descriptor: int) -> list[str]:
+    """Give the parts of a path that leads to an open file, from some root.  Raises OSError."""
+    return os.fspath(Path(f"/proc/self/fd/{descriptor}").readlink()).split("/")
+
+
+def places_of(handle: bytes, roots: list[Root]) -> tuple[tuple[Root, str, Identity], ...]:
+    """Tell below which directories of one file system the one of a handle lies, where there, and which it is."""
+    for beside in roots:
+        try:
+            descriptor = kernel.open_handle(beside.descriptor, handle)
+        except OSError:
+            continue
+        try:
+            status, parts = os.fstat(descriptor), path_of(descriptor)
+        except OSError:
+            return ()
+        finally:
+            os.close(descriptor)
+        which = identity(status)
+        ends = ["/".join(parts[len(parts) - depth :]) for depth in range(DEEPEST + 1)]
+        hints = [end for end in ends if BELOW.fullmatch(end)]
+        return tuple(
+            (root, below, which)
+            for root in roots
+            if root.belongs(status)
+            for below in hints
+            if root.identity_of(below) == which
+        )
+    return ()

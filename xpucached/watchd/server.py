@@ -1,0 +1,514 @@
+"""Tells daemons what happens in the directories of theirs, from the kernel's fanotify: who closed which file.
+
+The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
+directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.watchd``),
+and knows nothing else of this program but how to read a message and to write a log.  It opens no file and follows no
+path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
+its directory, open, on a socket; who the daemon is says the kernel; the directory must be that user's, and so must all
+below it be of which something is told (`places`).  What goes back are names that look like those of a SYCL cache, and
+the numbers of processes.
+
+Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "loads": bool}`` with the directory, and
+``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "loads": bool}``, ``{"refused": N, "why": text}``,
+``{"events": [[N, path, act, pid], …], "at": seconds}`` and ``{"lost": true}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import resource
+import selectors
+import socket
+import struct
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from xpucached import logs, messages
+from xpucached.watchd import kernel, ownership
+from xpucached.watchd.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
+from xpucached.watchd.ownership import Root
+from xpucached.watchd.path_checks import Asked, Judges
+from xpucached.watchd.uids import Holder, People
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.watchd.kernel import Happening
+    from xpucached.watchd.ownership import Identity
+
+log = logging.getLogger(__name__)
+
+WRITTEN: Final = "w"  #: a file was closed after writing
+READ: Final = "r"  #: a file was closed after reading
+GONE: Final = "g"  #: a file or a directory was removed or moved away
+COME: Final = "c"  #: one was moved here
+
+PACKET: Final = 1 << 16
+"""No packet is longer."""
+
+_CHANGES: Final = CLOSE_WRITE | DELETE | MOVED_FROM | MOVED_TO | ONDIR
+_ACTS: Final = ((CLOSE_WRITE, WRITTEN), (CLOSE_NOWRITE, READ), (DELETE | MOVED_FROM, GONE), (MOVED_TO, COME))
+
+# Nothing else is looked up or told: the names of other people's files are theirs.
+_FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
+
+_TOGETHER: Final = 200  # events in one packet
+_MOST_CLIENTS: Final = 16  # of one holder
+_MOST_ROOTS: Final = 128  # of one holder
+_MOST_OF_ROOT: Final = 1024
+_MOST_PLACES: Final = 1 << 16  # directories that are remembered
+_STALE: Final = 10.0  # seconds for which they are
+_ROUNDS: Final = 16  # reads of one queue before the others have their turn
+_HIGHEST: Final = 2**31  # number of a directory
+_LONGEST: Final = 4096  # bytes of what a client says
+_RESERVE: Final = 320  # descriptors that are kept for the kernel's events, and for ourselves
+_QUIET: Final = 60.0  # seconds without another word in the log about the same user
+_LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # why we lose events, whosesoever they are
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    """Somebody who listens."""
+
+    connection: socket.socket
+    uid: int
+    holder: Holder
+    roots: dict[int, Root] = field(default_factory=dict)
+    asked: dict[int, Asked[_Client]] = field(default_factory=dict)
+    events: list[tuple[int, str, str, int]] = field(default_factory=list)
+    lost: bool = False
+
+
+class WatchServer:
+    """Serves any number of clients, in the thread that calls `run`."""
+
+    def __init__(self, *, loads: bool, turn: Callable[[], object] = lambda: None, people: People | None = None) -> None:
+        """``loads``: whether clients may ask for what is only read, which costs all work on that file system.
+
+        ``turn`` is called at least every few seconds.
+        """
+        self._loads = loads
+        self._turn = turn
+        self._people = people or People()
+        self._selector = selectors.DefaultSelector()
+        self._groups: dict[tuple[bool, bool], Group] = {}
+        self._clients: set[_Client] = set()
+        self._marks: Counter[tuple[bool, bool, int]] = Counter()
+        self._places: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
+        self._cleared = 0.0
+        self._checked: dict[tuple[Root, str], Identity | None] = {}
+        self._owners: dict[Root, _Client] = {}
+        self._complaints = logs.Allowance(1, _QUIET)
+        self._losses = logs.Allowance(1, _LOSSES)
+        self._lost: set[bool] = set()
+        self._stopping = False
+        self._bell, self._ring = socket.socketpair()
+        self._bell.setblocking(False)  # noqa: FBT003 - the library's
+        self._ring.setblocking(False)  # noqa: FBT003 - the library's
+        self._judges: Judges[_Client] = Judges(self._wake)
+        self._spare = os.dup(self._bell.fileno())
+        self._selector.register(self._bell, selectors.EVENT_READ, self._answer)
+
+    # -- from any thread ----------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        # One that is full wakes as well.
+        with contextlib.suppress(OSError):
+            self._ring.send(b"!")
+
+    # -- before or in `run` -------------------------------------------------------------------------------------------
+
+    def listen(self, listener: socket.socket) -> None:
+        """Take in whoever connects."""
+        listener.setblocking(False)  # noqa: FBT003 - the library's
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+
+    def take(self, connection: socket.socket) -> None:
+        """Take in a client; who it is says the kernel."""
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+        holder = self._people.holder(uid)
+        if sum(client.holder == holder for client in self._clients) >= _MOST_CLIENTS or not self._room(holder):
+            self._complain(uid, "there are too many connections")
+            connection.close()
+            return
+        connection.setblocking(False)  # noqa: FBT003 - the library's
+        client = _Client(connection, uid, holder)
+        self._clients.add(client)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(client))
+
+    def run(self) -> None:
+        """Work until `stop`; then everything is closed."""
+        try:
+            while not self._stopping:
+                for key, _ in self._selector.select(5.0):
+                    try:
+                        key.data()
+                    except Exception:
+                        # Whatever one of them makes us stumble over, the others are still told.
+                        log.exception("something went wrong inside xpucached-watch")
+                if time.monotonic() - self._cleared > _STALE:
+                    # Directories that were given to somebody else, of which no event tells.
+                    self._cleared = time.monotonic()
+                    self._places.clear()
+                self._give_up()
+                self._tell_losses()
+                self._turn()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for client in tuple(self._clients):
+            self._drop(client)
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+        self._selector.close()
+        self._free_the_spare()
+        self._bell.close()
+        self._ring.close()
+
+    def _answer(self) -> None:
+        self._bell.recv(4096)
+        for asked in self._judges.done():
+            self._settle(asked)
+
+    def _give_up(self) -> None:
+        """Refuse what lies on file systems that do not answer."""
+        for asked, unused in self._judges.overdue():
+            if unused:
+                os.close(asked.descriptor)
+            if asked.client.asked.get(asked.number) is asked:
+                del asked.client.asked[asked.number]
+                self._say(asked.client, {"refused": asked.number, "why": "its file system does not answer"})
+
+    def _complain(self, uid: int, why: str) -> None:
+        """Log what a user does, not more often than somebody can read: the journal is everybody's."""
+        if self._complaints.spend(uid) is not None:
+            log.warning("a client is sent away: uid %d: %s", uid, why)
+
+    def _room(self, holder: Holder) -> bool:
+        """Tell whether there are descriptors for one more of anything; half of all are kept for who has an account."""
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
+        if len(self._clients) + len(self._owners) + self._judges.held() >= room:
+            return False
+        unknown = [client for client in self._clients if not client.holder.known]
+        held = len(unknown) + sum(len(client.roots) for client in unknown) + self._judges.held(known=False)
+        return holder.known or held < room // 2
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            self.take(listener.accept()[0])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                return
+            # Whoever waits there would wake us again and again: with the one kept for this, hang up.
+            self._free_the_spare()
+            with contextlib.suppress(OSError):
+                listener.accept()[0].close()
+            with contextlib.suppress(OSError):
+                self._spare = os.dup(self._bell.fileno())
+
+    def _free_the_spare(self) -> None:
+        spare, self._spare = self._spare, -1
+        if spare >= 0:
+            os.close(spare)
+
+    def _hear(self, client: _Client) -> None:
+        descriptors: list[int] = []
+        try:
+            data, descriptors, flags, _ = socket.recv_fds(client.connection, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+            if not data:
+                self._drop(client)
+                return
+            self._take_up(client, data, descriptors, cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
+        except BlockingIOError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this client and nobody else
+            self._complain(client.uid, str(error))
+            self._drop(client)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _take_up(self, client: _Client, data: bytes, descriptors: list[int], *, cut: bool) -> None:
+        """Do what a packet says; raises `messages.BadMessage`."""
+        if cut:
+            raise messages.BadMessage("it has more bytes or descriptors than any that we take")
+        message = messages.members(messages.parse(data, largest=_LONGEST), known=("watch", "forget", "loads"))
+        if "forget" in message:
+            self._forget(client, messages.whole(message, "forget", least=0, most=_HIGHEST))
+            return
+        number = messages.whole(message, "watch", least=0, most=_HIGHEST)
+        loads = messages.flag(message, "loads", default=False)
+        if not descriptors:
+            raise messages.BadMessage("a directory is missing")
+        self._watch(Asked(client, client.uid, client.holder, number, descriptors.pop(), loads))
+
+    def _drop(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        self._clients.discard(client)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(client.connection)
+        for number in (*client.roots, *client.asked):
+            self._forget(client, number)
+        client.connection.close()
+
+    def _say(self, client: _Client, message: dict[str, object]) -> None:
+        """Send a packet; who does not read misses it, and is told so when he reads again."""
+        try:
+            if client.lost:
+                client.connection.send(b'{"lost": true}')
+                client.lost = False
+            client.connection.send(json.dumps(message).encode())
+        except BlockingIOError:
+            client.lost = True
+            # A socket that can take more wakes us, and then we say it.
+            self._await(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        except OSError:
+            self._drop(client)
+
+    def _await(self, client: _Client, events: int) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.modify(client.connection, events, lambda: self._hear_or_say(client))
+
+    def _hear_or_say(self, client: _Client) -> None:
+        if client.lost:
+            try:
+                client.connection.send(b'{"lost": true}')
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._drop(client)
+                return
+            else:
+                client.lost = False
+                self._await(client, selectors.EVENT_READ)
+        self._hear(client)
+
+    # -- directories --------------------------------------------------------------------------------------------------
+
+    def _watch(self, asked: Asked[_Client]) -> None:
+        """Have a directory looked at."""
+        client = asked.client
+        self._forget(client, asked.number)
+        self._give_up()
+        most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
+        held = sum(len(one.roots) for one in self._clients if one.holder == client.holder)
+        if held + self._judges.of(client.holder) >= most or not self._room(client.holder):
+            self._refuse(asked, f"a user may have {most} directories watched, and there is room for no more")
+        elif why := self._judges.take(asked):
+            self._refuse(asked, why)
+        else:
+            client.asked[asked.number] = asked
+
+    def _refuse(self, asked: Asked[_Client], why: str) -> None:
+        os.close(asked.descriptor)
+        self._say(asked.client, {"refused": asked.number, "why": why})
+
+    def _settle(self, asked: Asked[_Client]) -> None:
+        """Go on with a directory that was looked at."""
+        client, found = asked.client, asked.found
+        if client.asked.get(asked.number) is not asked:
+            # It was forgotten meanwhile.
+            os.close(asked.descriptor)
+            return
+        del client.asked[asked.number]
+        if not isinstance(found, Root):
+            self._refuse(asked, (found.strerror if found else None) or str(found))
+            return
+        try:
+            reason = self._marked(found, loads=asked.loads and self._loads)
+        except OSError as error:
+            self._refuse(asked, error.strerror or str(error))
+            return
+        if asked.loads and not self._loads:
+            reason = reason or "what is only read is not told: xpucached-watch was started without --loads"
+        client.roots[asked.number] = found
+        self._owners[found] = client
+        self._places.clear()
+        self._say(client, {"watching": asked.number, "names": found.names, "loads": found.loads, "why": reason})
+
+    def _marked(self, root: Root, *, loads: bool) -> str:
+        """Mark the file system of a directory; say why names are not to be had there, if so."""
+        reason = ""
+        try:
+            os.close(kernel.open_handle(root.descriptor, kernel.handle_of(root.descriptor)))
+            self._mark(root, loads=False)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOSYS):
+                raise
+            # No handles (overlayfs), no number of its own (some subvolumes of btrfs, FUSE).
+            reason = f"no names on this file system: {error.strerror}"
+            root.names = False
+            self._mark(root, loads=False)
+        if loads:
+            try:
+                self._mark(root, loads=True)
+                root.loads = True
+            except OSError as error:
+                reason = f"what is only read cannot be seen on this file system: {error.strerror}"
+        return reason
+
+    def _mark(self, root: Root, *, loads: bool) -> None:
+        key = (root.names, loads)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(names=root.names)
+            self._selector.register(group, selectors.EVENT_READ, lambda: self._look(group))
+        group.mark(root.descriptor, _mask(names=root.names, loads=loads))
+        self._marks[root.names, loads, root.device] += 1
+
+    def _forget(self, client: _Client, number: int) -> None:
+        # One that is being looked at is closed when that has ended.
+        client.asked.pop(number, None)
+        root = client.roots.pop(number, None)
+        if root is None:
+            return
+        del self._owners[root]
+        for loads in (False, True) if root.loads else (False,):
+            key = (root.names, loads, root.device)
+            self._marks[key] -= 1
+            if self._marks[key] <= 0:
+                del self._marks[key]
+                with contextlib.suppress(OSError):
+                    self._groups[key[:2]].unmark(root.descriptor, _mask(names=root.names, loads=loads))
+        os.close(root.descriptor)
+        self._places.clear()
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _look(self, group: Group) -> None:
+        for _ in range(_ROUNDS):
+            try:
+                came = group.read()
+            except OSError as error:
+                if error.errno in _OURS:
+                    self._lose(group)
+                else:
+                    # One file could not be opened for us.  Anybody can have such files, so it is a loss to nobody else.
+                    log.debug("the file of an event could not be opened: %s", error)
+                continue
+            if not came:
+                break
+            # What is whose is asked anew for what came now.
+            self._checked.clear()
+            for one in came:
+                if one.mask & OVERFLOW:
+                    self._lose(group)
+                elif one.descriptor >= 0:
+                    self._by_descriptor(one)
+                else:
+                    self._by_name(one)
+            self._tell()
+
+    def _lose(self, group: Group) -> None:
+        log.warning("the kernel's queue was full, and events were lost")
+        self._lost.add(group.names)
+        self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        """Tell clients that events were lost, at once if that is the first time in a while; nothing is left untold."""
+        for names in tuple(self._lost):
+            if self._losses.spend(names) is None:
+                continue
+            self._lost.discard(names)
+            for client in tuple(self._clients):
+                if any(root.names == names for root in client.roots.values()):
+                    self._say(client, {"lost": True})
+
+    def _by_name(self, one: Happening) -> None:
+        ondir = one.mask & ONDIR
+        if not (ownership.DIRECTORY if ondir else _FILE).fullmatch(one.name):
+            return
+        for root, below, identity in self._places_of(one):
+            if not self._lies(root, below, identity):
+                continue
+            if ondir and one.mask & (MOVED_FROM | MOVED_TO):
+                # What was below it is somewhere else now.
+                self._places.clear()
+            if ondir and below.count("/") >= ownership.DEEPEST - 1:
+                continue
+            self._note(root, f"{below}/{one.name.decode()}".lstrip("/"), one)
+
+    def _places_of(self, one: Happening) -> tuple[tuple[Root, str, Identity], ...]:
+        """Tell below which directories of clients the directory of an event may lie, and where there."""
+        key = (one.system, one.directory)
+        known = self._places.get(key)
+        if known is None:
+            roots = [root for client in self._clients for root in client.roots.values() if root.names]
+            known = ownership.places_of(one.directory, [root for root in roots if root.system == one.system])
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            self._places[key] = known
+        return known
+
+    def _lies(self, root: Root, below: str, identity: Identity) -> bool:
+        """Tell whether a directory lies there now, and is the user's all the way."""
+        key = (root, below)
+        if key not in self._checked:
+            self._checked[key] = root.identity_of(below)
+        return self._checked[key] == identity
+
+    def _by_descriptor(self, one: Happening) -> None:
+        try:
+            parts = ownership.path_of(one.descriptor)
+            if not _FILE.fullmatch(os.fsencode(parts[-1])):
+                return
+            status = os.fstat(one.descriptor)
+            if status.st_nlink > 1:
+                # It has a name elsewhere as well, and nothing says by which one it was opened.
+                return
+            roots = [root for client in self._clients for root in client.roots.values() if not root.names]
+            for root in roots:
+                # Most are as deep as can be.
+                for depth in range(ownership.DEEPEST + 1, 0, -1):
+                    below = "/".join(parts[-depth:-1])
+                    if (
+                        root.belongs(status)
+                        and ownership.BELOW.fullmatch(below)
+                        and root.holds(below, parts[-1], ownership.identity(status))
+                    ):
+                        self._note(root, f"{below}/{parts[-1]}".lstrip("/"), one)
+                        break
+        except OSError as error:
+            log.debug("an event leads nowhere: %s", error)
+        finally:
+            os.close(one.descriptor)
+
+    def _note(self, root: Root, path: str, one: Happening) -> None:
+        for bits, act in _ACTS:
+            if one.mask & bits and (act != READ or root.loads):
+                self._owners[root].events.append((root.number, path, act, one.pid))
+
+    def _tell(self) -> None:
+        # Sleep counts as well: the start of a process is told by this clock.
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for client in tuple(self._clients):
+            events, client.events = client.events, []
+            for start in range(0, len(events), _TOGETHER):
+                self._say(client, {"events": events[start : start + _TOGETHER], "at": now})
+
+
+def _mask(*, names: bool, loads: bool) -> int:
+    if loads:
+        return CLOSE_NOWRITE
+    return _CHANGES if names else CLOSE_WRITE
