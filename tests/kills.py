@@ -129,6 +129,7 @@ class Campaign:
             "replay": self._replay,
             "evict": self._evict,
             "verify": self._verify,
+            "mend": self._mend,
             "restore": self._restore,
             "empty": self._empty,
             "driver": self._driver,
@@ -540,6 +541,26 @@ class Campaign:
     def _verify(self) -> Callable[[], object]:
         self._add_old(3, cut=True)
         return lambda: self._job("/v1/verify", {"fix": True})
+
+    def _mend(self) -> Callable[[], object]:
+        """Cut programs of the present driver: what finds them by itself compiles them again."""
+        entries = rows(values(self._ask("GET", "/v1/entries?model=two&driver=current"))["entries"])
+        for entry in self._chance.sample(entries, min(2, len(entries))):
+            program = self._store.root / f"{entry['key']}.bin"
+            digests = self._digests(program)
+            if digests is not None:
+                leaf = str(entry["key"]).rpartition("/")[0]
+                self._forgiven.add((leaf, digests[0]))
+                os.truncate(program, program.stat().st_size - 20)
+                self._halves.add((leaf, *(self._digests(program) or ("", ""))))
+
+        def looks() -> None:
+            self._ask("POST", "/v1/refresh")
+            self._job("/v1/scan", {"full": True})
+            time.sleep(0.3)
+            self._settled()
+
+        return looks
 
     def _restore(self) -> Callable[[], object]:
         refs = self._trashed()
