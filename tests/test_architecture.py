@@ -487,7 +487,7 @@ LONGER: Final = {
     "settings/__init__.py": 409,
     "settings/schema.py": 454,
     "watch/__init__.py": 435,
-    "watchd/server.py": 514,
+    "watchd/server.py": 500,
 }
 """Files that are longer still: none is added, and none grows."""
 

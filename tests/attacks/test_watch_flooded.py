@@ -184,3 +184,90 @@ def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], No
         done.clear()
 
     return client, have
+
+
+def test_what_an_event_costs_does_not_grow_with_the_directories_of_a_user(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, turn = observer(common)
+    places = [common / f"d{number}" for number in range(40)]
+    for place in places:
+        # Wherever one looks for the leaf there is something of its name.
+        (place / "a/a/a/a").mkdir(parents=True)
+    opened: list[bytes] = []
+    really = kernel.open_below
+
+    def counted(directory: int, name: bytes, *, file: bool = False) -> int:
+        opened.append(name)
+        return really(directory, name, file=file)
+
+    with at_work(client.watch_server):
+        assert all(client.watch(place, number) == "" for number, place in enumerate(places))
+        monkeypatch.setattr(kernel, "open_below", counted)
+        (places[0] / "a/a/a/a/0.src").write_bytes(b"")
+        client.until("a/a/a/a/0.src")
+        turn(lambda: None)
+
+    assert 0 < len(opened) < len(places)
+
+
+def test_one_directory_is_watched_only_so_often_for_one_user(common: Path) -> None:
+    client, _ = observer(common)
+    with at_work(client.watch_server):
+        answers = [client.watch(common, number) for number in range(10)]
+        (common / LEAF / "0.src").write_bytes(b"")
+        heard = client.until(f"{LEAF}/0.src")
+
+    assert answers[0] == ""
+    assert "already" in answers[-1]
+    assert len(heard) < len(answers)
+
+
+class Endless:
+    """A queue of the kernel's that somebody fills without end."""
+
+    def __init__(self, happening: kernel.Happening, reads: int) -> None:
+        self.names = True
+        self.happening = happening
+        self.left = reads
+
+    def read(self) -> list[kernel.Happening]:
+        """Give many events."""
+        self.left -= 1
+        return [self.happening] * 2000 if self.left >= 0 else []
+
+
+def test_the_watchdog_is_told_between_two_reads_and_events_that_wait_are_bounded(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, turn = observer(common)
+    watch_server = client.watch_server
+    with at_work(watch_server):
+        assert client.watch(common) == ""
+        (root,) = watch_server._owners
+        leaf = os.open(common / LEAF, os.O_RDONLY)
+        handle = kernel.handle_of(leaf)
+        os.close(leaf)
+        one = kernel.Happening(kernel.CLOSE_WRITE, 1, root.system, handle, b"0.src", -1)
+        monkeypatch.setattr("xpucached.watchd.server._MOST_EVENTS", 50)
+        beats: list[int] = []
+        waiting: list[int] = []
+        queue = Endless(one, 5)
+        told = watch_server._tell
+
+        def tell() -> None:
+            waiting.extend(len(client.events) for client in watch_server._clients)
+            told()
+
+        def look() -> None:
+            monkeypatch.setattr(watch_server, "_turn", lambda: beats.append(queue.left))
+            monkeypatch.setattr(watch_server, "_tell", tell)
+            watch_server._look(cast("kernel.Group", queue))
+            monkeypatch.undo()
+
+        turn(look)
+        while not client.lost:
+            client.take()
+
+    assert len(beats) == 6
+    assert max(waiting) == 50

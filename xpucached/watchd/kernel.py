@@ -55,7 +55,7 @@ ZFS: Final = 0x2FC12FC1
 _EVENT: Final = struct.Struct("=IBBHQii")  # length, version, reserved, length of this head, mask, descriptor, process
 _INFO: Final = struct.Struct("=BBHQIi")  # type, padding, length, file system, bytes of the handle, its type
 _INFO_HEAD: Final = 4 + 8  # what stands before the handle
-_BUFFER: Final = 1 << 18
+_BUFFER: Final = 1 << 16
 _FILES: Final = 128
 """Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
 

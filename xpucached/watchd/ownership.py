@@ -13,6 +13,7 @@ import fcntl
 import os
 import re
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,11 +21,14 @@ from typing import TYPE_CHECKING, Final
 from xpucached.watchd import kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _PART: Final = r"[A-Za-z0-9_=+-]{1,64}"
 DEEPEST: Final = 4
 """So many directories of a cache lie in each other, at most."""
+
+_MOST_PLACES: Final = 1 << 14  # directories that are remembered
+_STALE: Final = 10.0  # seconds for which they are
 
 DIRECTORY: Final = re.compile(_PART.encode())
 BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,{DEEPEST - 1}}})?")
@@ -64,6 +68,7 @@ class Root:
     descriptor: int
     system: int  #: the file system's number, as the kernel's events give it
     device: int  #: the whole file system's; a subvolume's files have other numbers
+    which: Identity
     names: bool = True
     loads: bool = False
 
@@ -131,7 +136,8 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
         raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
     if kind in _ANYBODYS and status.st_dev not in _mounted():
         raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
-    return Root(uid, number, descriptor, os.fstatvfs(descriptor).f_fsid, kernel.superblock(descriptor))
+    system = os.fstatvfs(descriptor).f_fsid
+    return Root(uid, number, descriptor, system, kernel.superblock(descriptor), identity(status))
 
 
 def _mounted() -> frozenset[int]:
@@ -157,27 +163,97 @@ def path_of(descriptor: int) -> list[str]:
     return os.fspath(Path(f"/proc/self/fd/{descriptor}").readlink()).split("/")
 
 
-def places_of(handle: bytes, roots: list[Root]) -> tuple[tuple[Root, str, Identity], ...]:
-    """Tell below which directories of one file system the one of a handle lies, where there, and which it is."""
-    for beside in roots:
-        try:
-            descriptor = kernel.open_handle(beside.descriptor, handle)
-        except OSError:
-            continue
-        try:
-            status, parts = os.fstat(descriptor), path_of(descriptor)
-        except OSError:
-            return ()
-        finally:
-            os.close(descriptor)
-        which = identity(status)
-        ends = ["/".join(parts[len(parts) - depth :]) for depth in range(DEEPEST + 1)]
-        hints = [end for end in ends if BELOW.fullmatch(end)]
-        return tuple(
-            (root, below, which)
-            for root in roots
-            if root.belongs(status)
-            for below in hints
-            if root.identity_of(below) == which
-        )
-    return ()
+class Places:
+    """Which directories lie below which of those that clients handed in.
+
+    What an event costs must not grow with their number: one user may have many, and make a place for each event.
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[int, dict[Identity, list[Root]]] = {}
+        self._known: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
+        self._checked: dict[tuple[Root, str], Identity | None] = {}
+        self._forgotten = 0.0
+
+    def add(self, root: Root) -> None:
+        """Take in a directory of which the kernel tells names."""
+        self._roots.setdefault(root.system, {}).setdefault(root.which, []).append(root)
+        self._known.clear()
+
+    def remove(self, root: Root) -> None:
+        """Forget one."""
+        same = self._roots.get(root.system, {})
+        if root in same.get(root.which, ()):
+            same[root.which].remove(root)
+            if not same[root.which]:
+                del same[root.which]
+        self._known.clear()
+        self._checked.clear()
+
+    def forget(self) -> None:
+        """Forget what lies where: something was moved."""
+        self._known.clear()
+
+    def renew(self) -> None:
+        """Ask anew whose what is; now and then also what lies where, of which no event may tell."""
+        self._checked.clear()
+        if time.monotonic() - self._forgotten > _STALE:
+            self._forgotten = time.monotonic()
+            self._known.clear()
+
+    def of(self, system: int, handle: bytes) -> Iterator[tuple[Root, str]]:
+        """Tell below which of them the directory of a handle lies, the user's all the way, and where there."""
+        key = (system, handle)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_PLACES:
+                self._known.clear()
+            known = self._known[key] = self._look(system, handle)
+        for root, below, which in known:
+            if (root, below) not in self._checked:
+                self._checked[root, below] = root.identity_of(below)
+            if self._checked[root, below] == which:
+                yield root, below
+
+    def _look(self, system: int, handle: bytes) -> tuple[tuple[Root, str, Identity], ...]:
+        there = self._roots.get(system, {})
+        devices: set[int] = set()
+        for beside in (root for same in there.values() for root in same):
+            if beside.device in devices:
+                continue
+            devices.add(beside.device)
+            try:
+                descriptor = kernel.open_handle(beside.descriptor, handle)
+            except OSError:
+                continue
+            try:
+                return tuple(_above(descriptor, there))
+            except OSError:
+                return ()
+            finally:
+                os.close(descriptor)
+        return ()
+
+
+def _above(directory: int, roots: Mapping[Identity, list[Root]]) -> Iterator[tuple[Root, str, Identity]]:
+    """Give those of some directories that are this one or lie above it, and where below them it is; raises OSError."""
+    which, parts = identity(os.fstat(directory)), path_of(directory)
+    for depth, above in enumerate(_way_up(directory)):
+        below = "/".join(parts[max(0, len(parts) - depth) :])
+        for root in roots.get(above, ()):
+            if BELOW.fullmatch(below) and root.identity_of(below) == which:
+                yield root, below, which
+
+
+def _way_up(directory: int) -> Iterator[Identity]:
+    """Give which directory this is and which lie above it, as far up as one of a client's can be."""
+    here = os.dup(directory)
+    try:
+        yield identity(os.fstat(here))
+        for _ in range(DEEPEST):
+            above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = above
+            yield identity(os.fstat(here))
+    finally:
+        os.close(here)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xpucached.watchd.kernel import Happening
-    from xpucached.watchd.ownership import Identity
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +62,10 @@ _TOGETHER: Final = 200  # events in one packet
 _MOST_CLIENTS: Final = 16  # of one holder
 _MOST_ROOTS: Final = 128  # of one holder
 _MOST_OF_ROOT: Final = 1024
-_MOST_PLACES: Final = 1 << 16  # directories that are remembered
-_STALE: Final = 10.0  # seconds for which they are
-_ROUNDS: Final = 16  # reads of one queue before the others have their turn
+_MOST_SAME: Final = 4  # times that one directory is watched for one holder
+_MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
+_ROUNDS: Final = 64  # reads of one queue before the others have their turn …
+_LONGEST_TURN: Final = 1.0  # … and seconds, for what they cost is for neighbours to say
 _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
 _RESERVE: Final = 320  # descriptors that are kept for the kernel's events, and for ourselves
@@ -102,9 +102,7 @@ class WatchServer:
         self._groups: dict[tuple[bool, bool], Group] = {}
         self._clients: set[_Client] = set()
         self._marks: Counter[tuple[bool, bool, int]] = Counter()
-        self._places: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
-        self._cleared = 0.0
-        self._checked: dict[tuple[Root, str], Identity | None] = {}
+        self._places = ownership.Places()
         self._owners: dict[Root, _Client] = {}
         self._complaints = logs.Allowance(1, _QUIET)
         self._losses = logs.Allowance(1, _LOSSES)
@@ -160,10 +158,6 @@ class WatchServer:
                     except Exception:
                         # Whatever one of them makes us stumble over, the others are still told.
                         log.exception("something went wrong inside xpucached-watch")
-                if time.monotonic() - self._cleared > _STALE:
-                    # Directories that were given to somebody else, of which no event tells.
-                    self._cleared = time.monotonic()
-                    self._places.clear()
                 self._give_up()
                 self._tell_losses()
                 self._turn()
@@ -335,6 +329,10 @@ class WatchServer:
         if not isinstance(found, Root):
             self._refuse(asked, (found.strerror if found else None) or str(found))
             return
+        same = (root for one in self._clients if one.holder == client.holder for root in one.roots.values())
+        if sum(root.which == found.which for root in same) >= _MOST_SAME:
+            self._refuse(asked, f"it is watched for this user {_MOST_SAME} times already")
+            return
         try:
             reason = self._marked(found, loads=asked.loads and self._loads)
         except OSError as error:
@@ -344,7 +342,8 @@ class WatchServer:
             reason = reason or "what is only read is not told: xpucached-watch was started without --loads"
         client.roots[asked.number] = found
         self._owners[found] = client
-        self._places.clear()
+        if found.names:
+            self._places.add(found)
         self._say(client, {"watching": asked.number, "names": found.names, "loads": found.loads, "why": reason})
 
     def _marked(self, root: Root, *, loads: bool) -> str:
@@ -391,13 +390,17 @@ class WatchServer:
                 del self._marks[key]
                 with contextlib.suppress(OSError):
                     self._groups[key[:2]].unmark(root.descriptor, _mask(names=root.names, loads=loads))
+        self._places.remove(root)
         os.close(root.descriptor)
-        self._places.clear()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _look(self, group: Group) -> None:
+        end = time.monotonic() + _LONGEST_TURN
         for _ in range(_ROUNDS):
+            if time.monotonic() > end:
+                break
+            self._turn()
             try:
                 came = group.read()
             except OSError as error:
@@ -410,7 +413,7 @@ class WatchServer:
             if not came:
                 break
             # What is whose is asked anew for what came now.
-            self._checked.clear()
+            self._places.renew()
             for one in came:
                 if one.mask & OVERFLOW:
                     self._lose(group)
@@ -439,34 +442,13 @@ class WatchServer:
         ondir = one.mask & ONDIR
         if not (ownership.DIRECTORY if ondir else _FILE).fullmatch(one.name):
             return
-        for root, below, identity in self._places_of(one):
-            if not self._lies(root, below, identity):
-                continue
+        for root, below in self._places.of(one.system, one.directory):
             if ondir and one.mask & (MOVED_FROM | MOVED_TO):
                 # What was below it is somewhere else now.
-                self._places.clear()
+                self._places.forget()
             if ondir and below.count("/") >= ownership.DEEPEST - 1:
                 continue
             self._note(root, f"{below}/{one.name.decode()}".lstrip("/"), one)
-
-    def _places_of(self, one: Happening) -> tuple[tuple[Root, str, Identity], ...]:
-        """Tell below which directories of clients the directory of an event may lie, and where there."""
-        key = (one.system, one.directory)
-        known = self._places.get(key)
-        if known is None:
-            roots = [root for client in self._clients for root in client.roots.values() if root.names]
-            known = ownership.places_of(one.directory, [root for root in roots if root.system == one.system])
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
-            self._places[key] = known
-        return known
-
-    def _lies(self, root: Root, below: str, identity: Identity) -> bool:
-        """Tell whether a directory lies there now, and is the user's all the way."""
-        key = (root, below)
-        if key not in self._checked:
-            self._checked[key] = root.identity_of(below)
-        return self._checked[key] == identity
 
     def _by_descriptor(self, one: Happening) -> None:
         try:
@@ -479,14 +461,12 @@ class WatchServer:
                 return
             roots = [root for client in self._clients for root in client.roots.values() if not root.names]
             for root in roots:
+                if not root.belongs(status):
+                    continue
                 # Most are as deep as can be.
                 for depth in range(ownership.DEEPEST + 1, 0, -1):
                     below = "/".join(parts[-depth:-1])
-                    if (
-                        root.belongs(status)
-                        and ownership.BELOW.fullmatch(below)
-                        and root.holds(below, parts[-1], ownership.identity(status))
-                    ):
+                    if ownership.BELOW.fullmatch(below) and root.holds(below, parts[-1], ownership.identity(status)):
                         self._note(root, f"{below}/{parts[-1]}".lstrip("/"), one)
                         break
         except OSError as error:
@@ -497,7 +477,11 @@ class WatchServer:
     def _note(self, root: Root, path: str, one: Happening) -> None:
         for bits, act in _ACTS:
             if one.mask & bits and (act != READ or root.loads):
-                self._owners[root].events.append((root.number, path, act, one.pid))
+                client = self._owners[root]
+                if len(client.events) < _MOST_EVENTS:
+                    client.events.append((root.number, path, act, one.pid))
+                else:
+                    client.lost = True
 
     def _tell(self) -> None:
         # Sleep counts as well: the start of a process is told by this clock.
