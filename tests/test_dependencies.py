@@ -24,6 +24,7 @@ from xpucached.domain.jobs import Event
 from xpucached.domain.models import Attribution, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.host.digests import Reader
 from xpucached.libexec import model_runner
 from xpucached.server.redact import redact
 from xpucached.service.events import Events
@@ -351,6 +352,23 @@ def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypa
         needs = compared.needs
     assert seen[0] > 0
     assert seen[-1] == 0
+
+
+def test_what_changes_while_its_proof_is_written_down_is_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = place / "app.py"
+    read = Reader.digest
+
+    def late(reader: Reader, path: str) -> str:
+        if path == str(script):
+            # An upgrade goes on while gigabytes are read; as many bytes as before.
+            script.write_bytes(bytes(reversed(script.read_bytes())))
+        return read(reader, path)
+
+    monkeypatch.setattr(Reader, "digest", late)
+    of, needs = of_place(place)
+    monkeypatch.undo()
+
+    assert changes(needs, of.directory) == ("app.py was modified",)
 
 
 def test_what_a_run_writes_itself_is_no_evidence(place: Path) -> None:

@@ -137,9 +137,12 @@ def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependen
     if known is not None and known.digest and _same(one, known):
         return replace(one, digest=known.digest)
     try:
-        return replace(one, digest=reader.digest(one.path))
+        digest = reader.digest(one.path)
     except (OSError, ValueError, Unread):
         return one
+    # What was written since the look at it is not what was proven, and its digest would prove it.
+    now = _look(one.path, one.role)
+    return replace(one, digest=digest) if now is not None and _same(one, now) else one
 
 
 def _look(path: str, role: Role) -> Dependency | None:
