@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import doors
 from tests.test_hostd import OURS, Hands, go, http, liar, make
+from xpucached import api
 from xpucached.api import codec
 from xpucached.domain.users import WorkerState
+from xpucached.errors import XpucachedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +58,36 @@ def test_an_answer_with_too_much_in_it_is_refused_unread(
     said = host_daemon._said[OURS]
     assert said.state is WorkerState.FAILED
     assert reason in said.sentence
+
+
+@pytest.mark.parametrize("more", [{"changes": [""] * 150_000, "warmth": "tepid"}, {"unknown": [0] * 150_000, "why": 7}])
+def test_answers_that_cannot_be_read_are_kept_by_nobody(
+    tmp_path: Path, short_dir: Path, more: dict[str, object]
+) -> None:
+    host_daemon = make(tmp_path, Hands(), short_dir / "s")
+    refusals: list[XpucachedError] = []
+
+    async def ask() -> None:
+        for _ in range(10):
+            try:
+                await host_daemon._user_clients.ask(OURS, api.GetStatus())
+            except XpucachedError as error:
+                refusals.append(error)
+
+    with liar(short_dir / "s", http(status(**more))):
+        # As somebody who asks faster than the collector comes.
+        gc.disable()
+        tracemalloc.start()
+        try:
+            go(host_daemon, ask)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+
+    assert len(refusals) == 10
+    assert all("cannot be read" in one.message for one in refusals)
+    assert kept < 5 << 20
 
 
 def test_answers_are_read_beside_the_loop(tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

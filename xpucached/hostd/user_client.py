@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,13 +17,15 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.models import Warmth, check_name
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import UserStatus, WorkerState
-from xpucached.errors import Busy, Denied, Unavailable, Untrusted
+from xpucached.errors import Busy, Denied, Unavailable, Untrusted, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from xpucached.domain.status import Status
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -71,6 +74,21 @@ def ask(
 
     Raises `Unavailable` if nobody answers there, or somebody who is not this user, and what the worker refused with.
     """
+    failed: Exception
+    try:
+        return _ask(uid, request, place, largest)
+    except XpucachedError as error:
+        failed = error
+    except Exception as error:
+        log.exception("what a worker said could not be read: uid %d", uid)
+        failed = error
+    # Where it was raised knows the whole answer, and who waits for it keeps it until the collector comes: with a user
+    # who asks again and again, for what nobody can read, that would be gigabytes.
+    failed.__cause__ = failed.__context__ = None
+    raise failed.with_traceback(None)
+
+
+def _ask(uid: int, request: api.Request[T], place: Callable[[int], Path], largest: int) -> WorkerAnswer[T]:
     with Client(
         place(uid),
         owner=uid,
