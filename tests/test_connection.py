@@ -106,6 +106,11 @@ class Client:
     def ask(self, path: str) -> None:
         self.send(b"GET %s HTTP/1.1\r\nHost:\r\n\r\n" % path.encode())
 
+    def take_little(self) -> None:
+        """Let the kernel keep little of what is not read."""
+        end: socket.socket = self.connection.transport.get_extra_info("socket")
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
     def read(self) -> bytes:
         """Read all that there is."""
         received = b""
@@ -175,7 +180,7 @@ def door() -> Iterator[Door]:
     one.application.go.set()
     for client in one.clients:
         client.socket.close()
-        client.connection.transport.abort()
+        client.connection.abort()
     clock.settle()
     held, idle, timers = one.places.held, one.places.idle, clock.set_for
     clock.close()
@@ -351,11 +356,9 @@ def test_a_second_pause_gives_no_more_time(door: Door) -> None:
 def test_who_did_not_read_before_goodbye_keeps_nothing_of_ours_open(door: Door, end: str) -> None:
     client = door.connect()
     transport = client.connection.transport
-    # As much as waits without our being told that it is much.
-    while not transport.get_write_buffer_size():
-        client.ask("/4096")
-        assert client.connected()
-    assert client.connection.flow.write_paused is False
+    client.take_little()
+    client.ask(f"/{_PIECE}")
+    assert transport.get_write_buffer_size() > 0
     if end == "nonsense":
         client.send(b"\0\r\n\r\n")
     else:
@@ -365,6 +368,41 @@ def test_who_did_not_read_before_goodbye_keeps_nothing_of_ours_open(door: Door, 
     assert not client.connected()
     assert transport.get_write_buffer_size() == 0
     assert door.places.held == {}
+
+
+@pytest.mark.parametrize(
+    ("head", "half"),
+    [
+        pytest.param(b"", False, id="it is idle"),
+        pytest.param(b"Connection: close\r\n", False, id="it asked for it"),
+        pytest.param(b"", True, id="it says no more"),
+    ],
+)
+def test_who_is_closed_to_and_never_reads_is_cut_off(door: Door, head: bytes, *, half: bool) -> None:
+    client = door.connect()
+    client.take_little()
+    client.send(b"GET /%d HTTP/1.1\r\nHost:\r\n%s\r\n" % (_PIECE // 2, head))
+    if half:
+        client.socket.shutdown(socket.SHUT_WR)
+        door.clock.settle()
+    # As long as the descriptor is ours, so is the place.
+    door.clock.let(19.9)
+    assert (door.places.connections, door.places.held) == ({client.connection}, {UID: 1})
+
+    door.clock.let(0.1)
+    assert (door.places.connections, door.places.held) == (set(), {})
+    assert len(client.read()) < _PIECE // 2
+
+
+def test_who_reads_late_what_was_said_before_the_close_gets_all_of_it(door: Door) -> None:
+    client = door.connect()
+    client.take_little()
+    client.send(b"GET /%d HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n" % (_PIECE // 2))
+    door.clock.let(19.9)
+    answer = client.read()
+
+    assert (statuses(answer[:99]), len(answer) > _PIECE // 2) == ([200], True)
+    assert (door.places.connections, door.places.held, door.clock.set_for) == (set(), {}, [])
 
 
 def test_who_hangs_up_unread_leaves_no_timer(door: Door) -> None:

@@ -590,6 +590,23 @@ def test_a_stream_ends_when_the_server_does(short_dir: Path) -> None:
         assert read_all(client).endswith(b"0\r\n\r\n")
 
 
+@pytest.mark.parametrize("then", [b"", get("/v1/jobs/1/wait?timeout=300")], ids=["idle", "waiting"])
+def test_the_end_waits_for_no_reader(short_dir: Path, then: bytes) -> None:
+    service = Standin(known=[make_entry(number, kernels=(Kernel("x" * 4096, "x"),)) for number in range(60)])
+    with running(short_dir, service=service, limits=ConnectionLimits(stop_time=0.2)) as one, one.connect() as client:
+        service.hold = True
+        with Client(one.path) as other:
+            other.call(api.ScanStores())
+        client.sendall(get("/v1/entries?limit=60") + then)
+        while not any(held.transport.get_write_buffer_size() for held in one.connections()):
+            one.do(lambda: None)
+        one.stop()
+        # It ends while the client still is there, and reads nothing.
+        while not one.loop.is_closed():
+            time.sleep(0.01)
+        assert one.connections() == []
+
+
 # -- sockets --------------------------------------------------------------------------------------------------------
 
 

@@ -351,6 +351,9 @@ class _Ends(asyncio.Transport):
         """Return 0: this client reads all at once."""
         return 0
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Have no buffer."""
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Stay with the one."""
 

@@ -213,21 +213,26 @@ class HttpListener:
             listener.close()
         self._listeners.clear()
         self._routes.stop()
+        for _ in range(3):
+            # Who was accepted a moment ago is known a few turns of the loop later.
+            await asyncio.sleep(0)
         connections = [one for one in self._places.connections if isinstance(one, Connection)]
         for connection in connections:
             if not connection.transport.is_closing():
                 connection.shutdown()
-        if self._places.tasks:
-            _, late = await asyncio.wait(self._places.tasks, timeout=self._limits.stop_time)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+        ends = {*self._places.tasks, *(one.ended for one in connections)}
+        if ends:
+            await asyncio.wait(ends, timeout=self._limits.stop_time)
         for connection in connections:
-            if not connection.transport.is_closing():
-                connection.transport.abort()
-        # One turn of the loop, in which the transports tell their protocols that they are gone.
+            connection.abort()
+        # One turn of the loop, in which the transports tell their protocols that they are gone: no task waits for a
+        # reader then.
         await asyncio.sleep(0)
+        late = set(self._places.tasks)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
 
 
 class Server(HttpListener):

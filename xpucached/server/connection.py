@@ -165,6 +165,7 @@ class Connection(H11Protocol):
         self._placed = False
         self._gone = False
         self.tasks: _Tasks = _Tasks(server_state.tasks, self._see_end)
+        self.ended: asyncio.Future[None] = self.loop.create_future()
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -177,6 +178,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
         """Learn who it is, and whether there is a place for him."""
         super().connection_made(transport)
+        # So whatever waits for its reader has a timer; where uvicorn or asyncio close, that waits for him, too.
+        transport.set_write_buffer_limits(high=0)
         peer = cast("socket.socket", transport.get_extra_info("socket"))
         self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
         refused = b""
@@ -192,7 +195,7 @@ class Connection(H11Protocol):
             return
         self._placed = True
         self.places.held[self.peer.uid] += 1
-        self.app_state = {**self.app_state, "peer": self.peer, "abort": transport.abort}
+        self.app_state = {**self.app_state, "peer": self.peer, "abort": self.abort}
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -202,6 +205,8 @@ class Connection(H11Protocol):
         self._stop_timer("_write_timer")
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless we already said goodbye."""
@@ -229,10 +234,10 @@ class Connection(H11Protocol):
             if isinstance(one, Connection) and one is not self and one.peer.uid == self.peer.uid
         )
         if sum(others) > self.limits.unread:
-            self.transport.abort()
+            self.abort()
             return
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.limits.write_time, self.transport.abort)
+            self._write_timer = self.loop.call_later(self.limits.write_time, self.abort)
 
     def resume_writing(self) -> None:
         """Regain it."""
@@ -248,13 +253,18 @@ class Connection(H11Protocol):
         else:
             # In the middle of an answer there is nothing left to say.
             log.debug("dropped a connection: %s", msg)
-            self.transport.abort()
+            self.abort()
         self._leave()
+
+    def abort(self) -> None:
+        """End at once, and free what waits for the reader.  A transport that is gone refuses to be ended again."""
+        if not self.ended.done():
+            self.transport.abort()
 
     def drop(self) -> None:
         """Close at once; used for those who wait for nothing, or let us wait."""
         self._leave()
-        self.transport.abort()
+        self.abort()
 
     def _leave(self) -> None:
         """Give the place back as soon as nothing is done for this connection: a change goes on when its client left."""
@@ -281,7 +291,7 @@ class Connection(H11Protocol):
         if not self.busy or self.cycle.more_body:
             self.places.idle[self] = None
         waiting = self.timeout_keep_alive_task is not None
-        if self.busy or waiting:
+        if self.busy or waiting or self.transport.is_closing():
             self._stop_timer("_head_timer")
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.limits.head_time, self._head_late)
@@ -289,13 +299,13 @@ class Connection(H11Protocol):
     def _head_late(self) -> None:
         if not self.transport.is_closing():
             self._say_goodbye(_last_words("408 Request Timeout", "bad-request", "the request did not arrive in time"))
-        self._leave()
+            self._leave()
 
     def _say_goodbye(self, words: bytes) -> None:
         """Close with a last answer; who has not read what came before gets none, and keeps nothing of ours open."""
         self.transport.write(words)
         if self.transport.get_write_buffer_size():
-            self.transport.abort()
+            self.abort()
         else:
             self.transport.close()
 
