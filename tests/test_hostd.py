@@ -31,7 +31,8 @@ from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerSta
 from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError
 from xpucached.host.roots import HostRoots
 from xpucached.hostd import units, user_client
-from xpucached.hostd.supervisor import HostDaemon, stranger
+from xpucached.hostd.sentences import stranger
+from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.supervisor import __name__ as host_daemon
 from xpucached.hostd.users import managed_users
 from xpucached.server.connection import ConnectionLimits
@@ -351,6 +352,31 @@ def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, sh
     assert one._said[OURS].state is WorkerState.FAILED
 
 
+def test_one_that_fails_is_not_started_at_each_question(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_units = Hands()
+    one = make(tmp_path, worker_units, short_dir / "nobody")
+    one._said[OURS + 1] = replace(one._said[OURS + 1], state=WorkerState.FAILED)
+
+    async def work() -> None:
+        told = []
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="the worker of me does not answer") as caught:
+                await one.wake(OURS)
+            told.append(caught.value.message)
+        assert (worker_units.started, len(set(told))) == ([OURS], 1)
+        # Whom we did not start a moment ago is started.
+        with pytest.raises(Unavailable):
+            await one.wake(OURS + 1)
+        monkeypatch.setattr(f"{host_daemon}._PAUSE", 0.0)
+        with pytest.raises(Unavailable):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert worker_units.started == [OURS, OURS + 1, OURS]
+
+
 def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,18 +411,26 @@ def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
             return units.UnitState(active=True, failed=False, starting=True)
 
     monkeypatch.setattr(f"{host_daemon}._SLOW_BEAT", 0.05)
-    again = asyncio.Event()
-    with doors.running(short_dir) as there:
-        one = make(tmp_path, Restarting(on_start=lambda _uid: again.set()), there.path)
+    worker_units = Restarting()
+    with contextlib.ExitStack() as second:
+        first = contextlib.ExitStack()
+        there = first.enter_context(doors.running(short_dir))
+        one = make(tmp_path, worker_units, there.path)
 
         async def work() -> None:
             await one.wake(OURS)
-            await one._answering[OURS].wait()
-            there.path.unlink()
+            before = one._answering[OURS]
+            await before.wait()
+            await asyncio.to_thread(first.close)
             async with asyncio.timeout(30):
-                await again.wait()
+                while one._answering[OURS] is before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                second.enter_context(doors.running(short_dir))
+                await one._answering[OURS].wait()
 
         go(one, work)
+    # A start would end the pause that systemd makes before it starts one again.
+    assert worker_units.started == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.test_hostd import OURS, Hands, make
 from tests.users import REPOSITORY
 from xpucached import api
 from xpucached.cli import arguments
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import JobId, ModelName
 from xpucached.errors import NotFound, XpucachedError
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.server.connection import ConnectionLimits, Peer
@@ -73,6 +73,28 @@ def test_nobody_takes_the_name_of_another_s_model(host_daemon: HostDaemon) -> No
     assert host_daemon.meaning((ModelName("bob:alice:hers"),)) == (BOB, ("alice:hers",))
     with pytest.raises(NotFound):
         host_daemon.meaning((ModelName("hers"),))
+
+
+def test_nobody_gets_at_another_s_worker_by_a_name_that_is_a_number(
+    host_daemon: HostDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob's account is called as alice's number is."""
+    asked: list[int] = []
+
+    async def job(_self: HostDaemon, uid: int, _request: object) -> Job:
+        asked.append(uid)
+        raise XpucachedError("no such job")
+
+    monkeypatch.setattr(HostDaemon, "job", job)
+    host_daemon._people = {ALICE: "alice", BOB: str(ALICE)}
+
+    assert answer(host_daemon, "hers", ALICE) == f"internal: uid {ALICE} has no model NAME; "
+    routes = HostRoutes(host_daemon, "1", ConnectionLimits(), admin=False)
+    with pytest.raises(XpucachedError, match="no such job"):
+        asyncio.run(routes._call(api.GetJob(id=JobId(f"{ALICE}.1")), Peer(1, ALICE, ALICE)))
+    assert asked == [ALICE]
+    # As a text it is the name, for an administrator's models as for everything else.
+    assert host_daemon.find(str(ALICE), 0) == host_daemon.meaning((ModelName(f"{ALICE}:hers"),))[0] == BOB
 
 
 def test_what_the_host_s_daemon_remembers_is_its_own(host_daemon: HostDaemon) -> None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, server, systemd
 from xpucached.errors import SettingsError
-from xpucached.hostd.supervisor import HostDaemon, stranger
+from xpucached.hostd.sentences import stranger
+from xpucached.hostd.supervisor import HostDaemon
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 from xpucached.server.public_thread import Apart, across

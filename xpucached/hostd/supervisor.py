@@ -4,7 +4,8 @@ It knows who is looked after, starts each one's worker through systemd, asks how
 and notices by files alone that the driver became another one.  A worker is its user's: what it says is believed about
 that user only, and it is asked for no more than `host_requests.is_tending` names.
 
-`units` talks with systemd, `user_client` with workers, `users` tells who is here, `state` remembers.
+`units` talks with systemd, `user_client` with workers, `users` tells who is here, `state` remembers, `sentences`
+says what is wrong.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Conflict, Denied, NotFound, Unavailable, XpucachedError, suggest
 from xpucached.hostd import units, user_client
+from xpucached.hostd.sentences import failure, silence, stranger
 from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
 from xpucached.hostd.users import read_users
@@ -66,15 +68,12 @@ _WRITING: Final = 5.0
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
 
+_PAUSE: Final = 20.0
+"""Seconds until one that fails is started again for who asks: systemd allows 30 starts in ten minutes."""
+
 _SOON: Final = 0.1
 _LATER: Final = 2.0
 """Seconds until a worker that is starting is asked again: at first, and at most."""
-
-
-def stranger() -> Denied:
-    """Give what is told to those whom the host's daemon does not look after."""
-    hint = "start a daemon of your own: systemctl --user start xpucached"
-    return Denied("the host's daemon does not look after you", hint=hint)
 
 
 class WorkerUnits(Protocol):
@@ -118,6 +117,8 @@ class HostDaemon:
         self._owners: Mapping[ModelName, int] = {}
         self._failing: dict[int, datetime] = {}
         """Since when a user's worker does not do what it should."""
+        self._starts: dict[int, float] = {}
+        """When a user's worker was last started, on the loop's clock."""
         self._problems: tuple[Problem, ...] = ()
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
@@ -345,7 +346,10 @@ class HostDaemon:
             return
         self._say(uid, state=WorkerState.STARTING)
         self._aside.discard(uid)
-        await self._worker_units.start(uid)
+        # One that systemd starts again by itself has a pause to keep, which a start would end.
+        if not (await self._fate(uid)).starting:
+            self._starts[uid] = asyncio.get_running_loop().time()
+            await self._worker_units.start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
         pause = _SOON
         while True:
@@ -411,11 +415,12 @@ class HostDaemon:
 
     # -- what is asked of us ------------------------------------------------------------------------------------------
 
-    def find(self, name: str | None, caller: int) -> int:
-        """Give the number of a user whom we look after.  Raises `NotFound`, or `Denied` for the caller himself."""
-        if name is None:
-            uid = caller
-        else:
+    def find(self, name: str | int | None, caller: int) -> int:
+        """Give the number of a user whom we look after, by name, or by a number as text where nobody has it as name.
+
+        A number is that one and nobody else.  Raises `NotFound`, or `Denied` for the caller himself.
+        """
+        if isinstance(name, str):
             # Not asked of the host's user database: anybody may ask us, and it may be slow, or not answer.
             known = {user: uid for uid, user in self._people.items()}
             number = int(name) if name.isdecimal() and len(name) < _LONG_NUMBER else None
@@ -424,6 +429,8 @@ class HostDaemon:
                 hint = "an administrator can add a user: include in [workers] of /etc/xpucached/xpucached.toml"
                 raise NotFound(f"the host's daemon knows no user {name}", hint=hint)
             uid = found
+        else:
+            uid = caller if name is None else name
         if uid not in self._people:
             if uid == caller:
                 raise stranger()
@@ -435,21 +442,9 @@ class HostDaemon:
         """Tell how the host stands: all users, or one."""
         users = sorted(self._said.values(), key=lambda one: one.user)
         shown = tuple(one for one in users if only is None or one.uid == only)
-        failing = tuple(self._failure(one) for one in shown if one.state is WorkerState.FAILED)
+        failing = tuple(failure(one, self._failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED)
         problems = (*(self._problems if only is None else ()), *failing)
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
-
-    def _failure(self, one: UserStatus) -> Problem:
-        """Say whose worker does not do what it should, since when, and what to do."""
-        since = self._failing.get(one.uid)
-        when = f" since {since:%Y-%m-%d %H:%M} UTC" if since is not None else ""
-        unit = f"xpucached-worker@{one.uid}.service"
-        return Problem(
-            "worker-failing",
-            f"the worker of {one.user} fails{when}: {one.sentence or 'it does not answer'}",
-            f"nobody else is concerned; see: journalctl -u {unit}; one that hangs is ended by: systemctl stop {unit}",
-            one.user,
-        )
 
     def step_aside(self, uid: int) -> None:
         """Hear from a user's worker that this user runs a daemon himself; whoever says so, it is his own row."""
@@ -461,21 +456,24 @@ class HostDaemon:
             await self._user_clients.ask(uid, api.GetHello())
             self._follow(uid, urgent=True)
         except Unavailable:
-            answering = self._follow(uid, urgent=True, silent=True)
-            task = self._following[uid]
-            waiting = asyncio.create_task(answering.wait())
-            await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if not answering.is_set():
-                said = self._said.get(uid, UserStatus(str(uid), uid))
-                if said.state is WorkerState.ASIDE:
-                    raise Conflict(
-                        f"{said.user} runs a daemon himself, so he has no worker",
-                        hint="that one answers him alone: xpucachectl --user",
-                    ) from None
-                hint = f"see: journalctl -u xpucached-worker@{uid}"
-                raise Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint) from None
+            if self._rests(uid) or not await self._answers(uid):
+                raise silence(self._said.get(uid, UserStatus(str(uid), uid))) from None
         return UserSocket(self._people.get(uid, str(uid)), uid, self._place(uid))
+
+    def _rests(self, uid: int) -> bool:
+        """Tell whether a user's worker failed, and was started too short a time ago to be started again."""
+        known = self._said.get(uid)
+        if known is None or known.state is not WorkerState.FAILED or uid not in self._starts:
+            return False
+        return asyncio.get_running_loop().time() - self._starts[uid] < _PAUSE
+
+    async def _answers(self, uid: int) -> bool:
+        """See to it that a user's worker is started; whether it answers then."""
+        answering = self._follow(uid, urgent=True, silent=True)
+        waiting = asyncio.create_task(answering.wait())
+        await asyncio.wait({waiting, self._following[uid]}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return answering.is_set()
 
     def meaning(self, names: tuple[ModelName, ...]) -> tuple[int, tuple[ModelName, ...]]:
         """Give the one user whose models these are, and what that user calls them.  Raises `NotFound` and `Conflict`.
@@ -497,9 +495,9 @@ class HostDaemon:
         if declared is not None:
             return declared, name
         whose, point, bare = name.partition(":")
-        uid = next((uid for uid, known in self._people.items() if whose in {known, str(uid)}), None)
-        if uid is not None and point and bare:
-            return uid, ModelName(bare)
+        if point and bare:
+            with contextlib.suppress(NotFound, Denied):
+                return self.find(whose, -1), ModelName(bare)
         known = {*self._owners, *(f"{one.user}:{model}" for one in self._said.values() for model in one.models)}
         hint = "a user's model is USER:NAME; see: xpucachectl --system status"
         raise NotFound(f"the host declares no model {name}", hint=suggest(name, known, hint))

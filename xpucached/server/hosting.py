@@ -50,8 +50,8 @@ _FEATURES = ("host", "prewarm", "refresh", "users", "wake")
 class HostService(Protocol):
     """What these answers need from below.  Refusals are raised as `XpucachedError`."""
 
-    def find(self, name: str | None, caller: int) -> int:
-        """Give the number of a user who is looked after."""
+    def find(self, name: str | int | None, caller: int) -> int:
+        """Give the number of a user who is looked after; a number is that one, whatever others are called."""
 
     def status(self, only: int | None) -> HostStatus:
         """Tell how the host stands."""
@@ -170,10 +170,18 @@ class HostRoutes:
             raise _denied()
 
     async def _tend(self, asked: api.Request[object], user: str, peer: Peer) -> object:
-        admin = self._trusts(peer)
-        if not admin and _is_other(self._host_daemon, user, peer):
-            raise _denied()
-        return await self._host_daemon.tend(self._host_daemon.find(user, peer.uid), asked, admin=admin)
+        return await self._host_daemon.tend(self._find(user, peer), asked, admin=self._trusts(peer))
+
+    def _find(self, user: str, peer: Peer) -> int:
+        """Give the number of who is meant; for who may only ask for himself others are not there, nor who is not."""
+        try:
+            uid = self._host_daemon.find(user, peer.uid)
+        except XpucachedError:
+            if self._trusts(peer):
+                raise
+            raise _denied() from None
+        self._check(uid, peer)
+        return uid
 
     async def _call(self, asked: api.Request[object], peer: Peer) -> object:
         host_daemon = self._host_daemon
@@ -183,9 +191,8 @@ class HostRoutes:
             case host_requests.GetHost():
                 return codec.to_json(host_daemon.status(None if self._trusts(peer) else peer.uid))
             case host_requests.WakeWorker():
-                if asked.user is not None and not self._trusts(peer) and _is_other(host_daemon, asked.user, peer):
-                    raise _denied()
-                return codec.to_json(await host_daemon.wake(host_daemon.find(asked.user, peer.uid)))
+                uid = host_daemon.find(None, peer.uid) if asked.user is None else self._find(asked.user, peer)
+                return codec.to_json(await host_daemon.wake(uid))
             case host_requests.StepAside():
                 return host_daemon.step_aside(host_daemon.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
             case api.Refresh():
@@ -194,12 +201,12 @@ class HostRoutes:
                 return host_daemon.look()  # type: ignore[func-returns-value] # null on the wire
             case api.PrewarmModels():
                 uid, meant = self._meant(asked, peer)
-                return codec.to_json(await host_daemon.prewarm(host_daemon.find(str(uid), peer.uid), meant))
+                return codec.to_json(await host_daemon.prewarm(host_daemon.find(uid, peer.uid), meant))
             case api.GetJob() | api.WaitJob():
                 uid, job = host_daemon.meant(asked.id)
                 self._check(uid, peer)
                 inner = api.GetJob(id=job) if isinstance(asked, api.GetJob) else _waiting(asked, job)
-                return codec.to_json(await host_daemon.job(host_daemon.find(str(uid), peer.uid), inner))
+                return codec.to_json(await host_daemon.job(host_daemon.find(uid, peer.uid), inner))
             case _:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)
@@ -217,14 +224,6 @@ class HostRoutes:
 
 def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:
     return api.WaitJob(id=job, timeout=asked.timeout)
-
-
-def _is_other(host_daemon: HostService, user: str, peer: Peer) -> bool:
-    """Tell whether somebody who may only ask for himself asks for another; also if there is no such user."""
-    try:
-        return host_daemon.find(user, peer.uid) != peer.uid
-    except XpucachedError:
-        return True
 
 
 def _denied() -> Denied:

@@ -1,0 +1,39 @@
+"""What the host's daemon says of workers that do not do what they should, and to whom it does not look after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.domain.host import Problem
+from xpucached.domain.users import UserStatus, WorkerState
+from xpucached.errors import Conflict, Denied, Unavailable, XpucachedError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+def stranger() -> Denied:
+    """Give what is told to those whom the host's daemon does not look after."""
+    hint = "start a daemon of your own: systemctl --user start xpucached"
+    return Denied("the host's daemon does not look after you", hint=hint)
+
+
+def silence(said: UserStatus) -> XpucachedError:
+    """Say why a user's worker does not answer."""
+    if said.state is WorkerState.ASIDE:
+        hint = "that one answers him alone: xpucachectl --user"
+        return Conflict(f"{said.user} runs a daemon himself, so he has no worker", hint=hint)
+    hint = f"see: journalctl -u xpucached-worker@{said.uid}"
+    return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)
+
+
+def failure(one: UserStatus, since: datetime | None) -> Problem:
+    """Say whose worker does not do what it should, since when, and what to do."""
+    when = f" since {since:%Y-%m-%d %H:%M} UTC" if since is not None else ""
+    unit = f"xpucached-worker@{one.uid}.service"
+    return Problem(
+        "worker-failing",
+        f"the worker of {one.user} fails{when}: {one.sentence or 'it does not answer'}",
+        f"nobody else is concerned; see: journalctl -u {unit}; one that hangs is ended by: systemctl stop {unit}",
+        one.user,
+    )
