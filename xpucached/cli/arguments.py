@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _ADD: Final = "xpucachectl model add"
 
+_RENAMED: Final = {"--flaw": "--defect", "flawed": "defective"}
+"""What was called otherwise before 0.1.0, and what it is called now."""
+
 
 class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -49,7 +52,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise RequestError(
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
             )
-        raise RequestError(f"not understood: {' '.join(extra)}", hint=f"xpucachectl {options.verb} --help")
+        now = next((_RENAMED[name] for one in extra if (name := one.partition("=")[0]) in _RENAMED), "")
+        called = f"; it is called {now} now" if now else ""
+        raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")
     if options.verb == "prewarm":
         # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
         options.models += command
@@ -285,7 +290,9 @@ def _one_of(words: type[W]) -> Callable[[str], W]:
         try:
             return words(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"no {text!r}; expected one of {', '.join(words)}") from None
+            now = _RENAMED.get(text)
+            known = f"it is called {now} now" if now in set(words) else f"expected one of {', '.join(words)}"
+            raise argparse.ArgumentTypeError(f"no {text!r}; {known}") from None
 
     return convert
 
