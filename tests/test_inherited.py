@@ -117,6 +117,16 @@ def test_what_somebody_else_compiled_there_is_not_inherited(catalog: Catalog) ->
     assert catalog.entry(theirs.id.ref).models == ()
 
 
+def test_a_generation_that_somebody_else_made_in_between_takes_nothing_away(catalog: Catalog) -> None:
+    catalog.record_scan(scan(*OLDS, *NEWS), architecture)
+    assert catalog.entry(NEWS[3].id.ref).models == ()
+    newest = replace(NEW, driver="1.7")
+    plan = planning.plan_replay(catalog.all_entries(), host(newest), {NET: model()}, (), NOW)
+
+    assert {one.entry.entry.id for one in plan.rebuild} == {one.id for one in NEWS}
+    assert [one.entry.models for one in plan.rebuild] == [(NET,)] * 4
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 def test_what_a_pinned_model_inherited_is_not_evicted(catalog: Catalog, *, pinned: bool) -> None:
     pinning = replace(model(), pinned=pinned)

@@ -217,8 +217,15 @@ def test_one_generation_that_is_used_speaks_for_its_place() -> None:
     assert planned(newer, indexed("1", OLDER, used=400)).rebuild == ()
     assert planned(newer, indexed("1", OLDER, used=1)).rebuild == (Rebuild(newer, NEW, ReplayReason.USED),)
     assert planned(newer, indexed("1", OLDER, used=400, models=("big",))).rebuild == (
-        Rebuild(newer, NEW, ReplayReason.MODEL),
+        Rebuild(replace(newer, models=(ModelName("big"),)), NEW, ReplayReason.MODEL),
     )
+
+
+def test_a_rebuild_is_for_the_models_of_all_generations() -> None:
+    newer = indexed("1", OLD, created=5, models=("small",))
+    (one,) = planned(indexed("1", OLDER, models=("big", "small")), newer).rebuild
+
+    assert (one.entry.entry, one.entry.models) == (newer.entry, ("small", "big"))
 
 
 def test_for_some_models_only_what_these_use_is_rebuilt() -> None:
@@ -259,6 +266,19 @@ def test_models_come_first_by_priority_then_what_was_used_last() -> None:
     assert names(plan) == ["4", "3", "6", "2", "1"]
     assert [one.reason for one in plan.rebuild][:3] == [ReplayReason.MODEL, ReplayReason.MODEL, ReplayReason.USED]
     assert {one.to for one in plan.rebuild} == {NEW}
+
+
+def test_what_an_older_generation_belongs_to_and_when_it_was_used_says_when_its_turn_comes() -> None:
+    some = [
+        indexed("1", OLD, created=5, used=3),
+        indexed("1", OLDER, used=1),
+        indexed("2", OLD, used=2),
+        indexed("3", OLD, created=5, models=("small",)),
+        indexed("4", OLD, created=5, used=9),
+        indexed("4", OLDER, models=("big",), used=9),
+    ]
+
+    assert names(planned(*some)) == ["4", "3", "1", "2"]
 
 
 def test_a_model_of_no_priority_comes_before_what_no_model_uses() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan, ReplayReason
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import IndexedEntry, Subtotal
+    from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Target
 
 _LATELY: Final = timedelta(days=30)
@@ -94,22 +96,26 @@ def plan_replay(
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
-    An entry is rebuilt, from its newest generation, for each environment of its lineage that lacks it: of those that
-    the programs of its models meet, or, if it belongs to no model, of the host's own driver.  ``failed`` are the
-    rebuilds that these drivers refused before.
+    An entry is rebuilt, from its newest generation and for the models of all of them, for each environment of its
+    lineage that lacks it: of those that the programs of its models meet, or, if it belongs to no model, of the host's
+    own driver.  ``failed`` are the rebuilds that these drivers refused before.
     """
     scope, pace = scope or ReplayScope(), pace or Pace()
     targets = _Targets(host, scope)
     there, old = _sorted(entries, host, scope, targets)
     outdated = _outdated(old)
     rebuild: list[Rebuild] = []
+    used: dict[EntryId, datetime] = {}
     skipped: Counter[NoRecipe] = Counter()
     for (place, line), generations in old.items():
         reason = _reason(generations, models, scope.models, now)
         if reason is None:
             continue
         newest = max(generations, key=lambda one: (one.entry.state is EntryState.OK, one.entry.created))
-        for environment in targets.of(line, {name for one in generations for name in one.models if name in models}):
+        owners = dict.fromkeys(chain(newest.models, *(one.models for one in generations)))
+        newest = replace(newest, models=tuple(owners))
+        used[newest.entry.id] = max(one.last_used for one in generations)
+        for environment in targets.of(line, owners.keys() & models.keys()):
             if (place, environment) in there:
                 continue
             why = NoRecipe.FAILED if (place, environment) in failed else _unfit(newest)
@@ -120,7 +126,7 @@ def plan_replay(
                 rebuild.append(Rebuild(newest, environment, reason, seconds))
             else:
                 skipped[why] += 1
-    rebuild.sort(key=lambda one: _urgency(one, models))
+    rebuild.sort(key=lambda one: _urgency(one.entry, used[one.entry.entry.id], models))
     covered = sum(
         environment.fingerprint.startswith(scope.to or "")
         and (not scope.stores or store.root in scope.stores or scope.into is not None)
@@ -242,6 +248,6 @@ def _unfit(one: IndexedEntry) -> NoRecipe | None:
     return unfit(one.entry) if one.entry.state is EntryState.OK else NoRecipe.DAMAGED
 
 
-def _urgency(one: Rebuild, models: Mapping[ModelName, Model]) -> tuple[int, float, str]:
-    priority = max((models[name].priority for name in one.entry.models if name in models), default=-1)
-    return (-priority, -(one.entry.last_used - _EVER).total_seconds(), one.entry.entry.id.key)
+def _urgency(one: IndexedEntry, used: datetime, models: Mapping[ModelName, Model]) -> tuple[int, float, str]:
+    priority = max((models[name].priority for name in one.models if name in models), default=-1)
+    return (-priority, -(used - _EVER).total_seconds(), one.entry.id.key)
