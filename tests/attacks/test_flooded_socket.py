@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import select
@@ -10,12 +11,18 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tests.test_hostd import Hands, make
+from tests.test_units import SYSTEMD
+from xpucached.api import codec
+from xpucached.daemon import host_daemon
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.users import User
 
+UNIT: Final = SYSTEMD / "xpucached.service"
 PINGS: Final = 3
 ANSWERS: Final = 7  # for each ping
 PATIENCE: Final = 120.0
@@ -235,3 +242,18 @@ def test_administrators_and_systemd_do_not_wait_for_a_request_that_never_ends(vi
             host.process.stdin.flush()
             one.settimeout(PATIENCE)
             assert b" 200 " in one.recv(1 << 16)
+
+
+def test_all_bodies_that_may_be_under_way_fit_into_the_memory_of_the_unit(tmp_path: Path) -> None:
+    (line,) = (one for one in UNIT.read_text().splitlines() if one.startswith("MemoryMax="))
+    loop = asyncio.new_event_loop()
+    try:
+        listener = host_daemon._public(make(tmp_path, Hands(), tmp_path / "nobody"), loop)
+    finally:
+        loop.close()
+    limits = listener._limits
+    longest = codec.dumps({"models": ["u" * 32 + ":" + "n" * 80] * 1000, "force": False, "stale": False})
+
+    assert line.endswith("M")
+    assert limits.total * limits.body <= int(line[10:-1]) << 20 >> 2
+    assert len(longest) < limits.body

@@ -36,6 +36,9 @@ ADMIN = "admin"
 
 _DESCRIPTORS: Final = 8192
 
+_BODY: Final = 128 << 10
+"""Bytes of a request to the public socket: the longest names a thousand models."""
+
 
 async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
@@ -89,7 +92,8 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
 
 
 def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> server.HttpListener:
-    limits = ConnectionLimits()
+    # All that everybody may have sent and not finished has to fit into the memory of our unit.
+    limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
     return server.HttpListener(routes, limits, host_daemon.welcome, stranger())
 
