@@ -577,7 +577,7 @@ def running(
             failure.append(error)
             ready.set()
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     ready.wait()
     try:
