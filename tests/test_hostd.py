@@ -193,7 +193,9 @@ def make(tmp_path: Path, worker_units: Hands, place: Path) -> HostDaemon:
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
     config = replace(config, state=state, socket=tmp_path / "s", models_directory=tmp_path / "models.d")
-    made = HostDaemon(config, worker_units, lambda _uid: place, lambda: doors.NOW, runtime=tmp_path)
+    runtime = tmp_path / "host"
+    runtime.mkdir(exist_ok=True)
+    made = HostDaemon(config, worker_units, lambda _uid: place, lambda: doors.NOW, runtime=runtime)
     made._people = {OURS: "me", OURS + 1: "other"}
     made._said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
     return made
@@ -256,7 +258,14 @@ def test_what_is_known_is_written_beside_the_loop_and_not_at_each_change(tmp_pat
     assert file.exists()
 
 
-def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> None:
+def motd(tmp_path: Path) -> Path:
+    """Make the directory for what those are shown who log in; give its file."""
+    (tmp_path / "motd.d").mkdir()
+    return tmp_path / "motd.d/60-xpucached"
+
+
+def shown(tmp_path: Path) -> None:
+    """Let a daemon live for whom somebody's models are cold."""
     one = make(tmp_path, Hands(), tmp_path / "nobody")
     one._said[OURS + 1] = replace(one._said[OURS + 1], cold=7, warm=5)
 
@@ -264,9 +273,31 @@ def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> 
         pass
 
     go(one, work)
-    line = (tmp_path / "motd").read_text()
+
+
+def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> None:
+    file = motd(tmp_path)
+    file.write_text("what was there before, and longer than what is to be there " * 4)
+    shown(tmp_path)
+    line = file.read_text()
     assert "xpucachectl status" in line
     assert not any(character.isdigit() for character in line)
+    assert len(line.splitlines()) == 1
+
+
+def test_what_is_shown_to_who_logs_in_is_a_file_that_root_made(tmp_path: Path) -> None:
+    file, other = motd(tmp_path), tmp_path / "other"
+    shown(tmp_path)
+    assert not file.exists()
+
+    other.write_text("other")
+    file.symlink_to(other)
+    shown(tmp_path)
+    assert other.read_text() == "other"
+
+    file.unlink()
+    os.mkfifo(file)
+    shown(tmp_path)
 
 
 def test_a_worker_that_is_starting_is_asked_less_and_less_often(

@@ -158,6 +158,23 @@ def test_the_directories_that_systemd_makes_are_the_daemon_s() -> None:
     assert service["RuntimeDirectoryPreserve"] == ["yes"]
 
 
+def test_what_root_reads_is_no_link_into_a_directory_of_the_daemon_s() -> None:
+    service = directives(SYSTEMD / UNITS[0])
+    its = [
+        f"{top}/{name}/"
+        for top, key in (("/run", "RuntimeDirectory"), ("/var/lib", "StateDirectory"))
+        for name in service[key]
+    ]
+    lines = (SYSTEMD / "tmpfiles.d/xpucached.conf").read_text().splitlines()
+    links = [line.split()[-1] for line in lines if line.startswith("L")]
+    made = [line.split() for line in lines if line.startswith("f")]
+
+    # Whoever logs in is shown it by root: a link of the daemon's could lead to any file, a pipe would hold them all.
+    assert not [target for target in links if f"{target}/".startswith(tuple(its))]
+    assert [(path, owner) for _, path, _, owner, *_ in made] == [("/run/motd.d/60-xpucached", sockets.ACCOUNT)]
+    assert not made[0][1].startswith(tuple(its))
+
+
 @pytest.mark.parametrize("where", FOLDERS)
 def test_the_service_is_not_started_again_in_vain(where: str) -> None:
     (statuses,) = directives(FOLDERS[where] / UNITS[0])["RestartPreventExitStatus"]

@@ -33,6 +33,9 @@ class StateFile:
         """``runtime`` is a directory of ours that a reboot empties."""
         self._file = state / "household.json"
         self._runtime = runtime
+        # In a directory of root's, and made by root: what who logs in is shown is a file that we fill, never a link,
+        # or a pipe, of ours.
+        self._motd = runtime.parent / "motd.d/60-xpucached"
         self._writing = threading.Lock()
 
     def recall(self) -> SavedState:
@@ -62,9 +65,9 @@ class StateFile:
         except OSError as error:
             log.warning("what is known of the users cannot be kept: %s", error)
         with contextlib.suppress(OSError):
-            place = self._runtime / "motd"
-            place.write_text(_COLD if any(one.cold for one in known.users) else "", encoding="utf-8")
-            place.chmod(0o644)
+            flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self._motd, flags), "w", encoding="utf-8") as shown:
+                shown.write(_COLD if any(one.cold for one in known.users) else "")
 
     def first_since_boot(self) -> bool:
         """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
