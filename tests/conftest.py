@@ -30,7 +30,7 @@ import debian as debian_tool
 import psutil
 import pytest
 
-from tests import hosts
+from tests import forks, hosts
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
 from tests.faults import Faults, faults, with_store
@@ -128,7 +128,7 @@ def _children() -> list[psutil.Process]:
     found = psutil.Process().children(recursive=True)
     # What runs in a machine is its own business: it ends with the machine.
     theirs = {one.pid for root in found if root.pid in hosts.RUNNING for one in (root, *_below(root))}
-    return [one for one in found if one.pid not in theirs]
+    return [one for one in found if one.pid not in theirs | forks.pids()]
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from tests import forks
 from tests.torches import APPLICATION
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ class Daemon:
     home: Path
     run: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: forks.Forked | subprocess.Popen[bytes] | None = None
     program: str = sys.executable
     uid: int | None = None  #: who the client is; None is the caller, and the daemon is always the caller's
-    words: tuple[str, ...] = ("-m", "xpucached")  #: what the interpreter is to run
+    words: tuple[str, ...] = ()  #: what the interpreter is to run instead of the daemon as it is
 
     @property
     def environment(self) -> dict[str, str]:
@@ -73,9 +74,12 @@ class Daemon:
     def start(self, *, ready: bool = True) -> Self:
         """Start it, and wait until it has looked at the host."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.words, "--user"], env=self.environment, stdout=log, stderr=log
-            )
+            if self.words:
+                self.process = subprocess.Popen(
+                    [sys.executable, *self.words, "--user"], env=self.environment, stdout=log, stderr=log
+                )
+            else:
+                self.process = forks.start("xpucached", ["--user"], self.environment, log.fileno(), log.fileno())
         if ready:
             self.until(lambda: self.ask("status").get("verdict") not in (None, "starting"))
         return self
@@ -101,18 +105,21 @@ class Daemon:
         self, *arguments: str, check: int | None = 0, timeout: float | None = PATIENCE * 2
     ) -> subprocess.CompletedProcess[str]:
         """Call ``xpucachectl``."""
-        done = subprocess.run(
-            [*self.client, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            user=self.uid,
-            group=self.uid,
-            extra_groups=None if self.uid is None else [],
-            cwd=None if self.uid is None else "/",
-        )
+        if self.uid is None:
+            done = forks.run("xpucached.cli", ["--user", *arguments], self.environment, timeout)
+        else:
+            done = subprocess.run(
+                [*self.client, *arguments],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                user=self.uid,
+                group=self.uid,
+                extra_groups=[],
+                cwd="/",
+            )
         assert check is None or done.returncode == check, done.stdout + done.stderr + self.log.read_text()
         return done
 
@@ -169,3 +176,5 @@ def daemon(home: Path, run: Path, **variables: str) -> Iterator[Daemon]:
         if one.process is not None:
             one.process.kill()
             one.process.wait()
+        if any(name.startswith(forks.AT_START) for name in variables):
+            forks.forget(one.environment)

@@ -378,7 +378,8 @@ def test_however_often_a_look_fails_it_is_tried_again_at_one_pace(
     struck.until(lambda: keys(struck) == truth(sycl_store))
 
 
-def test_a_catalog_that_is_damaged_at_work_is_made_anew(host: Daemon, sycl_store: SyclStore) -> None:
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_catalog_that_is_damaged_at_work_is_made_anew(host: Daemon, sycl_store: SyclStore, *, asked: bool) -> None:
     for number in range(50):
         sycl_store.add(f"_ZTS2k{number}")
     host.start()
@@ -392,7 +393,8 @@ def test_a_catalog_that_is_damaged_at_work_is_made_anew(host: Daemon, sycl_store
             file.seek(at)
             file.write(os.urandom(512))
     sycl_store.add("_ZTS5after")
-    host.ctl("scan", check=None)
+    if asked:
+        host.ctl("scan", check=None)
     host.until(lambda: "catalog-rebuilt" in problems(host))
     host.until(lambda: keys(host) == truth(sycl_store))
     assert len(keys(host)) == 51
@@ -591,21 +593,12 @@ def test_a_daemon_killed_before_any_of_its_changes_goes_on(
     """The whole daemon, store and catalog: a sample of the moments, for each costs two starts."""
     kept = sycl_store.add("_ZTS4kept").leaf
 
-    def evict() -> None:
-        subprocess.run(
-            [sys.executable, "-m", "xpucached.cli", "--user", "evict"],
-            env=struck.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-
     place = sycl_store.root if what == "store" else struck.state
     for kernel in ("_ZTS1a", "_ZTS1b"):
         old(sycl_store, kernel)
     struck.start()
     strike.count(place)
-    evict()
+    struck.ctl("evict", check=None)
     changes = strike.stop()
     assert changes > 5, what
     assert struck.end() == 0
@@ -614,7 +607,7 @@ def test_a_daemon_killed_before_any_of_its_changes_goes_on(
             old(sycl_store, kernel)
         struck.start()
         strike.kill(place, at)
-        evict()
+        struck.ctl("evict", check=None)
         assert struck.process is not None
         # The count may end a little earlier than when it was taken: then it is killed by us.
         if struck.process.poll() is None:
