@@ -157,5 +157,5 @@ def test_a_program_that_uses_no_cache_runs_once_when_the_driver_changed_meanwhil
     models = host.config.with_name("models.d")
     models.mkdir(exist_ok=True)
     (models / "later.toml").write_text('command = ["/bin/true"]\n')
-    host.until(lambda: any(row["finished"] for row in host.rows("runs", "later")))
+    host.until(lambda: any(row["model"] == "later" and row["finished"] for row in host.rows("runs")))
     assert len(host.rows("runs", "app")) == before + 1
