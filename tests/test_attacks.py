@@ -25,7 +25,7 @@ from xpucached.daemon.user_daemon import alone
 from xpucached.domain.names import Architecture, ModelName
 from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError
-from xpucached.kinds import demangling, images, sycl
+from xpucached.kinds import demangling, images, listing, sycl
 from xpucached.kinds.sycl import remover
 
 if TYPE_CHECKING:
@@ -235,13 +235,13 @@ def test_a_size_lock_that_vanishes_does_not_make_the_store_vanish(
 ) -> None:
     """The runtime holds that lock for microseconds; a scan that met it took the whole store for missing."""
     sycl_store.add()
-    listed = os.listdir
+    listed = listing.names
 
     def stale(path: int) -> list[str]:
         names = listed(path)
         return [*names, "cache_size.txt.lock"] if any(len(name) > 15 for name in names) else names
 
-    monkeypatch.setattr(os, "listdir", stale)
+    monkeypatch.setattr(listing, "names", stale)
     assert look(sycl_store.root).state is StoreState.OK
     assert len(look(sycl_store.root).entries) == 1
 

@@ -35,7 +35,7 @@ from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import demangling, images, sycl
 from xpucached.kinds.sycl import entry_format, makers
-from xpucached.kinds.sycl.trash_files import _is_place, _loads
+from xpucached.kinds.sycl.trash_labels import is_place, loads
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
 
@@ -114,13 +114,13 @@ def trace(data: bytes) -> None:
 def label(data: bytes) -> None:
     """Read the label of an entry in the trash."""
     try:
-        read = _loads(data)
+        read = loads(data)
     except ValueError:
         return
-    _check(_is_place(read.key.split("/")), "a key that is no place")
+    _check(is_place(read.key.split("/")), "a key that is no place")
     _check(all(suffix in entry_format.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
     _check(0 <= read.mode <= 0o777, "a mode with more than permissions")
-    _check(_loads(read.dumps()).key == read.key, "what was read cannot be written")
+    _check(loads(read.dumps()).key == read.key, "what was read cannot be written")
 
 
 _made: Final[list[tempfile.TemporaryDirectory[str]]] = []

@@ -90,6 +90,7 @@ class Process:
     directory: Path | None
     variables: Mapping[str, str]
     libraries: tuple[Path, ...] = ()  #: shared objects that it has mapped
+    known: bool = True  #: whether these are all; else it has too many, and may have any
 
 
 @dataclass(frozen=True, slots=True)

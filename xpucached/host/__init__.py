@@ -26,6 +26,7 @@ from xpucached.host.other_driver import unpacked as unpacked
 from xpucached.host.pressure import PressureMeter as PressureMeter
 from xpucached.host.process_table import family as family
 from xpucached.host.process_table import held as held
+from xpucached.host.process_table import mapped_runtimes as mapped_runtimes
 from xpucached.host.process_table import of_units as of_units
 from xpucached.host.process_table import processes as processes
 from xpucached.host.process_table import program as program

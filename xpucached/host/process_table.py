@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
 import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,15 +18,18 @@ from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
 from xpucached.host.roots import HERE
 from xpucached.host.runtimes import SYCL_CHECK
+from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from xpucached.host.roots import HostRoots
 
+log = logging.getLogger(__name__)
+
 # An environment holds secrets, and what we take travels: only what says something about drivers and caches is kept.
-_TELLING = re.compile(
+_TELLING: Final = (
     r"(?:SYCL|ONEAPI|UR|ZE|ZES|ZET|NEO|IGC|OCL|OPENCL|CL_CONFIG|TRITON|TORCHINDUCTOR|XPUCACHED|XDG)_\w+"
     r"|HOME|USER|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|INVOCATION_ID|INTEL_ENABLE_OFFLOAD_ANNOTATIONS"
 )
@@ -31,23 +37,55 @@ _LIBRARIES = ("libsycl", "libze", "libOpenCL", "libur")
 _LONGEST_MAPS = 8 << 20  # bytes; browsers have the longest, about one
 _LONGEST_VALUE = 1 << 16
 _LONGEST_COMMAND = 1000
+_LONGEST_NAME = 15  # of what the kernel keeps
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+# Of one process, and of all in one look: who may start programs may start thousands, and have each of them keep as much
+# as he likes.  Of what is more nothing is kept, for half of it would say something else.
+_PROCESSES: Final = 20_000
+_VARIABLES: Final = 200
+_VARIABLES_TEXT: Final = 256 << 10
+_VARIABLES_IN_ALL: Final = 16 << 20
+_MAPPED: Final = 64
+_MAPPED_IN_ALL: Final = 20_000
+_MAPS_IN_ALL: Final = 256 << 20
+_OPEN: Final = 10_000
+_OPEN_IN_ALL: Final = 500_000
+
+
+@dataclass(slots=True)
+class _Share:
+    """How much one look at all processes may still read and keep, and how often there was more."""
+
+    processes: int = _PROCESSES
+    variables: int = _VARIABLES_IN_ALL
+    maps: int = _MAPS_IN_ALL
+    mapped: int = _MAPPED_IN_ALL
+    environments: environ.Environments = field(default_factory=environ.Environments)
+    passed_over: int = 0
+
+    def tell(self) -> None:
+        if self.passed_over:
+            log.warning("of so many processes not all could be looked at, for they are too many: %d", self.passed_over)
 
 
 def processes(uid: int, places: HostRoots = HERE) -> tuple[Process, ...]:
     """Give the live processes of a user, without our own and its probes.
 
-    A process that vanishes, or that we may not read, is left out or has the empty values: a look never fails.
+    A process that vanishes, or that we may not read, is left out or has the empty values: a look never fails.  So has
+    one with too much to be read; then it is not ``known``.
     """
     ours = os.getpid()
+    share = _Share()
     found: list[Process] = []
     for process in psutil.process_iter():
         if process.pid == ours:
             continue
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            one = _look(process, uid, places, ours)
+            one = _look(process, uid, places, ours, share)
             if one is not None:
                 found.append(one)
+    share.tell()
     return tuple(found)
 
 
@@ -59,12 +97,14 @@ def of_units(units: Collection[str], places: HostRoots = HERE) -> dict[str, tupl
     found: dict[str, list[Process]] = {}
     if not units:
         return {}
+    share = _Share()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             unit = _unit_of(places.proc / str(process.pid) / "cgroup", units)
-            one = _look(process, process.uids().real, places, os.getpid()) if unit is not None else None
+            one = _look(process, process.uids().real, places, os.getpid(), share) if unit is not None else None
             if unit is not None and one is not None:
                 found.setdefault(unit, []).append(one)
+    share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
 
 
@@ -79,7 +119,7 @@ def program(pid: int, before: float, places: HostRoots = HERE) -> Program | None
         if began is None or began > before:
             return None
         uid = process.uids().real
-        look = _look(process, uid, places, -1)
+        look = _look(process, uid, places, -1, _Share())
         # Had it died in between, and another one taken its number, the two would have mixed.
         if look is None or started(pid, places) != began:
             return None
@@ -88,9 +128,9 @@ def program(pid: int, before: float, places: HostRoots = HERE) -> Program | None
             look.started,
             uid,
             look.name,
-            " ".join(process.cmdline())[:_LONGEST_COMMAND],
+            " ".join(_words(pid))[:_LONGEST_COMMAND],
             _innermost(places.proc / str(pid) / "cgroup"),
-            sycl=any(path.name.startswith("libsycl") for path in look.libraries),
+            sycl=_has_runtime(look),
             ours="XPUCACHED_RUN" in look.variables,
         )
     return None
@@ -131,58 +171,125 @@ def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
 def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
     """Tell which files below these directories are open in a process, ours left out, by their paths below them.
 
-    Processes that we may not look into are left out: they are not those of the stores' owner.
+    Processes that we may not look into are left out: they are not those of the stores' owner.  So is what some have
+    open beyond thousands of files; our own user's processes come first.
     """
     found: dict[Path, set[str]] = {}
     prefixes = {root: os.fspath(root).rstrip("/") + "/" for root in roots}
     ours = str(os.getpid())
-    for pid in os.listdir("/proc") if roots else ():
-        if not pid.isdigit() or pid == ours:
+    left, passed_over = _OPEN_IN_ALL, 0
+    for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=_is_others) if roots else ():
+        if pid == ours:
             continue
         with contextlib.suppress(OSError):
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    target = os.fspath(Path(f"/proc/{pid}/fd/{number}").readlink())
-                    for root, prefix in prefixes.items():
-                        if target.startswith(prefix):
-                            found.setdefault(root, set()).add(target.removeprefix(prefix))
+            most = min(_OPEN, left)
+            links = list(itertools.islice(_links(f"/proc/{pid}/fd"), most + 1))
+            passed_over += len(links) > most
+            left -= len(links[:most])
+            for target in links[:most]:
+                for root, prefix in prefixes.items():
+                    if target is not None and target.startswith(prefix):
+                        found.setdefault(root, set()).add(target.removeprefix(prefix))
+    if passed_over:
+        log.warning("processes have more files open than are looked at: %d", passed_over)
     return {root: frozenset(paths) for root, paths in found.items()}
 
 
-def _look(process: psutil.Process, uid: int, places: HostRoots, ours: int) -> Process | None:
+def _is_others(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid != os.geteuid()
+    except OSError:
+        return True
+
+
+def _links(folder: str) -> Iterator[str | None]:
+    """Give what a process has open, one after the other; None where it cannot be told.  Raises OSError."""
+    with os.scandir(folder) as numbers:
+        for number in numbers:
+            try:
+                yield os.readlink(number.path)  # noqa: PTH115 - many of them
+            except FileNotFoundError:
+                # It is closed by now.
+                yield ""
+            except OSError:
+                yield None
+
+
+def _look(process: psutil.Process, uid: int, places: HostRoots, ours: int, share: _Share) -> Process | None:
     with process.oneshot():
         if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
             return None
-        if process.ppid() == ours and {os.fspath(PROBE), os.fspath(SYCL_CHECK)} & set(process.cmdline()):
+        if process.ppid() == ours and {os.fspath(PROBE), os.fspath(SYCL_CHECK)} & set(_words(process.pid)):
             return None
-        variables: Mapping[str, str] = {}
+        share.processes -= 1
+        variables: Mapping[str, str] | None = {}
         directory: Path | None = None
-        with contextlib.suppress(psutil.AccessDenied, PermissionError):
-            variables = {
-                name: value
-                for name, value in process.environ().items()
-                if _TELLING.fullmatch(name) and len(value) <= _LONGEST_VALUE
-            }
-        with contextlib.suppress(psutil.AccessDenied, PermissionError):
-            directory = Path(process.cwd()) if process.cwd() else None
+        libraries: tuple[Path, ...] | None = None
+        if share.processes >= 0:
+            with contextlib.suppress(PermissionError):
+                variables = _variables(process.pid, share)
+            with contextlib.suppress(OSError):
+                there = Path(f"/proc/{process.pid}/cwd").readlink()
+                directory = None if there.name.endswith(" (deleted)") else there
+            libraries = _libraries(places.proc / str(process.pid) / "maps", share)
+        share.passed_over += variables is None or libraries is None
         return Process(
             pid=process.pid,
             uid=uid,
             started=datetime.fromtimestamp(process.create_time(), UTC),
-            name=process.name(),
+            name=_name(process.pid),
             directory=directory,
-            variables=variables,
-            libraries=_libraries(places.proc / str(process.pid) / "maps"),
+            variables=variables or {},
+            libraries=libraries or (),
+            known=libraries is not None,
         )
 
 
-def _libraries(maps: Path) -> tuple[Path, ...]:
-    """Give the shared objects of a SYCL program that a process has mapped."""
+def _variables(pid: int, share: _Share) -> dict[str, str] | None:
+    """Give the variables that tell something; None if they are too many.  Raises OSError."""
+    data = share.environments.read(pid)
+    if data is None:
+        return None
+    found: dict[str, str] = {}
+    text = 0
+    for name, value in environ.variables(data, _TELLING):
+        if len(value) <= _LONGEST_VALUE:
+            found.setdefault(name, value)
+            text += len(name) + len(value)
+        if len(found) > _VARIABLES or text > min(_VARIABLES_TEXT, share.variables):
+            return None
+    share.variables -= text
+    return found
+
+
+def _words(pid: int) -> list[str]:
+    """Give the beginning of a process's command line.  Raises OSError."""
+    with Path(f"/proc/{pid}/cmdline").open("rb") as stream:
+        return os.fsdecode(stream.read(_LONGEST_VALUE).removesuffix(b"\0")).split("\0")
+
+
+def _name(pid: int) -> str:
+    """Give the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
+    with Path(f"/proc/{pid}/comm").open("rb") as stream:
+        name = os.fsdecode(stream.read(_LONGEST_VALUE).removesuffix(b"\n"))
+    if len(name) >= _LONGEST_NAME:
+        with contextlib.suppress(PermissionError):
+            whole = _words(pid)[0].rpartition("/")[2]
+            return whole if whole.startswith(name) else name
+    return name
+
+
+def _libraries(maps: Path, share: _Share) -> tuple[Path, ...] | None:
+    """Give the shared objects of a SYCL program that a process has mapped; None if that is too much to read."""
+    most = min(_LONGEST_MAPS, share.maps)
     try:
         with maps.open("rb") as stream:
-            text = stream.read(_LONGEST_MAPS)
+            text = stream.read(most + 1)
     except OSError:
         return ()
+    share.maps -= len(text)
+    if len(text) > most:
+        return None
     found: dict[Path, None] = {}
     if not any(name.encode() in text for name in _LIBRARIES):
         return ()
@@ -193,7 +300,24 @@ def _libraries(maps: Path) -> tuple[Path, ...]:
         path = Path(os.fsdecode(fields[5].removesuffix(b" (deleted)")))
         if path.name.startswith(_LIBRARIES) and ".so" in path.name:
             found[path] = None
+            if len(found) > min(_MAPPED, share.mapped):
+                return None
+    share.mapped -= len(found)
     return tuple(found)
+
+
+def _has_runtime(process: Process) -> bool:
+    return any(path.name.startswith("libsycl") for path in process.libraries)
+
+
+def mapped_runtimes(processes: Iterable[Process]) -> set[Path] | None:
+    """Give the SYCL runtimes that processes have mapped; None if that cannot be told of all of them."""
+    found: set[Path] = set()
+    for one in processes:
+        if not one.known:
+            return None
+        found |= {path for path in one.libraries if path.name.startswith("libsycl.so")}
+    return found
 
 
 def writer_since(processes: Iterable[Process], places: HostRoots = HERE) -> datetime | None:
@@ -205,14 +329,12 @@ def writer_since(processes: Iterable[Process], places: HostRoots = HERE) -> date
     """
     if not _sees_all(places):
         return datetime.min.replace(tzinfo=UTC)
-    return min(
-        (
-            one.started
-            for one in processes
-            if any(path.name.startswith("libsycl") for path in one.libraries) and _may_be_writing(one.pid, places)
-        ),
-        default=None,
-    )
+    left = itertools.count(_OPEN_IN_ALL, -1)
+    # Which is the oldest is known from the first one on.
+    for one in sorted(processes, key=lambda one: one.started):
+        if not one.known or (_has_runtime(one) and _may_be_writing(one.pid, places, left)):
+            return one.started
+    return None
 
 
 _INITIAL: Final = "pid:[4026531836]"
@@ -230,20 +352,24 @@ def _sees_all(places: HostRoots) -> bool:
         return False
 
 
-def _may_be_writing(pid: int, places: HostRoots) -> bool:
-    """Tell whether a process could be between the lock of a slot and its end."""
+def _may_be_writing(pid: int, places: HostRoots, left: Iterator[int]) -> bool:
+    """Tell whether a process could be between the lock of a slot and its end; so could one with too much to look at.
+
+    ``left`` tells, at each step, how many more of them may be made.
+    """
     here = places.proc / str(pid)
     try:
-        for thread in (here / "task").iterdir():
+        for number, thread in enumerate((here / "task").iterdir()):
+            if number >= _OPEN or next(left) <= 0:
+                return True
             # After the name, which may hold anything: a state of running or of sleep that a signal may end.
             if (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] not in {b"R", b"S", b"Z", b"X", b"I"}:
                 return True
         if _frozen(here, places):
             return True
-        for number in os.listdir(here / "fd"):
-            with contextlib.suppress(FileNotFoundError):
-                if _WRITTEN.search(os.fspath((here / "fd" / number).readlink())):
-                    return True
+        for number, target in enumerate(_links(os.fspath(here / "fd"))):
+            if number >= _OPEN or next(left) <= 0 or target is None or _WRITTEN.search(target):
+                return True
     except FileNotFoundError:
         # It has ended, or this thread of it has.
         return here.exists()

@@ -105,7 +105,10 @@ class Kind(Protocol):
         """
 
     def trash(self, of: Store) -> tuple[Trashed, ...]:
-        """Tell what is in a store's trash."""
+        """Tell what is in a store's trash; of more than is fit for memory a part, another one each time."""
+
+    def trash_size(self, of: Store) -> int:
+        """Tell how many bytes of a disk a store's trash takes."""
 
     def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
         """Bring entries back to where the runtime finds them; where it has made them again, that one stays."""

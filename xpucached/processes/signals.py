@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from xpucached.processes.environ import Environments, variables
+
 if TYPE_CHECKING:
     from xpucached.domain.throttling import RunPriority
 
@@ -35,8 +37,11 @@ def end_marked(mark: str) -> int:
     ended: set[int] = set()
     # A process may fork between the look and the signal, so look until nobody is there.
     for _ in range(20):
-        left = [process for process in psutil.process_iter() if _carries(process, mark)]
+        environments = Environments()
+        left = [process for process in psutil.process_iter() if _carries(process, mark, environments)]
         if not left:
+            if environments.passed_over:
+                log.warning("processes with too many variables to look for a run's: %d", environments.passed_over)
             break
         for process in left:
             ended.add(process.pid)
@@ -48,10 +53,12 @@ def end_marked(mark: str) -> int:
     return len(ended)
 
 
-def _carries(process: psutil.Process, mark: str) -> bool:
+def _carries(process: psutil.Process, mark: str, environments: Environments) -> bool:
     try:
         if process.pid == os.getpid() or process.uids().real != os.getuid():
             return False
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK, "").startswith(mark)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return any(value.startswith(mark) for _, value in variables(environments.read(process.pid) or b"", MARK))
     except (psutil.Error, OSError):
         return False

@@ -22,7 +22,7 @@ from xpucached.domain.secrecy import of_problem
 from xpucached.domain.stores import Delta, EntryId, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds import KINDS, sycl
-from xpucached.service.owners import answers, foreign, foreign_store
+from xpucached.service.owners import STORES, answers, foreign, foreign_store, named_by
 from xpucached.service.problems import ProblemList
 from xpucached.service.survey import Surveyor, runtimes_of
 
@@ -189,14 +189,12 @@ class Inventory:
             for model in models:
                 if model.store is not None:
                     add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
-            for process in (standard, *processes) if self.settings.find_stores else ():
-                place = kind.locate(process)
-                if place is not None:
-                    add(Store(name, place[0]), StoreOrigin.FOUND, place[1])
+            for place, via in named_by(kind, (standard, *processes)) if self.settings.find_stores else ():
+                add(Store(name, place), StoreOrigin.FOUND, via)
         if self.settings.find_stores:
             # A program that ended leaves its store behind, and that is when the store needs us.
             for known in self.catalog.stores():
-                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING:
+                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING and len(found) < STORES:
                     add(known.store, known.origin, known.via)
         owners = {store: foreign(store) for store in found}
         self.foreign_stores = tuple(
@@ -207,7 +205,9 @@ class Inventory:
 
     def _readers(self, models: Iterable[Model], processes: Iterable[Process]) -> frozenset[Generation]:
         """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
-        libraries = {path for one in processes for path in one.libraries if path.name.startswith("libsycl.so")}
+        libraries = host.mapped_runtimes(processes)
+        if libraries is None:
+            return frozenset()
         for model in models:
             variables = {**self.settings.variables, **model.workload.variables}
             try:

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import deadlines
 from xpucached.domain.host import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from xpucached.domain.host import Process
     from xpucached.domain.stores import FoundStore, Store
+    from xpucached.kinds import Kind
+
+log = logging.getLogger(__name__)
+
+STORES: Final = 500
+"""Stores that are looked at because programs name them, or named them once."""
+
+_NAMED: Final = 200
+"""Those that live programs name: each may name as many as it likes."""
+
+
+def named_by(kind: Kind, processes: Iterable[Process]) -> Sequence[tuple[Path, str]]:
+    """Give the stores that programs name, each once, and how we know; of more than we look at, the first ones."""
+    asked: set[object] = set()
+    found: dict[Path, str] = {}
+    for one in processes:
+        question = (one.pid == 0, frozenset(one.variables.items()), one.libraries, one.directory)
+        place = kind.locate(one) if question not in asked else None
+        asked.add(question)
+        if place is not None:
+            found.setdefault(*place)
+        if len(found) > _NAMED:
+            log.warning("programs name more stores than are looked at: %d", _NAMED)
+            found.popitem()
+            break
+    return tuple(found.items())
 
 
 def answers(root: Path) -> bool:

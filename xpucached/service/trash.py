@@ -175,7 +175,7 @@ def _restore(wanted: Sequence[Trashed]) -> list[Restored]:
 def _room(status: StoreStatus, held: frozenset[str]) -> DiskSpace:
     store = status.store
     kind = KINDS[store.kind]
-    trash = sum(one.allocated for one in kind.trash(store))
+    trash = kind.trash_size(store)
     keys = frozenset(key for path in held if (key := kind.key(path)) is not None)
     try:
         there, room = store.root.stat(), os.statvfs(store.root)

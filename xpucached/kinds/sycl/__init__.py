@@ -30,6 +30,7 @@ remove = remover.remove
 sweep = remover.sweep
 mend = remover.mend
 trash = trash_files.trash
+trash_size = trash_files.trash_size
 restore = trash_files.restore
 discard = trash_files.discard
 faults = doctor.faults
@@ -43,6 +44,9 @@ _STANDARD: Final = (
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
 )
 """Where the runtime lies on hosts that have it installed for everybody."""
+
+_FOLDERS: Final = 100
+"""So many folders of a process are searched for the configuration file."""
 
 _CONFIG_LIMIT: Final = 64 << 10
 _CONFIG_VALUE: Final = 164
@@ -67,7 +71,7 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
         if process.pid == 0:
             # Nobody's process: what any program of this user would meet.
             folders += map(Path, _STANDARD)
-        candidates = [folder / "sycl.conf" for folder in dict.fromkeys(folders)]
+        candidates = [folder / "sycl.conf" for folder in dict.fromkeys(folders[:_FOLDERS])]
     for path in candidates:
         if not path.is_absolute():
             continue

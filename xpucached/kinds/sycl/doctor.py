@@ -13,7 +13,7 @@ from typing import Final
 
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store
-from xpucached.kinds import fs
+from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import blocking, entry_format, locks
 
 SIZE: Final = "cache_size.txt"
@@ -45,7 +45,7 @@ def words(store: Store, fault: StoreFault) -> str:
 
 
 def _found(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
-    names = frozenset(os.listdir(root))
+    names = frozenset(listing.names(root))
     there: list[StoreFault] = []
     if SIZE in names:
         there.append(StoreFault.EVICTION_ON)

@@ -22,7 +22,7 @@ from xpucached.domain.defects import Defect, Effect, Generation
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
 from xpucached.domain.targets import Target
-from xpucached.kinds import fs, images
+from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks
 from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.scan_state import ScanState
@@ -85,7 +85,7 @@ def read_slots(
     for slot, stamp in zip(slots, stamps, strict=False):
         if slot_stamp(slot) != stamp:
             raise Changed
-        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", place)
+        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", None if locked else place)
         try:
             reading = _locked(look, leaf, slot, entry)
             if reading is None and compiled:
@@ -119,7 +119,7 @@ def _environment(look: ScanState, device: str) -> Target | None:
         look.environments[device] = None
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             here = stack.enter_context(fs.directory_in(look.root, device, look.device))
-            for image in sorted(os.listdir(here))[:_WITNESSES]:
+            for image in sorted(listing.names(here))[:_WITNESSES]:
                 found = _declared(look, here, image, device)
                 if found is not None:
                     look.environments[device] = found
@@ -135,7 +135,7 @@ def _declared(look: ScanState, parent: int, name: str, device: str, depth: int =
     """Ask the first slot of an image's first leaf."""
     with contextlib.suppress(OSError), fs.directory_in(parent, name, look.device) as here:
         if depth < _DEPTH:
-            below = min(os.listdir(here), default=None)
+            below = min(listing.names(here), default=None)
             return None if below is None else _declared(look, here, below, device, depth + 1)
         with fs.regular_file(here, "0.src") as (descriptor, status):
             source = entry_format.source(fs.read(descriptor, 64 << 10), status.st_size)
@@ -189,7 +189,7 @@ def _locked(look: ScanState, leaf: int, slot: Slot, entry: Entry) -> _Reading | 
     owner = locks.of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
     if owner is not None and locks.left_behind(owner, lock.st_mtime_ns, look.now):
-        look.ours.append(entry.id.key)
+        look.claim(entry.id.key)
         return _Reading(_defective(entry, Defect.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
     if owner is not None or age is None:
         who = "another xpucached works at it" if owner is not None else "a program is writing it"

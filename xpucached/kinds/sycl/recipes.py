@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
-from xpucached.kinds import fs, images
+from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
             for name in path:
                 here = stack.enter_context(fs.directory_in(here, name, status.st_dev))
             directory_mode = stat.S_IMODE(os.fstat(here).st_mode)
-            access_time = f"{slot}_access_time.txt" in os.listdir(here)
+            access_time = listing.exists(here, f"{slot}_access_time.txt")
             with fs.regular_file(here, f"{slot}.src") as (descriptor, found):
                 if found.st_uid != os.geteuid():
                     return NoRecipe.FOREIGN
@@ -174,7 +174,7 @@ def _discard(staging: int, name: str) -> None:
     """Remove what was not renamed.  All of it is ours."""
     try:
         with fs.directory_in(staging, name, os.fstat(staging).st_dev) as leaf:
-            for file in os.listdir(leaf):
+            for file in listing.names(leaf):
                 os.unlink(file, dir_fd=leaf)
         os.rmdir(name, dir_fd=staging)
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def abandoned(root: int, device: int) -> bool:
     """Tell whether a dead daemon left its staging directory."""
     try:
         with fs.directory_in(root, STAGING, device) as staging:
-            names = os.listdir(staging)
+            names = listing.names(staging)
             return not names or any(_is_left(staging, name) for name in names)
     except OSError:
         return False
@@ -207,7 +207,7 @@ def clear_staging(root_path: str) -> bool:
     try:
         with fs.root_to_change(root_path) as (root, status):
             with fs.directory_in(root, STAGING, status.st_dev) as staging:
-                for name in os.listdir(staging):
+                for name in listing.names(staging):
                     if _is_left(staging, name):
                         _discard(staging, name)
             with _staging, contextlib.suppress(OSError):

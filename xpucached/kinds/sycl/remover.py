@@ -23,16 +23,16 @@ from typing import Final
 from xpucached.domain.defects import Defect
 from xpucached.domain.stores import Entry, EntryId, EntryState, Store
 from xpucached.domain.trash import Repair, RepairAction, TrashLabel
-from xpucached.kinds import fs
+from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import entry_format, exchange, locks, recipes, trash_files
-from xpucached.kinds.sycl.slots import slot_in, slot_stamp
+from xpucached.kinds.sycl.slots import SlotNumbers, holds_program, slot_in, slot_stamp
 
 log = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".src", ".bin", "_access_time.txt")
 
-_BUSY: Final = 64
-"""So many slots that are being written are passed over in search of one that can be moved."""
+_GAPS: Final = 200
+"""So many gaps of one leaf are closed at a time; each lingers."""
 
 _LINGER: Final = 0.02
 """A program that met the lock on the new place walks on and must still find the old one: it needs microseconds."""
@@ -98,7 +98,7 @@ def _remove_leaf(
     try:
         with _leaf(order[0].id) as (descriptors, _, path):
             leaf = descriptors[-1]
-            neighbours = _SlotNumbers.of(leaf)
+            neighbours = SlotNumbers.of(leaf)
             # Before the first one goes: where slots share files by hard links, removing one touches all of them.
             judged = {entry.id: _content(leaf, entry) for entry in order}
             for entry in order:
@@ -131,8 +131,9 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None
     present = slot_in(leaf, slot).files
     if judged is None or not present or _content_of(present) != judged or any(one.endswith(".lock") for one in present):
         return False
-    if len(os.listdir(leaf)) != len(present):
-        return False
+    with os.scandir(leaf) as listed:
+        if len(list(itertools.islice(listed, len(present) + 1))) != len(present):
+            return False
     if not trash_files.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
         return False
     # A program that began to write in between finds its leaf gone, and just stores nothing.
@@ -159,8 +160,8 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
                         results[entry.id] = _make_readable(leaf, entry)
                 gapped = [entry for entry in entries if actions[entry.id] is RepairAction.CLOSE_GAP]
                 if gapped:
-                    _close_gaps(leaf)
-                    results.update((entry.id, True) for entry in gapped)
+                    done = _close_gaps(leaf)
+                    results.update((entry.id, done) for entry in gapped)
         except OSError as error:
             _refused(entries[0], error, failed or _unheard, "mended")
     return results
@@ -228,28 +229,42 @@ def _make_readable(leaf: int, entry: Entry) -> bool:
     return True
 
 
-def _close_gaps(leaf: int) -> None:
-    """Move the highest slots down until every number below them has one."""
-    for _ in _SlotNumbers.of(leaf).numbers:
-        neighbours = _SlotNumbers.of(leaf)
-        # One that is being written is no gap: it will have its program in a moment.
-        taken = {
-            number
-            for number in neighbours.numbers
-            if _holds_program(present := slot_in(leaf, str(number)).files) or ".lock" in present
-        }
-        gap = next(number for number in itertools.count() if number not in taken)
-        lock = _lock(leaf, str(gap)) if gap <= max(taken, default=0) else None
+def _close_gaps(leaf: int) -> bool:
+    """Move the highest slots down until every number below them has one: True if there is nothing left to move.
+
+    So many gaps as somebody could forge are closed by several looks.
+    """
+    neighbours = SlotNumbers.of(leaf)
+    taken = [number for number in neighbours.numbers if _is_taken(leaf, number)]
+    known = frozenset(taken)
+    closed = 0
+    for gap in itertools.count():
+        while taken and not _is_taken(leaf, taken[-1]):
+            taken.pop()
+        if not taken or gap > taken[-1]:
+            return True
+        if gap in known:
+            continue
+        lock = _lock(leaf, str(gap)) if closed < _GAPS else None
         if lock is None:
-            return
+            return closed < _GAPS
+        closed += 1
         try:
-            if _holds_program(slot_in(leaf, str(gap)).files):
-                # A program was quicker, and has written just there.
-                continue
-            _unlink_slot(leaf, str(gap))
-            _close_gap(lock, neighbours)
+            if not holds_program(slot_in(leaf, str(gap)).files):
+                # Else a program was quicker, and has written just there.
+                _unlink_slot(leaf, str(gap))
+                _close_gap(lock, neighbours)
+                if not holds_program(slot_in(leaf, str(gap)).files):
+                    return True
         finally:
             lock.release()
+    return True
+
+
+def _is_taken(leaf: int, number: int) -> bool:
+    """Tell whether a slot is no gap: one that is being written will have its program in a moment."""
+    present = slot_in(leaf, str(number)).files
+    return holds_program(present) or ".lock" in present
 
 
 def sweep(entry: EntryId) -> bool:
@@ -270,7 +285,7 @@ def sweep(entry: EntryId) -> bool:
             if ".bin" not in present or (".src" not in present and path[0] != entry_format.RTC):
                 # Else nothing was begun with, or a higher slot has moved here already: then it stays.
                 _unlink_slot(leaf, slot)
-                _close_gap(lock, _SlotNumbers.of(leaf))
+                _close_gap(lock, SlotNumbers.of(leaf))
             lock.release()
             _remove_empty(descriptors, path)
     except FileNotFoundError:
@@ -287,11 +302,13 @@ def _rejoin(leaf: int, slot: str) -> None:
 
     A removal leaves no source without its program, so the half with the source is what has not moved yet.
     """
-    for number in _SlotNumbers.of(leaf).numbers:
+    there = slot_in(leaf, slot).files
+    if ".bin" not in there or ".src" in there:
+        return
+    names = set(listing.names(leaf))
+    for number in SlotNumbers.among(leaf, names).numbers:
         upper = str(number)
-        moved = slot_in(leaf, slot).files
-        rest = slot_in(leaf, upper).files
-        if upper == slot or ".bin" not in moved or ".src" in moved or ".src" not in rest or ".bin" in rest:
+        if upper + ".src" not in names or upper + ".bin" in names or upper + ".lock" not in names:
             continue
         with locks.inherited(leaf, upper) as held:
             if held:
@@ -304,42 +321,6 @@ def _rejoin(leaf: int, slot: str) -> None:
 
 def _number(slot: str) -> int:
     return int(slot) if slot.isdigit() else 0
-
-
-@dataclass(slots=True)
-class _SlotNumbers:
-    """The numbers in a leaf, ascending.  Listed once: to list 20,000 slots anew for each of them would take an hour."""
-
-    leaf: int
-    numbers: list[int]
-
-    @classmethod
-    def of(cls, leaf: int) -> _SlotNumbers:
-        matches = (entry_format.SLOT_FILE.match(name) for name in os.listdir(leaf))
-        return cls(leaf, sorted({int(match[1]) for match in matches if match is not None}))
-
-    def highest(self, above: int) -> str | None:
-        """Give the highest slot above a number that has files and is not being written."""
-        if not self.numbers or self.numbers[-1] <= above:
-            # A program may have put its next one there since we listed them.
-            if not _holds_program(slot_in(self.leaf, str(above + 1)).files):
-                return None
-            self.numbers = self.of(self.leaf).numbers
-        busy: list[int] = []
-        found = None
-        while found is None and len(busy) < _BUSY and self.numbers and self.numbers[-1] > above:
-            number = self.numbers.pop()
-            present = slot_in(self.leaf, str(number)).files
-            if _holds_program(present):
-                busy.append(number)
-                if ".lock" not in present:
-                    found = str(number)
-        self.numbers += reversed(busy)
-        return found
-
-
-def _holds_program(present: Mapping[str, os.stat_result]) -> bool:
-    return ".src" in present or ".bin" in present
 
 
 _Content = frozenset[tuple[str, int, int, int, int]]
@@ -369,7 +350,7 @@ class _Bin:
 
 
 def _remove_slot(
-    leaf: int, entry: Entry, judged: _Content | None, neighbours: _SlotNumbers, bin_: _Bin | None
+    leaf: int, entry: Entry, judged: _Content | None, neighbours: SlotNumbers, bin_: _Bin | None
 ) -> tuple[bool, int]:
     """Remove one slot: whether it is gone, and the bytes of its ``.src`` and ``.bin``."""
     slot = entry.id.key.rpartition("/")[2]
@@ -440,7 +421,7 @@ def _unlink_slot(leaf: int, slot: str) -> None:
     _unlink(leaf, slot + "_access_time.txt.lock")
 
 
-def _close_gap(place: _Lock, neighbours: _SlotNumbers) -> None:
+def _close_gap(place: _Lock, neighbours: SlotNumbers) -> None:
     """Move the highest slot that stays into the place of one that went, and give the place back."""
     leaf, slot = place.leaf, place.slot
     if not slot.isdigit():
@@ -502,7 +483,7 @@ def _correct_size(root: int, freed: int) -> None:
     try:
         with fs.regular_file(root, name) as (descriptor, status):
             digits = fs.read(descriptor, 32)
-        if not digits.isdigit() or f"{name}.lock" in os.listdir(root):
+        if not digits.isdigit() or listing.exists(root, f"{name}.lock"):
             return
         # Whatever has this name already (a pipe, a link to somebody's file) goes; it is never opened.
         _unlink(root, beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +17,9 @@ from xpucached.kinds.sycl import doctor
 
 PART: Final = 1000
 """Entries that are handed over at a time.  A store of any size takes the memory of so many."""
+
+OURS: Final = 200
+"""Removals of a dead daemon that are finished after one look; what says that it is one may be forged."""
 
 _WEIGHT: Final = 64 << 20
 """So many characters of names are handed over at a time, and one entry's: they may be forged."""
@@ -67,6 +71,7 @@ class ScanState:
     entries: list[Entry] = field(default_factory=list)
     unchanged: list[UnchangedEntry] = field(default_factory=list)
     ours: list[EntryKey] = field(default_factory=list)
+    left: int = 0  #: what of a dead daemon was met, whether it is in ``ours`` or not
     foreign: int = 0
     hollow: bool = False  #: whether a directory holds no entry, so that none tells when something is written there
     shut: list[str] = field(default_factory=list)  #: directories, below what is looked at, that may not be read
@@ -76,6 +81,14 @@ class ScanState:
     environments: dict[str, Target | None] = field(default_factory=dict)
     weight: int = 0  #: characters of the names in the entries
     parts: int = 0  #: that were given
+
+    def claim(self, key: EntryKey) -> None:
+        """Note what a dead daemon left; of more than `OURS` any so many, so that none that can be finished waits."""
+        self.left += 1
+        if len(self.ours) < OURS:
+            self.ours.append(key)
+        elif (place := random.randrange(self.left)) < OURS:  # noqa: S311 - no secret
+            self.ours[place] = key
 
     def add(self, entry: Entry) -> None:
         """Note an entry that is there."""

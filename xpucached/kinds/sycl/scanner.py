@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.kinds import fs
+from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
 from xpucached.kinds.sycl.reader import Changed, read_slots, unfinished
 from xpucached.kinds.sycl.scan_state import KnownCursor, ScanState
@@ -68,13 +68,13 @@ def parts(
 
 def _walk_root(look: ScanState) -> Iterator[Scan]:
     """Go through a store in the order of its keys; give all but the last part."""
-    names = sorted(os.listdir(look.root))
+    names = sorted(listing.names(look.root))
     for name in names:
         if entry_format.NUMBER.match(name):
             yield from _walk_device(look, name)
         elif name == recipes.STAGING:
             if recipes.abandoned(look.root, look.device):
-                look.ours.append(EntryKey(name))
+                look.claim(EntryKey(name))
         elif name not in (entry_format.RTC, _MARKER, entry_format.TRASH, doctor.SIZE, doctor.SIZE_LOCK):
             look.foreign += 1
     if entry_format.RTC in names:
@@ -130,7 +130,7 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
     try:
         with _foreign(look, name):
             here, status = _enter(look, look.root, name, look.status.st_uid)
-            images = sorted(os.listdir(here))
+            images = sorted(listing.names(here))
         if look.shut:
             look.rows.take(look.shut.pop())
         for below in images:
@@ -203,7 +203,7 @@ def _walk(
             through = (*above, status)
             if len(path) == _DEPTH:
                 yield from _leaf(look, here, path, entry_format.SLOT_FILE, through)
-            for below in sorted(os.listdir(here)) if len(path) < _DEPTH else ():
+            for below in sorted(listing.names(here)) if len(path) < _DEPTH else ():
                 if entry_format.NUMBER.match(below):
                     yield from _walk(look, here, status.st_uid, below, (*path, below), through)
                 else:
@@ -217,7 +217,7 @@ def _walk(
 def _walk_run_time_compiled(look: ScanState) -> Iterator[Scan]:
     with _foreign(look, entry_format.RTC), fs.directory_in(look.root, entry_format.RTC, look.device) as here:
         owner = os.fstat(here).st_uid
-        for name in sorted(os.listdir(here)):
+        for name in sorted(listing.names(here)):
             if entry_format.NUMBER.match(name):
                 yield from _walk(look, here, owner, name, (entry_format.RTC, name), ())
             elif entry_format.IR_KEY.match(name):

@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Final
 
 from xpucached.domain.names import EntryKey
+from xpucached.kinds import listing
 from xpucached.kinds.sycl import entry_format, locks
 
 
@@ -36,7 +37,7 @@ class Slots:
         self._kept: dict[str, Slot] = {}
         self.foreign = 0  #: files that belong to none
         suffixes: dict[str, tuple[str, ...]] = {}
-        for name in os.listdir(leaf):
+        for name in listing.names(leaf):
             match = pattern.match(name)
             if match is None:
                 self.foreign += 1
@@ -83,7 +84,7 @@ def _alike(suffixes: tuple[str, ...]) -> tuple[str, ...]:
 
 def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
     """List the names of the slots of a leaf."""
-    return {match[1] for match in map(pattern.match, os.listdir(leaf)) if match is not None}
+    return {match[1] for match in map(pattern.match, listing.names(leaf)) if match is not None}
 
 
 def slot_in(leaf: int, name: str) -> Slot:
@@ -125,3 +126,50 @@ def accessed(slot: Slot) -> datetime | None:
     if access is not None:
         times.append(access.st_mtime_ns)
     return locks.moment(max(times)) if times else None
+
+
+_BUSY: Final = 64
+"""So many slots that are being written are passed over in search of one that can be moved."""
+
+
+@dataclass(slots=True)
+class SlotNumbers:
+    """The numbers in a leaf, ascending.  Listed once: to list 20,000 slots anew for each of them would take an hour."""
+
+    leaf: int
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, leaf: int) -> SlotNumbers:
+        """List a leaf."""
+        return cls.among(leaf, listing.names(leaf))
+
+    @classmethod
+    def among(cls, leaf: int, names: Iterable[str]) -> SlotNumbers:
+        """Read them from the names in a leaf."""
+        matches = map(entry_format.SLOT_FILE.match, names)
+        return cls(leaf, sorted({int(match[1]) for match in matches if match is not None}))
+
+    def highest(self, above: int) -> str | None:
+        """Give the highest slot above a number that has files and is not being written."""
+        if not self.numbers or self.numbers[-1] <= above:
+            # A program may have put its next one there since we listed them.
+            if not holds_program(slot_in(self.leaf, str(above + 1)).files):
+                return None
+            self.numbers = self.of(self.leaf).numbers
+        busy: list[int] = []
+        found = None
+        while found is None and len(busy) < _BUSY and self.numbers and self.numbers[-1] > above:
+            number = self.numbers.pop()
+            present = slot_in(self.leaf, str(number)).files
+            if holds_program(present):
+                busy.append(number)
+                if ".lock" not in present:
+                    found = str(number)
+        self.numbers += reversed(busy)
+        return found
+
+
+def holds_program(present: Mapping[str, os.stat_result]) -> bool:
+    """Tell whether a program walks on behind this slot."""
+    return ".src" in present or ".bin" in present

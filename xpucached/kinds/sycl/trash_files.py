@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
+import heapq
+import itertools
+import logging
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,9 @@ from xpucached.domain.trash import Restored, Trashed, TrashLabel
 from xpucached.kinds import fs
 from xpucached.kinds.sycl import entry_format, locks
 from xpucached.kinds.sycl.slots import slot_in
+from xpucached.kinds.sycl.trash_labels import BLANK, ORDER, Label, loads
+
+log = logging.getLogger(__name__)
 
 _ABOUT: Final = "about.json"
 _LEAF: Final = "leaf"
@@ -36,117 +40,11 @@ _REF: Final = re.compile(r"[0-9a-f]{12}\Z")
 _LIMIT: Final = 64 << 10
 """Bytes of a label; ours have some hundred."""
 
-_ORDER: Final = (".src", ".bin", "_access_time.txt")
-"""Taken out in this order; put back with the source last, because with it the entry can be found."""
-
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMLINK})
 _SLOTS: Final = 1 << 16
 
 WHOLE: Final = frozenset({Defect.DUPLICATE, Defect.BEHIND_GAP, Defect.SHADOWED, Defect.STALE_LOCK})
 """Defects of a place.  What has another one is damaged itself, and is not given back."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """What stands in ``about.json``."""
-
-    key: EntryKey
-    at: datetime
-    reason: EvictReason
-    detail: str
-    quarantined: bool
-    device: str
-    driver: str
-    mode: int  #: of the leaf
-    files: Mapping[str, tuple[int, int]]  #: suffix to size and modification time
-
-    @property
-    def slot(self) -> str:
-        """The slot's name."""
-        return self.key.rpartition("/")[2]
-
-    @property
-    def leaf(self) -> str:
-        """The leaf's path."""
-        return self.key.rpartition("/")[0]
-
-    def dumps(self) -> bytes:
-        """Write it."""
-        values = {
-            "key": self.key,
-            "at": self.at.isoformat(),
-            "reason": self.reason.value,
-            "detail": self.detail[:2000],
-            "quarantined": self.quarantined,
-            "device": self.device[:2000],
-            "driver": self.driver[:2000],
-            "mode": self.mode,
-            "files": {suffix: list(facts) for suffix, facts in self.files.items()},
-        }
-        return json.dumps(values).encode("ascii")
-
-
-_EARLIER: Final = {"flawed": EvictReason.DEFECTIVE.value}
-"""What labels of earlier versions say for a reason."""
-
-_BLANK: Final = _Label(
-    EntryKey(""),
-    datetime.fromtimestamp(0, UTC),
-    EvictReason.ASKED,
-    "",
-    quarantined=True,
-    device="",
-    driver="",
-    mode=0,
-    files={},
-)
-"""Stands for the label that a killed daemon had not written yet."""
-
-
-def _text(values: Mapping[str, object], name: str) -> str:
-    value = values[name]
-    if not isinstance(value, str):
-        raise TypeError(name)
-    return value
-
-
-def _loads(content: bytes) -> _Label:
-    """Read a label.  The store's owner could write anything there: raises ValueError for what is not ours."""
-    try:
-        values = json.loads(content)
-        key = _text(values, "key")
-        path = key.split("/")
-        if not _is_place(path):
-            raise ValueError(key)
-        found: dict[str, tuple[int, int]] = {}
-        for suffix, (size, modified) in values["files"].items():
-            if suffix not in _ORDER or not isinstance(size, int) or not isinstance(modified, int):
-                raise ValueError(suffix)
-            found[suffix] = (size, modified)
-        at = datetime.fromisoformat(_text(values, "at")).astimezone(UTC)
-        reason = _text(values, "reason")
-        return _Label(
-            EntryKey(key),
-            at,
-            EvictReason(_EARLIER.get(reason, reason)),
-            _text(values, "detail")[:2000],
-            bool(values["quarantined"]),
-            _text(values, "device")[:2000],
-            _text(values, "driver")[:2000],
-            int(values["mode"]) & 0o777,
-            found,
-        )
-    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        message = f"not a label of ours: {error}"
-        raise ValueError(message) from error
-
-
-def _is_place(path: list[str]) -> bool:
-    """Tell whether a key names a slot where the runtime keeps one."""
-    if path[0] == entry_format.RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
-        return entry_format.IR_KEY.match(path[1]) is not None and path[2] == entry_format.IR
-    numbers = path[1:] if path[0] == entry_format.RTC else path
-    return len(path) == 5 and all(entry_format.NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot
 
 
 # -- into the trash ---------------------------------------------------------------------------------------------------
@@ -160,7 +58,7 @@ def take(
     The slot's lock must be ours.  Raises OSError.
     """
     slot = entry.id.key.rpartition("/")[2]
-    moving = [suffix for suffix in _ORDER if suffix in present]
+    moving = [suffix for suffix in ORDER if suffix in present]
     if not moving:
         return False
     with contextlib.ExitStack() as stack:
@@ -209,7 +107,7 @@ def _labelled(
     """Make an entry's directory in the trash, with its label; give it and where the files go."""
     environment = entry.environment
     damaged = entry.defect is not None and entry.defect not in WHOLE and note.reason in _FOR_DAMAGE
-    label = _Label(
+    label = Label(
         entry.id.key,
         note.at,
         note.reason,
@@ -218,9 +116,10 @@ def _labelled(
         environment.device if environment else "",
         environment.driver if environment else "",
         stat.S_IMODE(os.fstat(leaf).st_mode) & 0o777,
-        {suffix: (present[suffix].st_size, present[suffix].st_mtime_ns) for suffix in _ORDER if suffix in present},
+        {suffix: (present[suffix].st_size, present[suffix].st_mtime_ns) for suffix in ORDER if suffix in present},
     )
     name = secrets.token_hex(6)
+    _indexed.clear()
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(entry_format.TRASH, 0o700, dir_fd=root)
@@ -267,22 +166,55 @@ def resume(root: int, device: int, leaf: int, path: str, slot: str) -> None:
 
     The slot's lock must be ours.  All of it goes to one item.  An empty one of the same place may be what is left of an
     entry that came back, so the one that can be completed comes first, then what lacks least, then the youngest.
+    Raises OSError; also if the trash is too full for the rest to be found.
     """
+    if not {suffix for suffix in ORDER if suffix in slot_in(leaf, slot).files}:
+        return
     torn: list[tuple[int, int, datetime, str]] = []
-    for name, label, place in _items(root, device):
+    for name, label, place in _items(root, device, _items_of(root, device, path)):
         if label is not None and place is not None and label.leaf == path:
-            lacking = [suffix for suffix in label.files if label.slot + suffix not in os.listdir(place)]
+            lacking = _lacking(label, place)
             here = [suffix for suffix in lacking if _is_file(leaf, slot + suffix, label.files[suffix])]
             if here:
                 torn.append((len(here) - len(lacking), -len(lacking), label.at, name))
-    chosen = max(torn)[3] if torn else None
-    for name, label, place in _items(root, device):
-        if name != chosen or label is None or place is None:
-            continue
-        there = os.listdir(place)
-        for suffix in label.files:
-            if label.slot + suffix not in there and _is_file(leaf, slot + suffix, label.files[suffix]):
-                os.rename(slot + suffix, label.slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+    for _, label, place in _items(root, device, [max(torn)[3]] if torn else ()):
+        if label is not None and place is not None:
+            for suffix in _lacking(label, place):
+                if _is_file(leaf, slot + suffix, label.files[suffix]):
+                    os.rename(slot + suffix, label.slot + suffix, src_dir_fd=leaf, dst_dir_fd=place)
+
+
+def _lacking(label: Label, place: int) -> list[str]:
+    there = _statuses(place, label)
+    return [suffix for suffix in label.files if label.slot + suffix not in there]
+
+
+_indexed: dict[tuple[int, ...], dict[str, list[str]] | None] = {}
+"""Which items came from which leaf, of the trash that was searched last, as it was then; None: it holds too many."""
+
+_OF_LEAF: Final = 1000
+"""Items of one leaf that are searched for the rest of an entry."""
+
+
+def _items_of(root: int, device: int, path: str) -> list[str]:
+    """Name the items that came from a leaf; the trash is read once for all that a dead daemon left.  Raises OSError."""
+    try:
+        status = os.stat(entry_format.TRASH, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return []
+    stamp = (device, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    if stamp not in _indexed:
+        names = _names(root, device)
+        found: dict[str, list[str]] = {}
+        for name, label, _ in _items(root, device, names) if len(names) <= MOST else ():
+            if label is not None:
+                found.setdefault(label.leaf, []).append(name)
+        _indexed.clear()
+        _indexed[stamp] = found if len(names) <= MOST else None
+    index = _indexed[stamp]
+    if index is None or len(index.get(path, ())) > _OF_LEAF:
+        raise OSError(errno.E2BIG, "the trash holds too much to find the rest of an entry there")
+    return index.get(path, [])
 
 
 def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
@@ -297,16 +229,35 @@ def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
 # -- what is in it ----------------------------------------------------------------------------------------------------
 
 
-def _items(root: int, device: int) -> Iterator[tuple[str, _Label | None, int | None]]:
-    """Open one item after the other: its name, its label if it has one, its leaf if it has one.
+MOST: Final = 50_000
+"""Items of one trash that are looked at at a time.  Who may write there may put millions of them."""
+
+_TEXT: Final = 64 << 20
+"""So many characters of labels are kept at a time."""
+
+_FILES: Final = 1000
+"""So many names in an item's leaf are looked at; of ours it has five."""
+
+
+def _names(root: int, device: int) -> list[str]:
+    """List the items; of more than `MOST` any so many and one, others at each look, so that none waits for ever."""
+    salt = secrets.randbits(48)
+    try:
+        with fs.directory_in(root, entry_format.TRASH, device) as trash, os.scandir(trash) as listed:
+            names = (one.name for one in listed if _REF.match(one.name))
+            return heapq.nsmallest(MOST + 1, names, key=lambda name: int(name, 16) ^ salt)
+    except FileNotFoundError:
+        return []
+
+
+def _items(root: int, device: int, names: Iterable[str]) -> Iterator[tuple[str, Label | None, int | None]]:
+    """Open one of these items after the other: its name, its label if it has one, its leaf if it has one.
 
     What the disk does not give just now is passed over: it is no debris.
     """
     try:
         with fs.directory_in(root, entry_format.TRASH, device) as trash:
-            for name in sorted(os.listdir(trash)):
-                if not _REF.match(name):
-                    continue
+            for name in names:
                 with contextlib.ExitStack() as stack:
                     try:
                         item = stack.enter_context(fs.directory_in(trash, name, device))
@@ -315,7 +266,7 @@ def _items(root: int, device: int) -> Iterator[tuple[str, _Label | None, int | N
                     label = place = None
                     try:
                         with contextlib.suppress(ValueError), fs.regular_file(item, _ABOUT) as (descriptor, _):
-                            label = _loads(fs.read(descriptor, _LIMIT))
+                            label = loads(fs.read(descriptor, _LIMIT))
                     except OSError as error:
                         if _unknown(error):
                             continue
@@ -336,38 +287,46 @@ def _unknown(error: OSError) -> bool:
 
 def trash(of: Store) -> tuple[Trashed, ...]:
     """Tell what is in a store's trash; see `Kind.trash`."""
-    found: list[Trashed] = []
-    try:
-        with fs.root_directory(os.fspath(of.root)) as (root, status):
-            for name, written, place in _items(root, status.st_dev):
-                try:
-                    there = _statuses(place)
-                except OSError:
-                    # Judged by what could be seen of it, it would go for good.
-                    continue
-                label = written or _BLANK
-                whole = bool(label.files) and not _torn(label, there)
-                found.append(
-                    Trashed(
-                        TrashRef(name),
-                        of,
-                        label.key,
-                        label.at,
-                        label.reason,
-                        label.detail,
-                        label.quarantined,
-                        label.device,
-                        label.driver,
-                        sum(one.st_blocks * 512 // max(1, one.st_nlink) for one in there.values()),
-                        whole,
-                    )
-                )
-    except OSError:
-        return ()
-    return tuple(found)
+    return tuple(_there(of))
 
 
-def _torn(label: _Label, there: Mapping[str, os.stat_result]) -> str | None:
+def trash_size(of: Store) -> int:
+    """Tell how much room a store's trash takes; see `Kind.trash_size`."""
+    return sum(one.allocated for one in _there(of))
+
+
+def _there(of: Store) -> Iterator[Trashed]:
+    text = 0
+    with contextlib.suppress(OSError), fs.root_directory(os.fspath(of.root)) as (root, status):
+        names = _names(root, status.st_dev)
+        if len(names) > MOST:
+            log.warning("the trash of %s holds more than %d entries: the others are looked at later", of.root, MOST)
+        for name, written, place in _items(root, status.st_dev, names[:MOST]):
+            label = written or BLANK
+            try:
+                there = _statuses(place, label)
+            except OSError:
+                # Judged by what could be seen of it, it would go for good.
+                continue
+            text += len(label.detail) + len(label.device) + len(label.driver)
+            if text > _TEXT:
+                return
+            yield Trashed(
+                TrashRef(name),
+                of,
+                label.key,
+                label.at,
+                label.reason,
+                label.detail,
+                label.quarantined,
+                label.device,
+                label.driver,
+                sum(one.st_blocks * 512 // max(1, one.st_nlink) for one in there.values()),
+                whole=bool(label.files) and not _torn(label, there),
+            )
+
+
+def _torn(label: Label, there: Mapping[str, os.stat_result]) -> str | None:
     """Say which file of an entry is not what was put into the trash; None if all of them are."""
     for suffix, (size, _) in label.files.items():
         status = there.get(label.slot + suffix)
@@ -378,12 +337,21 @@ def _torn(label: _Label, there: Mapping[str, os.stat_result]) -> str | None:
     return None
 
 
-def _statuses(place: int | None) -> dict[str, os.stat_result]:
+def _statuses(place: int | None, label: Label) -> dict[str, os.stat_result]:
+    """Look at the files that a label names, and at what else there can be ours; whatever lies beside it is not."""
     statuses: dict[str, os.stat_result] = {}
-    for name in os.listdir(place) if place is not None else ():
+    if place is None:
+        return statuses
+    for name in dict.fromkeys((*(label.slot + suffix for suffix in label.files), *_files(place))):
         with contextlib.suppress(FileNotFoundError):
             statuses[name] = os.stat(name, dir_fd=place, follow_symlinks=False)
     return statuses
+
+
+def _files(leaf: int) -> list[str]:
+    with os.scandir(leaf) as listed:
+        names = [one.name for one in itertools.islice(listed, _FILES)]
+    return [name for name in names if entry_format.SLOT_FILE.match(name) or entry_format.IR_FILE.match(name)]
 
 
 # -- out of it --------------------------------------------------------------------------------------------------------
@@ -421,9 +389,8 @@ def _drop(trash: int, name: str, device: int) -> bool:
         with fs.directory_in(trash, name, device) as item:
             with contextlib.suppress(FileNotFoundError):
                 with fs.directory_in(item, _LEAF, device) as leaf:
-                    for file in os.listdir(leaf):
-                        if entry_format.SLOT_FILE.match(file) or entry_format.IR_FILE.match(file):
-                            _unlink(leaf, file)
+                    for file in _files(leaf):
+                        _unlink(leaf, file)
                 os.rmdir(_LEAF, dir_fd=item)
             _unlink(item, _ABOUT)
         os.rmdir(name, dir_fd=trash)
@@ -447,12 +414,11 @@ def restore(of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
     try:
         with fs.root_to_change(os.fspath(of.root)) as (root, status):
             device = status.st_dev
-            # All of them are listed first: each that comes back changes the directory that is being read.
-            wanted = [name for name, _, _ in _items(root, device) if name in results]
-            for name in wanted:
-                ref = TrashRef(name)
+            for ref in filter(_REF.match, refs):
                 try:
                     results[ref] = _restore(root, device, ref)
+                except FileNotFoundError:
+                    continue
                 except OSError as error:
                     results[ref] = Restored(ref, None, error.strerror or str(error))
             with contextlib.suppress(OSError):
@@ -468,11 +434,11 @@ def _restore(root: int, device: int, ref: TrashRef) -> Restored:
         item = stack.enter_context(fs.directory_in(bin_, ref, device))
         try:
             with fs.regular_file(item, _ABOUT) as (descriptor, _):
-                label = _loads(fs.read(descriptor, _LIMIT))
+                label = loads(fs.read(descriptor, _LIMIT))
             place = stack.enter_context(fs.directory_in(item, _LEAF, device))
         except (FileNotFoundError, ValueError):
             return Restored(ref, None, "its label is damaged")
-        torn = _torn(label, _statuses(place))
+        torn = _torn(label, _statuses(place, label))
         if torn is not None:
             # With a .bin that was cut short programs would compile at every start.
             return Restored(ref, None, torn)
@@ -495,7 +461,7 @@ def _restore(root: int, device: int, ref: TrashRef) -> Restored:
     return Restored(ref, EntryKey(f"{label.leaf}/{slot}"))
 
 
-def _free_slot(leaf: int, place: int, label: _Label) -> str | None:
+def _free_slot(leaf: int, place: int, label: Label) -> str | None:
     """Take the lock of the first free slot; None if a slot holds the same already.
 
     Free is what a program takes for free: neither a source nor a program, whatever access time was left there.  To pass

@@ -1,0 +1,390 @@
+"""What a hostile neighbour, or a program of the user's own, can make large: what we read and keep of it is bounded.
+
+Calls and objects are counted here, and no seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.kinds.test_sycl_damage import look
+from xpucached import host
+from xpucached.domain.defects import Defect
+from xpucached.domain.host import Process
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin, StoreState
+from xpucached.domain.trash import Repair, RepairAction, TrashLabel
+from xpucached.host import process_table
+from xpucached.kinds import listing, sycl
+from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
+from xpucached.kinds.sycl.scan_state import OURS
+from xpucached.processes import environ, signals
+from xpucached.service.owners import named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pytest
+
+    from tests.builders import SyclStore
+
+PROGRAM = "import os, sys; some = [open('/dev/null') for _ in range(int(sys.argv[1]))]; print(1, flush=True); input()"
+
+
+@contextlib.contextmanager
+def program(variables: Mapping[str, str], files: int = 0) -> Iterator[int]:
+    """Give the number of a live program with these variables that has so many files open."""
+    words = [sys.executable, "-c", PROGRAM, str(files)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(variables)) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child.pid
+        child.communicate(b"\n")
+
+
+def seen(pid: int) -> Process:
+    (one,) = [one for one in host.processes(os.getuid()) if one.pid == pid]
+    return one
+
+
+LONG = {f"PADDING_{number}": "x" * 100_000 for number in range(12)}
+
+
+def test_variables_that_are_too_long_are_unknown_and_not_read_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    class Counting(environ.Environments):
+        def read(self, pid: int) -> bytes | None:
+            before = self.left
+            found = super().read(pid)
+            read.append((pid, before - self.left))
+            return found
+
+    monkeypatch.setattr(environ, "LONGEST", 1 << 20)
+    monkeypatch.setattr(environ, "Environments", Counting)
+    monkeypatch.setattr(process_table, "_Share", functools.partial(process_table._Share, environments=Counting()))
+    with program({"SYCL_CACHE_DIR": "/first", **LONG, "SYCL_CACHE_PERSISTENT": "1"}) as pid:
+        # Half of them would say something else than all.
+        assert seen(pid).variables == {}
+        assert dict(read)[pid] <= environ.LONGEST + environ._STEP
+        monkeypatch.setattr(environ, "LONGEST", 2 << 20)
+        assert seen(pid).variables == {"SYCL_CACHE_DIR": "/first", "SYCL_CACHE_PERSISTENT": "1"}
+
+
+def test_what_all_processes_together_have_is_read_up_to_a_bound() -> None:
+    environments = environ.Environments(left=1000)
+    with program({"A": "x" * 600}) as pid:
+        assert environments.read(pid) == b"A=" + b"x" * 600 + b"\0"
+        assert [environments.read(pid) for _ in range(100)] == [None] * 100
+    assert environments.left == 0
+    assert environments.passed_over == 100
+
+
+def test_of_many_telling_variables_none_is_kept() -> None:
+    with program({f"XDG_{number}": "x" for number in range(process_table._VARIABLES + 1)}) as pid:
+        assert seen(pid).variables == {}
+    with program({f"XDG_{number}": "x" * 60_000 for number in range(5)}) as pid:
+        assert seen(pid).variables == {}
+    with program({f"XDG_{number}": "x" for number in range(process_table._VARIABLES)}) as pid:
+        assert len(seen(pid).variables) == process_table._VARIABLES
+
+
+def test_what_is_kept_of_all_processes_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_table, "_Share", functools.partial(process_table._Share, variables=1000))
+    with contextlib.ExitStack() as stack:
+        pids = {stack.enter_context(program({"XDG_A": "x" * 400})) for _ in range(4)}
+        kept = [one.variables for one in host.processes(os.getuid()) if one.pid in pids]
+    assert sum(len(value) for some in kept for value in some.values()) <= 1000
+    assert kept.count({}) >= 2
+
+
+def test_who_has_too_much_mapped_may_have_anything_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program({}) as pid:
+        assert seen(pid).known
+        monkeypatch.setattr(process_table, "_LONGEST_MAPS", 100)
+        one = seen(pid)
+        assert (one.known, one.libraries) == (False, ())
+        # It could be writing to a cache.
+        assert host.writer_since([one]) == one.started
+
+
+def test_libraries_of_one_process_and_of_all_are_bounded(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    row = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /lib/libsycl.so.{}\n"
+    maps.write_text("".join(row.format(number) for number in range(1000)))
+    assert process_table._libraries(maps, process_table._Share()) is None
+    maps.write_text("".join(row.format(number) for number in range(10)))
+    share = process_table._Share(mapped=25)
+    found = [process_table._libraries(maps, share) for _ in range(4)]
+    assert [len(some) if some is not None else None for some in found] == [10, 10, None, None]
+    share = process_table._Share(maps=2 * len(maps.read_bytes()) + 10)
+    assert [process_table._libraries(maps, share) is None for _ in range(4)] == [False, False, True, True]
+
+
+def test_of_more_processes_than_we_look_at_it_is_known_that_they_are_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(process_table, "_variables", lambda pid, _: asked.append(pid))
+    monkeypatch.setattr(process_table, "_Share", functools.partial(process_table._Share, processes=0))
+    with program({"SYCL_CACHE_DIR": "/first"}) as pid:
+        one = seen(pid)
+    assert (one.variables, one.libraries, one.known) == ({}, (), False)
+    assert not asked
+    assert len(caplog.records) == 1
+
+
+def test_open_files_of_one_process_and_of_all_are_looked_at_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    readlink = os.readlink
+
+    def counting(path: str, *, dir_fd: int | None = None) -> str:
+        asked.append(path)
+        return readlink(path, dir_fd=dir_fd)
+
+    with program({}, files=500) as pid:
+        monkeypatch.setattr(os, "readlink", counting)
+        monkeypatch.setattr(process_table, "_OPEN", 100)
+        assert host.held(frozenset({Path("/dev")}))[Path("/dev")] >= {"null"}
+        assert sum(path.startswith(f"/proc/{pid}/") for path in asked) <= 101
+        monkeypatch.setattr(process_table, "_OPEN_IN_ALL", 50)
+        asked.clear()
+        host.held(frozenset({Path("/dev")}))
+        assert len([path for path in asked if "/fd/" in path]) <= 50 + len(os.listdir("/proc"))
+        # Whose files are too many to look at may have one of a cache open.
+        asked.clear()
+        assert process_table._may_be_writing(pid, host.HostRoots(), iter(range(1000, 0, -1)))
+        assert len(asked) <= 101
+
+
+def test_a_run_s_mark_is_looked_for_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environ, "LONGEST", 1 << 20)
+    with program({**LONG, signals.MARK: "bounds-1:x"}) as pid:
+        assert signals.end_marked("bounds-1:") == 0
+        monkeypatch.setattr(environ, "LONGEST", 2 << 20)
+        os.kill(pid, 0)
+    words = [sys.executable, "-c", PROGRAM, "0"]
+    variables = {**LONG, signals.MARK: "bounds-2:x"}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert signals.end_marked("bounds-2:") == 1
+        child.wait()
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+NOTE = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
+DEAD = f"xpucached {replace(makers.ourselves(), pid=999_999_999, began=0)}\n".encode()
+
+
+def of(store: SyclStore) -> Store:
+    return Store(sycl.NAME, store.root)
+
+
+def discarded(store: SyclStore, number: int) -> list[Path]:
+    """Put so many entries into the trash; give what lies there."""
+    for one in range(number):
+        store.add(f"_ZTS{one}k")
+    entries = look(store.root).entries
+    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    return sorted((store.root / entry_format.TRASH).iterdir())
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
+    """Count the calls of a function: what they were asked first is in the list."""
+    calls: list[object] = []
+    real = getattr(owner, name)
+
+    def called(*args: object, **more: object) -> object:
+        calls.append(args[0] if args else None)
+        return real(*args, **more)
+
+    monkeypatch.setattr(owner, name, called)
+    return calls
+
+
+def test_of_a_trash_without_end_a_part_is_taken_and_another_one_each_time(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {path.name for path in discarded(sycl_store, 12)}
+    monkeypatch.setattr(trash_files, "MOST", 5)
+    seen: set[str] = set()
+    for _ in range(200):
+        found = {one.ref for one in sycl.trash(of(sycl_store))}
+        assert len(found) == 5
+        seen |= found
+    assert seen == there
+    monkeypatch.setattr(trash_files, "MOST", 12)
+    assert {one.ref for one in sycl.trash(of(sycl_store))} == there
+    assert sycl.trash_size(of(sycl_store)) == sum(one.allocated for one in sycl.trash(of(sycl_store)))
+
+
+def test_long_labels_in_the_trash_are_kept_up_to_a_bound(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in discarded(sycl_store, 5):
+        label = path / "about.json"
+        label.write_text(json.dumps({**json.loads(label.read_text()), "detail": "x" * 2000}))
+    monkeypatch.setattr(trash_files, "_TEXT", 5000)
+    assert len(sycl.trash(of(sycl_store))) == 2
+
+
+def test_of_a_full_leaf_in_the_trash_only_what_is_ours_is_looked_at(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item,) = discarded(sycl_store, 1)
+    for number in range(3000):
+        (item / "leaf" / f"foreign-{number}").touch()
+        (item / "leaf" / f"{number + 1}.bin").touch()
+    stats = counting(monkeypatch, os, "stat")
+    (one,) = sycl.trash(of(sycl_store))
+    assert one.whole
+    assert len(stats) <= trash_files._FILES + 20
+    assert not [name for name in stats if str(name).startswith("foreign")]
+    # Bit by bit it goes all the same.
+    monkeypatch.undo()
+    for path in (item / "leaf").glob("foreign-*"):
+        path.unlink()
+    assert {one.ref} in [sycl.discard(of(sycl_store), (one.ref,)) for _ in range(6)]
+    assert not item.exists()
+
+
+def forged(store: SyclStore, number: int) -> Path:
+    """Put the locks of a dead daemon beside so many halves of entries; give their leaf."""
+    leaf = store.add("_ZTS6kernel").src.parent
+    for slot in range(1, number + 1):
+        (leaf / f"{slot}.bin").write_bytes(b"half")
+        (leaf / f"{slot}.lock").write_bytes(DEAD)
+    return leaf
+
+
+def test_the_trash_is_read_once_for_all_that_a_dead_daemon_left(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded(sycl_store, 30)
+    forged(sycl_store, 20)
+    scan = look(sycl_store.root)
+    assert len(scan.ours) == 20
+    read = counting(monkeypatch, trash_files, "loads")
+    assert all(sycl.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
+    assert len(read) == 30
+    # What was taken out meanwhile is known.
+    monkeypatch.undo()
+    discarded(sycl_store, 1)
+    assert look(sycl_store.root).entries == ()
+
+
+def test_where_the_rest_of_an_entry_cannot_be_looked_for_nothing_of_it_is_removed(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded(sycl_store, 4)
+    leaf = forged(sycl_store, 1)
+    (key,) = look(sycl_store.root).ours
+    monkeypatch.setattr(trash_files, "MOST", 3)
+    assert not sycl.sweep(EntryId(of(sycl_store), key))
+    assert (leaf / "1.bin").read_bytes() == b"half"
+    assert (leaf / "1.lock").exists()
+    monkeypatch.setattr(trash_files, "MOST", 4)
+    (sycl_store.root / entry_format.TRASH / "more").mkdir()
+    assert sycl.sweep(EntryId(of(sycl_store), key))
+    assert not (leaf / "1.lock").exists()
+
+
+def test_so_many_removals_are_finished_after_a_look_and_the_rest_after_the_next(sycl_store: SyclStore) -> None:
+    leaf = forged(sycl_store, OURS + 50)
+    scan = look(sycl_store.root)
+    assert len(set(scan.ours)) == len(scan.ours) == OURS
+    # However little changes until then, the next look goes there again.
+    found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
+    (later, *_) = sycl.parts(found, datetime.now(UTC) + timedelta(hours=1), (), None)
+    assert {one.place for one in later.entries} == {None}
+    for key in scan.ours:
+        sycl.sweep(EntryId(scan.found.store, key))
+    rest = look(sycl_store.root)
+    for key in rest.ours:
+        sycl.sweep(EntryId(scan.found.store, key))
+    assert not list(leaf.glob("*.lock"))
+    assert [one.defect for one in look(sycl_store.root).entries] == [None]
+
+
+def test_gaps_are_closed_in_as_many_steps_as_there_are_slots_and_not_more_than_so_many(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaf = sycl_store.add("_ZTS6kernel").src.parent
+    for slot in range(2, 400, 2):
+        for suffix in (".src", ".bin"):
+            (leaf / f"{slot}{suffix}").write_bytes((leaf / f"0{suffix}").read_bytes() + b"%d" % slot)
+    monkeypatch.setattr(remover, "_LINGER", 0.0)
+    entries = [one for one in look(sycl_store.root).entries if one.defect is Defect.BEHIND_GAP]
+    repairs = [Repair(one, RepairAction.CLOSE_GAP) for one in entries]
+    monkeypatch.setattr(remover, "_GAPS", 10, raising=False)
+    looks = counting(monkeypatch, remover, "slot_in")
+    done = sycl.mend(repairs)
+    assert set(done.values()) == {False}
+    assert len(looks) <= 10 * len(entries)
+    there = {int(path.stem) for path in leaf.glob("*.src")}
+    assert len(there) == 200
+    assert there >= set(range(20))
+    assert 21 not in there
+    monkeypatch.setattr(remover, "_GAPS", 1000)
+    looks.clear()
+    assert set(sycl.mend(repairs).values()) == {True}
+    assert len(looks) <= 20 * len(entries)
+    assert {int(path.stem) for path in leaf.glob("*.src")} == set(range(200))
+    assert not list(leaf.glob("*.lock"))
+
+
+def test_a_leaf_is_not_listed_for_each_of_its_slots(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slot in range(60):
+        made = sycl_store.add("_ZTS6kernel", slot=slot)
+        made.src.write_bytes(made.src.read_bytes() + bytes(slot))
+    entries = look(sycl_store.root).entries
+    calls = counting(monkeypatch, os, "listdir")
+    names = counting(monkeypatch, listing, "names")
+    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert len(calls) + len(names) <= 3
+
+
+def test_a_directory_without_end_makes_a_store_unreadable_and_forgets_nothing(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaf = sycl_store.add("_ZTS6kernel").src.parent
+    for number in range(20):
+        (leaf / f"foreign-{number}").touch()
+    monkeypatch.setattr(listing, "_NAMES", 10)
+    found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
+    (*_, last) = sycl.parts(found, datetime.now(UTC), (), None)
+    assert last.state is StoreState.UNREADABLE
+    assert last.vanished == ()
+    assert "more than 10 names" in last.notes[0]
+
+
+# -- what programs name -----------------------------------------------------------------------------------------------
+
+
+def named(pid: int, **variables: str) -> Process:
+    return Process(pid, 0, datetime(2026, 1, 1, tzinfo=UTC), "app", None, variables)
+
+
+def test_programs_name_so_many_stores_and_each_question_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [named(pid, SYCL_CACHE_DIR=f"/store/{pid}") for pid in range(1, 1001)]
+    assert len(named_by(sycl, some)) == 200
+    located = counting(monkeypatch, sycl, "locate")
+    assert len(named_by(sycl, [named(pid, SYCL_CACHE_DIR="/store") for pid in range(1, 1001)])) == 1
+    assert len(located) == 1
+
+
+def test_so_many_folders_of_a_program_are_searched_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = counting(monkeypatch, os.path, "realpath")
+    sycl.locate(named(7, LD_LIBRARY_PATH=":".join(f"/lib/{number}" for number in range(5000))))
+    assert len(asked) <= 100

@@ -1,0 +1,119 @@
+"""Observe: the label of an entry in the trash, which says what the entry was and where; anybody may have forged it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import EvictReason
+from xpucached.kinds.sycl import entry_format
+
+ORDER: Final = (".src", ".bin", "_access_time.txt")
+"""Files are taken out in this order; put back with the source last, because with it the entry can be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What stands in ``about.json``."""
+
+    key: EntryKey
+    at: datetime
+    reason: EvictReason
+    detail: str
+    quarantined: bool
+    device: str
+    driver: str
+    mode: int  #: of the leaf
+    files: Mapping[str, tuple[int, int]]  #: suffix to size and modification time
+
+    @property
+    def slot(self) -> str:
+        """The slot's name."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def leaf(self) -> str:
+        """The leaf's path."""
+        return self.key.rpartition("/")[0]
+
+    def dumps(self) -> bytes:
+        """Write it."""
+        values = {
+            "key": self.key,
+            "at": self.at.isoformat(),
+            "reason": self.reason.value,
+            "detail": self.detail[:2000],
+            "quarantined": self.quarantined,
+            "device": self.device[:2000],
+            "driver": self.driver[:2000],
+            "mode": self.mode,
+            "files": {suffix: list(facts) for suffix, facts in self.files.items()},
+        }
+        return json.dumps(values).encode("ascii")
+
+
+_EARLIER: Final = {"flawed": EvictReason.DEFECTIVE.value}
+"""What labels of earlier versions say for a reason."""
+
+BLANK: Final = Label(
+    EntryKey(""),
+    datetime.fromtimestamp(0, UTC),
+    EvictReason.ASKED,
+    "",
+    quarantined=True,
+    device="",
+    driver="",
+    mode=0,
+    files={},
+)
+"""Stands for the label that a killed daemon had not written yet."""
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    value = values[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def loads(content: bytes) -> Label:
+    """Read a label.  The store's owner could write anything there: raises ValueError for what is not ours."""
+    try:
+        values = json.loads(content)
+        key = _text(values, "key")
+        path = key.split("/")
+        if not is_place(path):
+            raise ValueError(key)
+        found: dict[str, tuple[int, int]] = {}
+        for suffix, (size, modified) in values["files"].items():
+            if suffix not in ORDER or not isinstance(size, int) or not isinstance(modified, int):
+                raise ValueError(suffix)
+            found[suffix] = (size, modified)
+        at = datetime.fromisoformat(_text(values, "at")).astimezone(UTC)
+        reason = _text(values, "reason")
+        return Label(
+            EntryKey(key),
+            at,
+            EvictReason(_EARLIER.get(reason, reason)),
+            _text(values, "detail")[:2000],
+            bool(values["quarantined"]),
+            _text(values, "device")[:2000],
+            _text(values, "driver")[:2000],
+            int(values["mode"]) & 0o777,
+            found,
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        message = f"not a label of ours: {error}"
+        raise ValueError(message) from error
+
+
+def is_place(path: list[str]) -> bool:
+    """Tell whether a key names a slot where the runtime keeps one."""
+    if path[0] == entry_format.RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
+        return entry_format.IR_KEY.match(path[1]) is not None and path[2] == entry_format.IR
+    numbers = path[1:] if path[0] == entry_format.RTC else path
+    return len(path) == 5 and all(entry_format.NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot
