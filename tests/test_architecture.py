@@ -477,7 +477,7 @@ LONGER: Final = {
     "kinds/sycl/trash_files.py": 507,
     "libexec/driver_probe.py": 452,
     "libexec/model_runner.py": 789,
-    "libexec/supervisor.py": 401,
+    "libexec/supervisor.py": 431,
     "planning/eviction.py": 439,
     "processes/supervised.py": 479,
     "server/routes.py": 421,

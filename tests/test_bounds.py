@@ -9,12 +9,17 @@ import contextlib
 import functools
 import json
 import os
+import signal
+import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from tests.kinds.test_sycl_damage import look
 from xpucached import host
@@ -23,10 +28,11 @@ from xpucached.domain.host import Process
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin, StoreState
 from xpucached.domain.trash import Repair, RepairAction, TrashLabel
-from xpucached.host import process_table
+from xpucached.host import elf, pressure, process_table
 from xpucached.kinds import listing, sycl
 from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
 from xpucached.kinds.sycl.scan_state import OURS
+from xpucached.libexec import supervisor
 from xpucached.processes import environ, signals
 from xpucached.service.owners import named_by
 
@@ -388,3 +394,134 @@ def test_so_many_folders_of_a_program_are_searched_for_its_configuration(monkeyp
     asked = counting(monkeypatch, os.path, "realpath")
     sycl.locate(named(7, LD_LIBRARY_PATH=":".join(f"/lib/{number}" for number in range(5000))))
     assert len(asked) <= 100
+
+
+# -- what a model's program does, and files that it leads to -----------------------------------------------------------
+
+
+def test_maps_of_a_family_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_LINES", 5)
+    with contextlib.ExitStack() as stack:
+        pids = [stack.enter_context(program({})) for _ in range(3)]
+        maps = supervisor.Maps()
+        for turn in range(1, 4):
+            maps.look(pids, now=True)
+            assert set(maps._sizes) == set(pids[:turn])
+
+
+def test_the_temporary_directory_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        (tmp_path / str(number)).write_bytes(bytes(4096))
+    whole = supervisor._written(str(tmp_path))
+    monkeypatch.setattr(supervisor, "_FILES", 100)
+    assert 0 < supervisor._written(str(tmp_path)) <= whole / 3
+
+
+def test_descriptors_of_a_family_and_of_others_are_looked_at_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program({}, files=500) as pid, program({}, files=500) as other:
+        asked = counting(monkeypatch, os, "readlink")
+        monkeypatch.setattr(supervisor, "_OPEN", 600)
+        assert list(supervisor._drm([pid, other])) == []
+        assert len(asked) == 600
+        asked.clear()
+        monkeypatch.setattr(pressure, "_OPEN_OF_ONE", 100, raising=False)
+        host.PressureMeter().look()
+        assert sum(str(path).startswith((f"/proc/{pid}/", f"/proc/{other}/")) for path in asked) == 200
+        asked.clear()
+        monkeypatch.setattr(pressure, "_OPEN", 20)
+        host.PressureMeter().look()
+        assert len(asked) == 20
+
+
+@contextlib.contextmanager
+def supervised(directory: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
+    """Start a command under the supervisor; give it, and the descriptors for orders and of its report."""
+    (hears, orders), (report, seen) = os.pipe(), os.pipe()
+    given = os.memfd_create("environment")
+    os.write(given, b"{}")
+    os.lseek(given, 0, os.SEEK_SET)
+    words = [sys.executable, supervisor.__file__, "--orders", str(hears), "--report", str(seen)]
+    words += ["--environment", str(given), "--memory", str(1 << 40), "--disk", str(1 << 40)]
+    words += ["--scratch", str(directory), "--directory", str(directory), "--", *command]
+    with subprocess.Popen(words, pass_fds=(hears, seen, given)) as process:
+        for descriptor in (hears, seen, given):
+            os.close(descriptor)
+        try:
+            yield process, orders, report
+        finally:
+            os.close(orders)
+            process.wait()
+            os.close(report)
+
+
+COMET = """
+import os, sys, time
+end = time.monotonic() + 15
+if os.fork():
+    time.sleep(0.5)
+    os._exit(0)
+os.setsid()
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+with open("alive", "w") as file:
+    file.write("until its own end")
+"""
+
+
+def test_who_forks_and_ends_faster_than_anybody_looks_is_ended(tmp_path: Path) -> None:
+    with supervised(tmp_path, sys.executable, "-c", COMET) as (process, _, report):
+        process.wait()
+        said = json.loads(os.read(report, 1 << 20))
+    assert (said["status"], said["left"]) == (0, [])
+    # It would live on for seconds, as another process each millisecond; so it is looked for in all of them.
+    for _ in range(100):
+        assert not [one for one in Path("/proc").glob("[0-9]*/cwd") if reached(one) == tmp_path]
+
+
+def reached(link: Path) -> Path | None:
+    with contextlib.suppress(OSError):
+        return link.readlink()
+    return None
+
+
+def test_whoever_goes_on_while_all_shall_stand_still_is_stopped_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, sys.executable, "-c", "import time; time.sleep(60)") as (process, orders, _):
+        while not (children := psutil.Process(process.pid).children()):
+            time.sleep(0.01)
+        (child,) = children
+        os.write(orders, b"p")
+        for _ in range(3):
+            while child.status() != psutil.STATUS_STOPPED:
+                time.sleep(0.01)
+            child.send_signal(signal.SIGCONT)
+
+
+def test_a_device_is_not_opened_in_search_of_a_build_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = counting(monkeypatch, os, "open")
+    assert elf.build_id(Path("/dev/null")) is None
+    assert opened == []
+
+
+def test_segments_that_share_their_notes_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = bytearray(64)
+    head[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into("<Q", head, 32, 64)
+    struct.pack_into("<HH", head, 54, 56, 256)
+    row = bytearray(56)
+    struct.pack_into("<I", row, 0, 4)
+    struct.pack_into("<Q", row, 8, 64 + 256 * 56)
+    struct.pack_into("<Q", row, 32, 1 << 16)
+    file = tmp_path / "library.so"
+    file.write_bytes(bytes(head) + bytes(row) * 256 + bytes(1 << 16))
+    read: list[int] = []
+    pread = os.pread
+
+    def noting(descriptor: int, length: int, offset: int) -> bytes:
+        data = pread(descriptor, length, offset)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", noting)
+    assert elf.build_id(file) is None
+    assert sum(read) <= 64 + 256 * 56 + (1 << 16)

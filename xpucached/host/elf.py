@@ -22,8 +22,10 @@ _SHORT_HEADER = 52  # of a 32-bit file
 def build_id(path: Path) -> str | None:
     """Give the GNU build id of an ELF file in hex; None if it has none or is no such file.  Never raises."""
     try:
-        # A file that is swapped for a pipe between looking and opening must not stop us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Opening a device has effects of its own.  What is swapped for a pipe meanwhile must not stop us.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
     try:
@@ -50,13 +52,17 @@ def _search(descriptor: int) -> str | None:
         offset_at, length_at, word, least = 4, 16, "I", 32
     if size < least:
         return None
+    left = _LONGEST_NOTE
     for index in range(min(count, _MOST_SEGMENTS)):
         segment = os.pread(descriptor, least, table + index * size)
         if struct.unpack_from(f"{order}I", segment)[0] != _PT_NOTE:
             continue
         (offset,) = struct.unpack_from(f"{order}{word}", segment, offset_at)
         (length,) = struct.unpack_from(f"{order}{word}", segment, length_at)
-        found = _note(os.pread(descriptor, min(length, _LONGEST_NOTE), offset), order)
+        # Segments may share their bytes.
+        notes = os.pread(descriptor, min(length, left), offset)
+        left -= len(notes)
+        found = _note(notes, order)
         if found:
             return found
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _SOME: Final = re.compile(r"^some avg10=(\d+(?:\.\d+)?) ", re.MULTILINE)
 _LONGEST: Final = 1 << 16
+_OPEN_OF_ONE: Final = 5000
+_OPEN: Final = 100_000
+"""Descriptors that are looked at each time, of one process and of all."""
 _ENGINE: Final = re.compile(r"^drm-engine-(?!capacity)[\w-]+:\s+(\d+) ns$", re.MULTILINE)
 _CYCLES: Final = re.compile(r"^drm-(cycles|total-cycles)-([\w-]+):\s+(\d+)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"^drm-(pdev|client-id):\s+(\S+)$", re.MULTILINE)
@@ -88,17 +92,23 @@ def _seconds(text: str) -> float:
 
 
 def _descriptions(proc: Path, without: Collection[int]) -> Iterator[str]:
-    """Give what the kernel says of every open graphics device of others."""
+    """Give what the kernel says of every open graphics device of others; of what is beyond our bounds, nothing."""
+    left = _OPEN
     with contextlib.suppress(OSError):
         for name in os.listdir(proc):
             if name.isdigit() and int(name) not in without:
-                yield from _of_process(proc / name)
+                some = list(itertools.islice(_of_process(proc / name), min(_OPEN_OF_ONE, left)))
+                left -= len(some)
+                yield from filter(None, some)
 
 
 def _of_process(place: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for descriptor in os.listdir(place / "fd"):
+    """Give what is said of each descriptor that a process has; nothing of one that is no graphics device."""
+    with contextlib.suppress(OSError), os.scandir(place / "fd") as numbers:
+        for one in numbers:
+            said = ""
             with contextlib.suppress(OSError, ValueError):
-                if os.readlink(place / "fd" / descriptor).startswith("/dev/dri/"):  # noqa: PTH115 - many of them
-                    with (place / "fdinfo" / descriptor).open(encoding="ascii") as stream:
-                        yield stream.read(_LONGEST)
+                if os.readlink(one.path).startswith("/dev/dri/"):  # noqa: PTH115 - many of them
+                    with (place / "fdinfo" / one.name).open(encoding="ascii") as stream:
+                        said = stream.read(_LONGEST)
+            yield said

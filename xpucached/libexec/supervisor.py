@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -22,13 +23,22 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _TICK = 0.05
 _LOOK = 0.5  # seconds between looks at what is slow to look at
 _ORDERS = {b"t": signal.SIGTERM, b"p": signal.SIGSTOP, b"c": signal.SIGCONT}
 _END = 10.0  # so long it tries to end everybody
+_HASTE = 200  # times in a row that whoever forks faster than we look is told to end
 _FILES = 200_000  # of a temporary directory that are looked at
+# A look that took minutes would leave orders unread, and who does not obey is killed: then nobody ends the family.
+_OPEN = 20_000  # descriptors that are looked at each time
+_CLIENTS = 1000  # of graphics devices that are counted
+_LINES = 200_000  # of maps that are read each time
 _SPARE = 0.05  # of the machine's memory, and of the temporary directory's file system, that others keep
 _MAPPED = 4096  # mapped files that are reported
 _MAPPED_TEXT = 384 << 10  # bytes of their paths, as JSON; whoever reads the report keeps a mebibyte of it
@@ -72,15 +82,15 @@ class Watch:
     def engine_times(self, family: list[int]) -> None:
         """Read what the kernel's graphics drivers say about the family's use of their engines."""
         resident = 0
-        for pid in family:
-            for text in _drm(pid):
-                values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-                key = (values.get("drm-pdev", "?").strip(), values.get("drm-client-id", "?").strip())
+        for text in itertools.islice(_drm(family), _CLIENTS):
+            values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            key = (values.get("drm-pdev", "?").strip(), values.get("drm-client-id", "?").strip())
+            if len(self.engines) < _CLIENTS or key in self.engines:
                 spent = sum(_number(text) for name, text in values.items() if name.startswith("drm-engine-"))
                 # The xe driver counts cycles, per class of engines.
                 spent += sum(_number(text) for name, text in values.items() if name.startswith("drm-cycles-"))
                 self.engines[key] = max(self.engines.get(key, 0), spent)
-                resident += sum(_number(text) for name, text in values.items() if name.startswith("drm-resident-"))
+            resident += sum(_number(text) for name, text in values.items() if name.startswith("drm-resident-"))
         self.resident = max(self.resident, resident)
 
 
@@ -96,14 +106,19 @@ class Maps:
         self._sizes: dict[int, str] = {}
         self._next = 0.0
         self._text = 0
+        self._left = 0
 
     def look(self, family: list[int], *, now: bool = False) -> None:
         """Read the maps of those whose address space has changed since the last look; ``now``, however short ago."""
         began = time.monotonic()
         if began < self._next and not now:
             return
-        sizes: dict[int, str] = {}
-        for pid in family:
+        sizes = {pid: self._sizes[pid] for pid in family if pid in self._sizes}
+        self._left = _LINES
+        # Who had no turn at the last look has it now.
+        for pid in sorted(family, key=self._sizes.__contains__):
+            if not self._left:
+                break
             with contextlib.suppress(OSError, IndexError):
                 with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - many of them
                     sizes[pid] = file.read().split()[0]
@@ -115,7 +130,8 @@ class Maps:
 
     def _read(self, pid: int) -> None:
         with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123 - many of them
-            for line in file:
+            for line in itertools.islice(file, self._left):
+                self._left -= 1
                 # ADDRESSES MODE OFFSET DEVICE INODE PATH
                 fields = line.rstrip(b"\n").split(None, 5)
                 if len(fields) == 6 and fields[4] != b"0":  # noqa: PLR2004 - so many are in a line with a path
@@ -154,16 +170,17 @@ def _number(text: str) -> int:
     return int(words[0]) * {"KiB": 1 << 10, "MiB": 1 << 20}.get(words[1] if len(words) > 1 else "", 1)
 
 
-def _drm(pid: int) -> list[str]:
-    """Give the descriptions of a process's open graphics devices."""
-    found: list[str] = []
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/dri/"):  # noqa: PTH115 - many of them
-                    with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as file:  # noqa: PTH123 - many of them
-                        found.append(file.read(1 << 16))
-    return found
+def _drm(family: list[int]) -> Iterator[str]:
+    """Give the descriptions of open graphics devices, of what so many descriptors of these processes lead to."""
+    left = _OPEN
+    for pid in family:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as numbers:
+            for one in itertools.islice(numbers, left):
+                left -= 1
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    if os.readlink(one.path).startswith("/dev/dri/"):  # noqa: PTH115 - many of them
+                        with open(f"/proc/{pid}/fdinfo/{one.name}", encoding="ascii") as file:  # noqa: PTH123 - many of them
+                            yield file.read(1 << 16)
 
 
 def _resident(pid: int) -> int:
@@ -195,7 +212,7 @@ def _written(scratch: str) -> int:
     places = [scratch]
     while places and count < _FILES:
         with contextlib.suppress(OSError), os.scandir(places.pop()) as entries:
-            for entry in entries:
+            for entry in itertools.islice(entries, _FILES - count):
                 count += 1
                 with contextlib.suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
@@ -232,17 +249,20 @@ def _tell(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _reap(main: int) -> int | None:
-    """Take leave of whoever has ended; give the status of the main child if it was among them."""
+def _reap(main: int) -> tuple[int | None, bool]:
+    """Take leave of whoever has ended; give the status of the main child if it was among them, and if nobody is left.
+
+    Whose parent has gone becomes a child of this process: so who has no child has no family.
+    """
     status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, ended = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                break
+                return status, False
             if pid == main:
                 status = os.waitstatus_to_exitcode(ended)
-    return status
+    return status, True
 
 
 def _end(main: int) -> tuple[int | None, list[int]]:
@@ -250,22 +270,27 @@ def _end(main: int) -> tuple[int | None, list[int]]:
     status = None
     deadline = time.monotonic() + _END
     while True:
-        try:
+        left: list[int] = []
+        # There may be no descriptor to be had just now: they are asked for again.
+        with contextlib.suppress(OSError):
             left = family()
-        except OSError:
-            # There is no descriptor to be had just now: they are asked for again.
-            if time.monotonic() > deadline:
-                return status, []
-            time.sleep(_TICK)
-            continue
-        # Whoever is stopped cannot fork while the others are told.
-        _tell(left, signal.SIGSTOP)
-        _tell(left, signal.SIGKILL)
-        ended = _reap(main)
+            # Whoever is stopped cannot fork while the others are told.
+            _tell(left, signal.SIGSTOP)
+            _tell(left, signal.SIGKILL)
+        ended, alone = _reap(main)
         status = ended if ended is not None else status
-        if not left or time.monotonic() > deadline:
-            return status, left
+        if alone or time.monotonic() > deadline:
+            return status, [] if alone else left
+        # Who forks and ends at once is another one whenever all are looked at; our own children are told at once.
+        for _ in range(_HASTE if not left else 0):
+            _tell(_children(), signal.SIGKILL)
         time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123
+        return [int(pid) for pid in file.read().split()]
+    return []
 
 
 class Terminations:
@@ -292,9 +317,10 @@ def _attend(child: int, orders: int, watch: Watch, maps: Maps) -> tuple[int | No
     poll = select.poll()
     poll.register(orders, select.POLLIN)
     poll.register(wake, select.POLLIN)
+    paused = False
     while True:
         # It may have ended before we listened, so first of all it is looked for.
-        status = _reap(child)
+        status, _ = _reap(child)
         if status is not None:
             return status, None
         for descriptor, _ in poll.poll(_TICK * 1000):
@@ -304,10 +330,14 @@ def _attend(child: int, orders: int, watch: Watch, maps: Maps) -> tuple[int | No
             elif (order := os.read(orders, 1)) == b"l":
                 maps.look(family(), now=True)
             elif (number := _ORDERS.get(order)) is not None:
+                paused = number == signal.SIGSTOP
                 _tell(family(), number)
             else:
                 return None, None
         alive = family()
+        if paused:
+            # Also who was forked while the others were told.
+            _tell(alive, signal.SIGSTOP)
         maps.look(alive)
         exceeded = watch.exceeded(alive)
         if exceeded is not None:
