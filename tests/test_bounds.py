@@ -5,6 +5,7 @@ Calls and objects are counted here, and no seconds.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -17,23 +18,26 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
 
 from tests.kinds.test_sycl_damage import look
-from xpucached import host
-from xpucached.domain.defects import Defect
+from xpucached import host, watch
+from xpucached.domain.defects import Defect, StoreFault
 from xpucached.domain.host import Process
+from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin, StoreState
-from xpucached.domain.trash import Repair, RepairAction, TrashLabel
+from xpucached.domain.trash import Repair, RepairAction, Trashed, TrashLabel
 from xpucached.host import elf, pressure, process_table
 from xpucached.kinds import listing, sycl
 from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
 from xpucached.kinds.sycl.scan_state import OURS
 from xpucached.libexec import supervisor
 from xpucached.processes import environ, signals
+from xpucached.service import trash, trial
 from xpucached.service.owners import named_by
 
 if TYPE_CHECKING:
@@ -525,3 +529,64 @@ def test_segments_that_share_their_notes_are_read_once(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "pread", noting)
     assert elf.build_id(file) is None
     assert sum(read) <= 64 + 256 * 56 + (1 << 16)
+
+
+def test_what_blocks_a_store_is_looked_for_in_no_directory_without_end(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add()
+    for number in range(10**15, 10**15 + 20):
+        (sycl_store.root / str(number)).touch()
+    found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
+    assert StoreFault.BLOCKED in sycl.faults(found, datetime.now(UTC), None)
+    monkeypatch.setattr(listing, "_NAMES", 10)
+    assert sycl.faults(found, datetime.now(UTC), None) == ()
+
+
+def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_MOST", 30)
+    for number in range(100):
+        (tmp_path / str(number)).mkdir()
+    scanned = counting(monkeypatch, os, "scandir")
+    trial._files([tmp_path])
+    assert len(scanned) == 1
+    for number in range(100):
+        (tmp_path / str(number) / "file").touch()
+    assert len(trial._files([tmp_path / str(number) for number in range(100)])) == 30
+
+
+def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        (tmp_path / str(number)).mkdir()
+    monkeypatch.setattr(watch, "_LISTED", 50, raising=False)
+    asked = counting(monkeypatch, watch, "_modified")
+    assert len(watch._devices(tmp_path)) == watch._MOST_DEVICES
+    assert len(asked) == 50
+
+
+def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = [Store(sycl.NAME, Path(f"/store/{number}")) for number in range(10)]
+
+    def item(store: Store, number: int) -> Trashed:
+        ref, key, at = TrashRef(f"{number:012x}"), EntryKey("1/2/3/4/0"), datetime(2026, 1, 1, tzinfo=UTC)
+        return Trashed(
+            ref,
+            store,
+            key,
+            at,
+            EvictReason.UNUSED,
+            "",
+            quarantined=False,
+            device="",
+            driver="",
+            allocated=1,
+            whole=True,
+        )
+
+    monkeypatch.setattr(trash, "_MOST", 25, raising=False)
+    monkeypatch.setattr(sycl, "trash", lambda store: tuple(item(store, number) for number in range(10)))
+    known = [SimpleNamespace(store=one, state=StoreState.OK) for one in stores]
+    inventory = SimpleNamespace(catalog=SimpleNamespace(stores=lambda: known))
+    keeper = trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks
+    assert len(keeper._all()) == 25
+    assert {one.store for _ in range(100) for one in keeper._all()} == set(stores)

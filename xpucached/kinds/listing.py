@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NAMES: Final = 3_000_000
 """Names of one directory that are taken into memory; a million entries have as many."""
@@ -13,11 +16,15 @@ _NAMES: Final = 3_000_000
 
 def names(directory: int) -> list[str]:
     """List a directory.  Raises OSError; also for one that somebody has filled without end."""
+    return [one.name for one in entries(directory)]
+
+
+def entries(directory: int) -> Iterator[os.DirEntry[str]]:
+    """Give what is in a directory, one after the other.  Raises OSError as `names` does."""
     with os.scandir(directory) as listed:
-        found = [one.name for one in itertools.islice(listed, _NAMES + 1)]
-    if len(found) > _NAMES:
-        raise OSError(errno.E2BIG, f"a directory holds more than {_NAMES} names")
-    return found
+        yield from itertools.islice(listed, _NAMES)
+        if next(listed, None) is not None:
+            raise OSError(errno.E2BIG, f"a directory holds more than {_NAMES} names")
 
 
 def exists(directory: int, name: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
+import random
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
 from xpucached.domain.plans import DiskSpace
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MOST: Final = 100_000
+"""Items of all trashes together that are looked at at a time."""
+
 
 class TrashKeeper:
     """Looks after what was taken out and may come back."""
@@ -45,7 +50,9 @@ class TrashKeeper:
     def _all(self) -> tuple[Trashed, ...]:
         known = self._inventory.catalog.stores()
         stores = [status.store for status in known if status.state is StoreState.OK]
-        return tuple(item for store in stores for item in KINDS[store.kind].trash(store))
+        # Where there is more than fits into memory, every store has its turn some time.
+        random.shuffle(stores)
+        return tuple(itertools.islice((item for store in stores for item in KINDS[store.kind].trash(store)), _MOST))
 
     def rooms(self) -> tuple[DiskSpace, ...]:
         """Tell of every store how much room there is where it lies.  Blocks."""

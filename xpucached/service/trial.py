@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import os
 import signal
 from dataclasses import dataclass
@@ -244,10 +245,12 @@ def _files(places: Iterable[Path]) -> frozenset[str]:
     """Give the files below these directories, save those that only mark something as busy."""
     found: set[str] = set()
     ahead = [os.fspath(place) for place in places]
-    while ahead and len(found) < _MOST:
+    left = _MOST
+    while ahead and left > 0:
         try:
             with os.scandir(ahead.pop()) as entries:
-                for entry in entries:
+                for entry in itertools.islice(entries, left):
+                    left -= 1
                     if entry.is_dir(follow_symlinks=False):
                         ahead.append(entry.path)
                     elif not entry.name.endswith(".lock"):

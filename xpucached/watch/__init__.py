@@ -57,8 +57,8 @@ _FILES: Final[list[type[FileSystemEvent]]] = [
 ]
 
 _MOST_DEVICES: Final = 16
-"""Device directories that are watched in one store.  Each costs a thread; a store with more holds mostly what is stale,
-and its newest directories are those in which something happens."""
+"""Device directories that are watched in one store.  Each costs a thread; of more it is the newest that are used."""
+_LISTED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,10 +419,10 @@ def _devices(root: Path) -> list[Path]:
     """Give the device directories of a store; the newest ones if there are very many."""
     try:
         with os.scandir(root) as children:
-            names = [child.path for child in children if child.is_dir(follow_symlinks=False)]
+            some = [child for child, _ in zip(children, range(_LISTED), strict=False)]
+            found = [Path(child.path) for child in some if child.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    found = [Path(name) for name in names]
     if len(found) > _MOST_DEVICES:
         found.sort(key=_modified, reverse=True)
     return found[:_MOST_DEVICES]

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from xpucached.kinds import fs
+from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import entry_format
 
 _LEVELS: Final = 4
@@ -68,8 +68,8 @@ def _all(
     store: str, parent: int, device: int, owner: int, path: tuple[str, ...]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Give what stands in the way: the directory that it is in, open, and its path."""
-    with os.scandir(parent) as listed:
-        names = {one.name: one.is_dir(follow_symlinks=False) for one in listed if _is_level(one.name, path)}
+    listed = listing.entries(parent)
+    names = {one.name: one.is_dir(follow_symlinks=False) for one in listed if _is_level(one.name, path)}
     for name, is_directory in sorted(names.items()):
         below = (*path, name)
         if not is_directory:
