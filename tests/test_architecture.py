@@ -479,7 +479,7 @@ LONGER: Final = {
     "libexec/model_runner.py": 789,
     "libexec/supervisor.py": 431,
     "planning/eviction.py": 439,
-    "processes/supervised.py": 479,
+    "processes/supervised.py": 482,
     "server/routes.py": 421,
     "service/__init__.py": 586,
     "service/inventory.py": 432,

@@ -22,11 +22,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from tests.kinds.test_sycl_damage import look
 from xpucached import host, watch
 from xpucached.domain.defects import Defect, StoreFault
 from xpucached.domain.host import Process
+from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin, StoreState
@@ -37,13 +39,12 @@ from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
 from xpucached.kinds.sycl.scan_state import OURS
 from xpucached.libexec import supervisor
 from xpucached.processes import environ, signals
+from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import trash, trial
 from xpucached.service.owners import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pytest
 
     from tests.builders import SyclStore
 
@@ -487,6 +488,19 @@ def reached(link: Path) -> Path | None:
     with contextlib.suppress(OSError):
         return link.readlink()
     return None
+
+
+def test_where_we_fail_while_we_listen_all_that_was_started_is_ended(tmp_path: Path) -> None:
+    def failing(_: object) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+        raise RuntimeError
+
+    away = "env -i setsid sh -c 'echo $$ > new; mv new pid; exec sleep 50' & while [ ! -e pid ]; do sleep 0.01; done"
+    workload = Workload(
+        ("/bin/sh", "-c", f"{away}; echo '[Persistent Cache]: some words' >&2; sleep 50"), tmp_path, {}, 30
+    )
+    with pytest.raises(RuntimeError):
+        asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, failing, polite=True))
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 def test_whoever_goes_on_while_all_shall_stand_still_is_stopped_again(tmp_path: Path) -> None:

@@ -278,10 +278,13 @@ def _run_once(
             signals.be_polite(supervisor.pid, job.run_limits.run_priority if job.run_limits is not None else None)
         complaining = supervisor.stderr.fileno() if supervisor.stderr is not None else -1
         ear = _ChildPipes(supervisor, ChildOutput(trace, complaining), {reports: bytearray(), answers: bytearray()})
+        pacer = PauseControl(job.run_limits, supervisor.pid, orders)
         try:
-            pacer = PauseControl(job.run_limits, supervisor.pid, orders)
             stopped = _attend(ear, job.workload.timeout, cancel, began, pacer)
         finally:
+            # If something failed here, only its supervisor can end all that it started.
+            pacer.say(b"k")
+            child.wait(supervisor, _LAST)
             child.end(supervisor)
             # What outlived a supervisor that was killed is found by the mark, if it still carries it.
             signals.end_marked(environment[signals.MARK])
