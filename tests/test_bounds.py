@@ -177,6 +177,19 @@ def test_open_files_of_one_process_and_of_all_are_looked_at_up_to_a_bound(monkey
         assert len(asked) <= 101
 
 
+def test_long_paths_of_open_files_are_not_kept(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 200) / ("y" * 200)
+    deep.mkdir(parents=True)
+    names = ("near", f"{'x' * 200}/{'y' * 200}/far")
+    script = "import sys; some = [open(name, 'w') for name in sys.argv[1:]]; print(1, flush=True); input()"
+    words = [sys.executable, "-c", script, *names]
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert host.held(frozenset({tmp_path})) == {tmp_path: {"near"}}
+        child.communicate(b"\n")
+
+
 def test_a_run_s_mark_is_looked_for_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environ, "LONGEST", 1 << 20)
     with program({**LONG, signals.MARK: "bounds-1:x"}) as pid:

@@ -51,6 +51,7 @@ _MAPPED_IN_ALL: Final = 20_000
 _MAPS_IN_ALL: Final = 256 << 20
 _OPEN: Final = 10_000
 _OPEN_IN_ALL: Final = 500_000
+_LONGEST_HELD: Final = 400  # characters below a root; no cache's files have longer paths
 
 
 @dataclass(slots=True)
@@ -188,7 +189,7 @@ def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
             left -= len(links[:most])
             for target in links[:most]:
                 for root, prefix in prefixes.items():
-                    if target is not None and target.startswith(prefix):
+                    if target is not None and target.startswith(prefix) and len(target) <= len(prefix) + _LONGEST_HELD:
                         found.setdefault(root, set()).add(target.removeprefix(prefix))
     if passed_over:
         log.warning("processes have more files open than are looked at: %d", passed_over)
