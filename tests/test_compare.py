@@ -20,19 +20,20 @@ from tests.kinds.test_sycl_damage import look
 from tests.test_daemon import driven, warm
 from tests.test_replay import checksum_and_trace
 from tests.test_upkeep import settled
-from xpucached import settings
+from xpucached import api, settings
 from xpucached.catalog import Catalog
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.host import Host, OtherDriver
-from xpucached.domain.jobs import Job
+from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, ModelName
 from xpucached.domain.targets import Origin, Target
 from xpucached.domain.trash import Comparison, Finding, Repair, RepairAction, Unproven, VerifyReport
-from xpucached.domain.triggers import Started
+from xpucached.domain.triggers import Periodic, Started
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import entry_format
 from xpucached.processes.supervised import ProcessStarter
+from xpucached.render.jobs import job as render_job
 from xpucached.render.text import TextStyle
 from xpucached.render.trash import comparison, verification
 from xpucached.service import Service, compare
@@ -111,15 +112,20 @@ class Bench:
 
         return asyncio.run(work())
 
+    def service(self, **changed: object) -> Service:
+        """Give all of a daemon's parts, for these stores alone."""
+        service = Service(replace(self.config, **changed), self.catalog, ProcessStarter(os.environ, "test"), {})  # type: ignore[arg-type]
+
+        async def nothing(**_given: object) -> None: ...
+
+        service._inventory.survey = nothing  # type: ignore[method-assign]
+        return service
+
     def keep_up(self, **changed: object) -> list[Job]:
         """Do what a daemon does by itself after a look; give what it did."""
 
         async def work() -> list[Job]:
-            service = Service(replace(self.config, **changed), self.catalog, ProcessStarter(os.environ, "test"), {})  # type: ignore[arg-type]
-
-            async def nothing(**_given: object) -> None: ...
-
-            service._inventory.survey = nothing  # type: ignore[method-assign]
+            service = self.service(**changed)
             await service.reconcile([Started()])
             await settled(service)
             await service.stop()
@@ -269,6 +275,103 @@ def test_the_daemon_mends_by_itself_what_it_would_evict(bench: Bench) -> None:
     assert os.fspath(slots["good"].src) in met["cut"] & met["refused"]
     assert not met["cut"] & set(left.values())
     assert not met["refused"] & {left["refused"], left["several"]}
+
+
+@pytest.mark.parametrize(("where", "gone"), [("_compile", True), ("replace", False)])
+def test_a_mending_that_is_cancelled_says_what_is_left_and_is_gone_on_with(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str, *, gone: bool
+) -> None:
+    slots = {name: bench.add(f"-{name}") for name in ("cut", "refused", "good")}
+    whole = slots["cut"].bin.read_bytes()
+    (bench.made / "-refused").unlink()
+    for name in ("cut", "refused"):
+        slots[name].cut(slots[name].bin, 30)
+    working = getattr(EntryComparer, where)
+
+    async def work() -> None:
+        stuck = asyncio.Event()
+
+        async def never(*_given: object, **_named: object) -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(EntryComparer, where, never)
+        service = bench.service()
+        await service.reconcile([Started()])
+        await stuck.wait()
+        (job,) = [one for one in await service.jobs() if one.kind == "mend"]
+        job = await service.cancel(job.id)
+        await settled(service)
+        assert job.state is JobState.CANCELLED
+        assert ("2 in quarantine are not compiled again yet" in job.progress.detail) is gone
+        # Nothing damaged goes meanwhile that could be mended.
+        assert [slots[name].src.exists() for name in ("cut", "refused")] == [not gone] * 2
+        assert not [one for one in await service.jobs() if one.kind == "evict"]
+
+        monkeypatch.setattr(EntryComparer, where, working)
+        await service.reconcile([Periodic()])
+        await settled(service)
+        job = (await service.jobs())[0]
+        assert job.kind == "mend"
+        assert job.verify is not None
+        assert sorted((one.action, one.done, "does not like this" in one.detail) for one in job.verify.findings) == [
+            (RepairAction.QUARANTINE, True, True),
+            (RepairAction.REBUILD, True, False),
+        ]
+        await service.reconcile([Periodic()])
+        await settled(service)
+        # Nothing is left to do.
+        assert (await service.jobs())[0].id == job.id
+        await service.stop()
+
+    asyncio.run(work())
+    assert slots["cut"].bin.read_bytes()[16:] == whole[16:]
+    assert not slots["refused"].src.exists()
+    assert bench.verify().findings == ()
+
+
+@pytest.mark.parametrize("reasons", [(), ("defective",), ("unused",)])
+def test_who_asks_for_the_policy_gets_mended_what_the_daemon_would_mend(bench: Bench, reasons: tuple[str, ...]) -> None:
+    slots = broken(bench)
+    whole = {"first", "second+", "good"}
+
+    async def work() -> Job:
+        service = bench.service(evict_automatically=False)
+        job = await service.evict(api.EvictEntries(reasons=reasons))
+        job = await service.wait(job.id, 60)
+        await service.stop()
+        return job
+
+    job = asyncio.run(work())
+    there = {name for name, slot in slots.items() if slot.src.exists()}
+    if reasons == ("unused",):
+        assert (there, job.verify) == (set(slots), None)
+        return
+    assert there == whole | {"cut"}
+    assert job.verify is not None
+    assert sum(one.action is RepairAction.REBUILD and one.done for one in job.verify.findings) == 1
+    assert job.evict is not None
+    assert job.evict.removed == ()
+    assert render_job(job, TextStyle(datetime.now(UTC))).count("rebuilt") == 1
+
+
+def test_what_was_shown_as_a_plan_goes_as_it_is(bench: Bench) -> None:
+    slots = broken(bench)
+
+    async def work() -> Job:
+        service = bench.service(evict_automatically=False)
+        shown = await service.wait((await service.evict(api.EvictEntries(dry_run=True))).id, 60)
+        assert "mended first" in render_job(shown, TextStyle(datetime.now(UTC)))
+        assert shown.evict is not None
+        job = await service.evict(api.EvictEntries(plan=shown.evict.plan_id))
+        job = await service.wait(job.id, 60)
+        await service.stop()
+        return job
+
+    job = asyncio.run(work())
+    assert job.evict is not None
+    assert (len(job.evict.removed), job.verify) == (5, None)
+    assert {name for name, slot in slots.items() if slot.src.exists()} == {"good"}
 
 
 def test_a_model_keeps_what_is_compiled_again_though_it_was_missing_meanwhile(

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.jobs import JobState
+from xpucached.domain.plans import EvictReason
 from xpucached.printing import safe
 from xpucached.render import trash
 from xpucached.render.models import detail, outcome_of
@@ -67,7 +68,8 @@ def job(one: Job, style: TextStyle) -> str:
         # What a program that failed printed says most often why.
         return f"{said}\n\n{prewarming(one.prewarm, style)}" if one.prewarm is not None else said
     if one.evict is not None:
-        return eviction(one.evict, style)
+        mended = f"{trash.verification(one.verify, style)}\n\n" if one.verify is not None else ""
+        return f"{mended}{eviction(one.evict, style)}"
     if one.replay is not None:
         return replay(one.replay, style)
     if one.prewarm is not None:
@@ -124,8 +126,11 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     text = table(heads, rows, style, right="SIZE", first={"DRIVER": 12})
     if report.dry_run:
         goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
-        exactly = f"\nexactly this: xpucachectl evict --plan {report.plan_id}" if report.plan_id else ""
-        return f"{text}\n{goes}{exactly}"
+        if not report.plan_id:
+            return f"{text}\n{goes}"
+        mended = any(one.reason is EvictReason.DEFECTIVE for one in report.plan.evict)
+        first = "what is defective is mended first where that can be, unless it goes by a plan\n" if mended else ""
+        return f"{text}\n{goes}\n{first}exactly this: xpucachectl evict --plan {report.plan_id}"
     left = f", {len(busy)} busy and left" if busy else ""
     away = max(0, report.freed - report.trashed)
     freed = f" and freed {size(away)}" if away or not report.trashed else ""

@@ -356,7 +356,7 @@ class Service:
             for entry, why in kept.items():
                 raise Conflict(f"{entry.ref} stays: {why}", hint=f"see: xpucachectl show {entry.ref}")
         work = self._evictor.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
-        return self._jobs.start("evict", work)
+        return self._jobs.start("evict", self._verifier.before(work, lambda: self._evictor.damaged(request)))
 
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""

@@ -18,7 +18,7 @@ from xpucached.kinds import KINDS
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.domain.host import OtherDriver
@@ -49,6 +49,13 @@ class EntryComparer:
     def __init__(self, inventory: Inventory, starter: ProcessStarter) -> None:
         self._inventory = inventory
         self._starter = starter
+        self._left: dict[EntryId, tuple[Rebuild, Recipe]] = {}
+        """What is in quarantine, and was not compiled when that was cancelled."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something is in quarantine that is still to be compiled."""
+        return bool(self._left)
 
     async def compare(self, roots: Collection[Path], handle: Handle, rebuilt: Collection[EntryId] = ()) -> Comparison:
         """Compile what these stores hold, and compare; ``rebuilt`` was compiled just now.
@@ -104,14 +111,40 @@ class EntryComparer:
             if one.entry.environment is not None and one.entry.environment in offered
         ]
         results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
-        if at_once:
-            every, todo = todo, []
-            for start in range(0, len(every), _BATCH):
-                async with self._inventory.storing:
-                    todo += await asyncio.to_thread(results.keep, every[start : start + _BATCH])
-        await self._compile(todo, results, drivers, handle, results.recipes)
+        try:
+            if at_once:
+                every, todo = todo, []
+                for start in range(0, len(every), _BATCH):
+                    async with self._inventory.storing:
+                        todo += await _to_its_end(results.keep, every[start : start + _BATCH])
+            await self._compile(todo, results, drivers, handle, results.recipes)
+        finally:
+            self._leave(results, handle)
         await self.trust(results.good)
         return results.done | dict.fromkeys(results.good, RepairAction.REBUILD), results.whys
+
+    async def finish(self, handle: Handle) -> tuple[tuple[Entry, ...], dict[EntryId, RepairAction], dict[EntryId, str]]:
+        """Compile what is left; give what that was, what was done about each, and why nothing came of the others."""
+        drivers = drivers_in_use(self._inventory)
+        offered = {environment for driver in drivers for environment in driver.environments}
+        left, self._left = self._left, {}
+        some = [(one, recipe) for one, recipe in left.values() if one.to in offered]
+        results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
+        todo = results.go_on(some)
+        try:
+            await self._compile(todo, results, drivers, handle, results.recipes)
+        finally:
+            self._leave(results, handle)
+        return tuple(one.entry.entry for one in todo), results.done, results.whys
+
+    def _leave(self, results: _Replacing, handle: Handle) -> None:
+        """Keep what was not compiled for the next time."""
+        left = results.left()
+        self._left |= left
+        if left:
+            words = f"{len(left)} in quarantine are not compiled again yet: the next look goes on"
+            handle.progress(results.heard, len(results.recipes), words)
+            log.warning("mending was cut short: entries in quarantine that are not compiled again: %d", len(left))
 
     async def _compile(
         self,
@@ -202,10 +235,12 @@ class _Replacing(_Counted):
         self.good: dict[EntryId, str] = {}
         """Those that had changed, and into what their compiler makes of them."""
         self.recipes: dict[EntryId, Recipe] = {}
-        """Of those that are in quarantine already."""
+        """Of those that are in quarantine already …"""
+        self._kept: dict[EntryId, Rebuild] = {}
+        """… and how they are compiled."""
         self._room = _KEPT
 
-    def keep(self, some: Sequence[Rebuild]) -> list[Rebuild]:
+    def keep(self, some: list[Rebuild]) -> list[Rebuild]:
         """Put these into quarantine; give those of which it is known what to compile."""
         for one in some:
             entry = one.entry.entry
@@ -220,7 +255,24 @@ class _Replacing(_Counted):
             self.recipes[entry.id] = recipe
         self._take([one.entry.entry for one in some])
         self.recipes = {one: recipe for one, recipe in self.recipes.items() if one in self.done}
-        return [one for one in some if one.entry.entry.id in self.recipes]
+        kept = [one for one in some if one.entry.entry.id in self.recipes]
+        self._kept |= {one.entry.entry.id: one for one in kept}
+        return kept
+
+    def go_on(self, some: Sequence[tuple[Rebuild, Recipe]]) -> list[Rebuild]:
+        """Take over what is in quarantine since an earlier time."""
+        self._kept = {one.entry.entry.id: one for one, _ in some}
+        self.recipes = {one.entry.entry.id: recipe for one, recipe in some}
+        self.done = dict.fromkeys(self._kept, RepairAction.QUARANTINE)
+        return list(self._kept.values())
+
+    def left(self) -> dict[EntryId, tuple[Rebuild, Recipe]]:
+        """Give what is in quarantine, and of which nothing was heard."""
+        return {
+            id_: (one, self.recipes[id_])
+            for id_, one in self._kept.items()
+            if self.done[id_] is RepairAction.QUARANTINE and id_ not in self.whys
+        }
 
     def _take(self, entries: Sequence[Entry]) -> None:
         for one, gone in quarantine(self._inventory, entries).items():
@@ -265,6 +317,15 @@ class _Replacing(_Counted):
             catalog.record_build(built, now)
         else:
             self.whys[entry.id] = "another one is in its place"
+
+
+async def _to_its_end(work: Callable[[list[Rebuild]], list[Rebuild]], some: list[Rebuild]) -> list[Rebuild]:
+    """Do something in a thread; who is cancelled meanwhile waits until it is done all the same."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work, some))
+    try:
+        return await asyncio.shield(doing)
+    finally:
+        await asyncio.wait({doing})
 
 
 def quarantine(inventory: Inventory, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:

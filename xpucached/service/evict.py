@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from xpucached.api import EvictEntries
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
     from xpucached.domain.models import Model
@@ -120,11 +121,19 @@ class Evictor:
 
         return await asyncio.to_thread(decide)
 
-    async def damaged(self) -> frozenset[EntryId]:
-        """Give what the daemon by itself would evict for a defect."""
+    async def damaged(self, request: EvictEntries | None = None) -> frozenset[EntryId]:
+        """Give what is mended before it would go for a defect: of what is asked for, or of what goes by itself.
+
+        What somebody named, or was shown as a plan, goes as it is.
+        """
+        asked = request is not None
+        if request is not None:
+            as_it_is = request.dry_run or request.refs or request.plan
+            if as_it_is or (request.reasons and EvictReason.DEFECTIVE not in request.reasons):
+                return frozenset()
         if not (await asyncio.to_thread(self._inventory.catalog.summary)).defective:
             return frozenset()
-        plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=False)
+        plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=asked)
         return frozenset(one.entry.entry.id for one in plan.evict)
 
     async def named(self, refs: Sequence[str]) -> tuple[EvictionPlan, Mapping[EntryId, str]]:

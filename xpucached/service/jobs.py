@@ -39,6 +39,10 @@ class Handle:
         """Tell how far it is."""
         self._jobs.change(self._id, progress=Progress(done, total, detail))
 
+    def mended(self, report: VerifyReport) -> None:
+        """Tell what was mended before the job's own work."""
+        self._jobs.change(self._id, verify=report)
+
 
 class Jobs:
     """What takes longer than an answer may: started, watched, cancelled, remembered for a while."""

@@ -83,23 +83,32 @@ class Upkeep:
         while self._again:
             self._again = False
             # No model is to run into what is damaged.
-            await self._mend()
+            mended = await self._mend()
             await self._replay()
             await self._prewarm()
             self._prewarmer.throttle.booting = False
-            if not self._replay_comes_first():
+            if mended and not self._replay_comes_first():
                 # Else the models are not warmed yet, and what they need of an older driver would stay.
                 await self._evict()
         self._wait()
 
-    async def _mend(self) -> None:
-        """Mend what would be evicted for a defect; what cannot be mended goes."""
+    async def _mend(self) -> bool:
+        """Mend what would be evicted for a defect; what cannot be mended goes.  False if somebody cancelled it.
+
+        Then nothing goes before the next look, which takes it up again.
+        """
+        mended = True
         if not self._inventory.settings.evict_automatically:
             self._parts.forget(automatic.MEND)
         elif self._evict_due and self._steady():
             async with self._parts.part(automatic.MEND):
-                if await self._evictor.damaged():
-                    await self._do(automatic.MEND, self._verifier.mending(self._evictor.damaged))
+                if await self._evictor.damaged() or self._verifier.unfinished:
+                    try:
+                        await self._do(automatic.MEND, self._verifier.mending(self._evictor.damaged))
+                    except automatic.Cancelled:
+                        mended = False
+                        raise
+        return mended
 
     async def _replay(self) -> None:
         if not self._inventory.settings.replay_automatically:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import zlib
 from collections import Counter
@@ -16,18 +17,21 @@ from xpucached.domain.host import Problem
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import FoundStore, StoreState
-from xpucached.domain.trash import Finding, RepairAction, VerifyReport
+from xpucached.domain.trash import Finding, Repair, RepairAction, VerifyReport
+from xpucached.errors import CatalogError
 from xpucached.service.compare import quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from xpucached.domain.names import EntryKey
+    from xpucached.domain.plans import EvictionReport
     from xpucached.domain.stores import EntryId
-    from xpucached.domain.trash import Repair
     from xpucached.service.compare import EntryComparer
     from xpucached.service.inventory import Inventory
     from xpucached.service.jobs import Handle
+
+log = logging.getLogger(__name__)
 
 _ROUNDS: Final = 8
 """What was hidden shows when what hid it is mended; six rounds are enough unless programs damage faster."""
@@ -94,6 +98,7 @@ class Verifier:
             handle.progress(0, 0, "waiting for its turn")
             findings: dict[tuple[object, ...], Finding] = {}
             async with self._changing:
+                await self._finish(findings, handle)
                 await self._inventory.scan_stores()
                 wanted = frozenset(await due())
                 roots = frozenset(one.store.root for one in wanted)
@@ -104,11 +109,41 @@ class Verifier:
 
         return work
 
+    def before(
+        self, work: Callable[[Handle], Awaitable[EvictionReport]], due: Callable[[], Awaitable[Collection[EntryId]]]
+    ) -> Callable[[Handle], Awaitable[EvictionReport]]:
+        """Give the work of a job that mends what is ``due``, and then does its own."""
+
+        async def both(handle: Handle) -> EvictionReport:
+            try:
+                if await due():
+                    handle.mended(await self.mending(due)(handle))
+            except CatalogError as error:
+                # On a full disk the catalog takes nothing in, and that is when removing matters most.
+                log.warning("evicting without mending before: %s", error.message)
+            return await work(handle)
+
+        return both
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a mending was cancelled that is to be gone on with."""
+        return self._inventory.settings.replay_automatically and self._comparer.unfinished
+
+    async def _finish(self, findings: dict[tuple[object, ...], Finding], handle: Handle) -> None:
+        """Compile what a mending that was cancelled has left in quarantine."""
+        if self.unfinished:
+            left, done, whys = await self._comparer.finish(handle)
+            for entry in left:
+                one = Repair(entry, RepairAction.REBUILD)
+                findings[_place(one)] = _finding(one, done=done.get(entry.id), why=whys.get(entry.id, ""))
+
     async def _look(
         self, roots: frozenset[Path], handle: Handle, *, fix: bool, faults_only: bool, deep: bool
     ) -> VerifyReport:
         inventory = self._inventory
         entries = 0
+        findings: dict[tuple[object, ...], Finding] = {}
         if not faults_only:
             entries = (await inventory.scan_stores(roots, full=True, progress=handle.progress)).entries
         stores = [
@@ -116,7 +151,6 @@ class Verifier:
             for one in await asyncio.to_thread(inventory.catalog.stores)
             if one.state is StoreState.OK and (not roots or one.store.root in roots)
         ]
-        findings: dict[tuple[object, ...], Finding] = {}
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):
                 findings[one.store, one.fault] = one
