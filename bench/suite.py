@@ -110,7 +110,7 @@ def walk(root: Path, *, headers: bool) -> int:
 def recorded(catalog: Catalog, found: FoundStore, now: datetime, *, quick: bool = False) -> tuple[Delta, int]:
     """Look at a store as the daemon does; give what the last part said, and how many changes all of them did."""
     changes = 0
-    for part in sycl.parts(found, now, catalog.known(found.store), None, quick=quick):
+    for part in sycl.scanner.parts(found, now, catalog.known(found.store), None, quick=quick):
         delta = catalog.record_scan(part, host.architecture)
         changes += delta.added + delta.changed + delta.vanished
     return delta, changes
@@ -123,7 +123,7 @@ def looking(root: Path, state: Path, entries: int, rounds: int) -> Times:
     kept: list[Catalog] = []
 
     def look() -> None:
-        assert sum(len(part.entries) for part in sycl.parts(found, now, (), None)) == entries
+        assert sum(len(part.entries) for part in sycl.scanner.parts(found, now, (), None)) == entries
 
     def index() -> None:
         if kept:
@@ -242,7 +242,7 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
             catalog.close()
             victims = [one.entry.entry for one in plan.evict]
             notes = {one.id: TrashLabel(now, EvictReason.UNUSED, "unused") for one in victims} if trashing else {}
-            measure(name, copied, lambda victims=victims, notes=notes: sycl.remove(victims, notes), half)  # type: ignore[misc]
+            measure(name, copied, lambda victims=victims, notes=notes: sycl.remover.remove(victims, notes), half)  # type: ignore[misc]
     return times
 
 

@@ -109,5 +109,5 @@ class SimulatedGpu:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
-        created, used = sycl.named(cache, done.stderr.splitlines())
+        created, used = sycl.trace.collect(cache, done.stderr.splitlines())
         return frozenset(map(str, created)), frozenset(map(str, used - created))

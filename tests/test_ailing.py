@@ -140,9 +140,9 @@ def test_a_trash_that_cannot_be_read_just_now_is_no_debris(disk: Disk, store: Sy
     before = truth(store)
     going = look(store.root).entries
     note = TrashLabel(datetime.now(UTC), EvictReason.UNUSED, "test")
-    assert all(sycl.remove(going, {one.id: note for one in going}).values())
+    assert all(sycl.remover.remove(going, {one.id: note for one in going}).values())
     there = Store(sycl.NAME, store.root)
-    everything = sycl.trash(there)
+    everything = sycl.trash_files.trash(there)
     assert len(everything) == 2
     assert all(one.whole for one in everything)
     policy = Policy()
@@ -150,11 +150,11 @@ def test_a_trash_that_cannot_be_read_just_now_is_no_debris(disk: Disk, store: Sy
         for calls in (("READ",), ("OPEN",), ("OPENDIR", "READDIR"), ("LOOKUP", "GETATTR")):
             for below in ("store/.xpucached.trash", f"store/.xpucached.trash/{everything[0].ref}"):
                 disk.fails(error, calls, below)
-                seen = sycl.trash(there)
+                seen = sycl.trash_files.trash(there)
                 drops = plan_trash(seen, (), 0, policy, datetime.now(UTC))
-                sycl.discard(there, tuple(one.item.ref for one in drops))
+                sycl.trash_files.discard(there, tuple(one.item.ref for one in drops))
                 disk.heals()
                 assert drops == (), (error, calls, below)
-                assert {one.key for one in sycl.trash(there) if one.whole} == before
-    assert {one.key for one in sycl.restore(there, tuple(one.ref for one in everything))} == before
+                assert {one.key for one in sycl.trash_files.trash(there) if one.whole} == before
+    assert {one.key for one in sycl.trash_files.restore(there, tuple(one.ref for one in everything))} == before
     assert truth(store) == before

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def look(root: Path) -> Scan:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
 
 def only(scan: Scan) -> Entry:
@@ -257,7 +257,7 @@ def test_a_directory_bound_into_the_store_is_not_the_stores(sycl_store: SyclStor
         from xpucached.domain.stores import FoundStore, Store, StoreOrigin
         from xpucached.kinds import sycl
         found = FoundStore(Store(sycl.NAME, Path({str(sycl_store.root)!r})), StoreOrigin.FOUND, "test")
-        scan = sycl.scan(found, datetime.now(UTC), {{}}, None)
+        scan = sycl.scanner.scan(found, datetime.now(UTC), {{}}, None)
         print(len(scan.entries), scan.foreign)
         """
     steps = f"mount --bind '{bound}' '{sycl_store.root}/77' || exit 77; exec '{sys.executable}' -c \"$0\""
@@ -280,7 +280,7 @@ def test_a_daemon_without_descriptors_finds_nobody_guilty(sycl_store: SyclStore)
         from xpucached.domain.stores import FoundStore, Store, StoreOrigin
         from xpucached.kinds import sycl
         found = FoundStore(Store(sycl.NAME, Path({str(sycl_store.root)!r})), StoreOrigin.FOUND, "test")
-        whole = sycl.scan(found, datetime.now(UTC), {{}}, None)
+        whole = sycl.scanner.scan(found, datetime.now(UTC), {{}}, None)
         assert all(entry.defect is None for entry in whole.entries), whole
         held = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -291,7 +291,7 @@ def test_a_daemon_without_descriptors_finds_nobody_guilty(sycl_store: SyclStore)
             pass
         for _ in range(9):
             os.close(held.pop())
-            scan = sycl.scan(found, datetime.now(UTC), {{}}, None)
+            scan = sycl.scanner.scan(found, datetime.now(UTC), {{}}, None)
             whole = scan.state == "ok" and len(scan.entries) == 3 and scan.foreign == 0
             blind = scan.state == "unreadable" and not scan.entries and "open files" in scan.notes[0]
             print(scan.state)
@@ -317,7 +317,7 @@ def test_a_leaf_that_grew_for_months_is_emptied_in_time(sycl_store: SyclStore) -
     victims = [entry for entry in scan.entries if entry.state is EntryState.DEFECTIVE]
     assert len(victims) == 3999
     began = time.process_time()
-    assert all(sycl.remove(victims).values())
+    assert all(sycl.remover.remove(victims).values())
     assert time.process_time() - began < 20
     assert only(look(sycl_store.root)).state is EntryState.OK
 
@@ -330,7 +330,7 @@ def test_slots_that_share_their_files_go_at_once(sycl_store: SyclStore) -> None:
             (first.leaf / f"{number}{suffix}").hardlink_to(first.leaf / f"0{suffix}")
     victims = [entry for entry in look(sycl_store.root).entries if entry.state is EntryState.DEFECTIVE]
     assert len(victims) == 8
-    assert all(sycl.remove(victims).values())
+    assert all(sycl.remover.remove(victims).values())
     assert sorted(path.name for path in first.leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
 
 
@@ -339,7 +339,7 @@ def test_slots_that_stay_above_move_down_one_by_one(sycl_store: SyclStore) -> No
     scan = look(sycl_store.root)
     victims = [entry for entry in scan.entries if entry.id.key[-1] in "013"]
     kept = {slots[number].bin.read_bytes() for number in (2, 4, 5)}
-    assert all(sycl.remove(victims).values())
+    assert all(sycl.remover.remove(victims).values())
     leaf = slots[0].leaf
     assert sorted(path.name for path in leaf.glob("*.bin")) == ["0.bin", "1.bin", "2.bin"]
     assert {path.read_bytes() for path in leaf.glob("*.bin")} == kept
@@ -360,7 +360,7 @@ def test_a_slot_written_meanwhile_is_not_left_behind_a_gap(
             sycl_store.add(slot=2, binary=native(999))  # the first free number, as a program takes it
 
     monkeypatch.setattr(remover, "_pause", write)
-    assert all(sycl.remove([entry for entry in scan.entries if not entry.id.key.endswith("/0")]).values())
+    assert all(sycl.remover.remove([entry for entry in scan.entries if not entry.id.key.endswith("/0")]).values())
     assert [entry.id.key[-2:] for entry in look(sycl_store.root).entries] == ["/0", "/1"]
 
 
@@ -378,7 +378,7 @@ def test_the_size_is_corrected_past_a_trap(sycl_store: SyclStore, tmp_path: Path
     }
     traps[make]()
     (sycl_store.root / "cache_size.txt").write_text("100000")
-    assert all(sycl.remove(look(sycl_store.root).entries).values())
+    assert all(sycl.remover.remove(look(sycl_store.root).entries).values())
     assert victim.read_text() == "precious"
     assert 0 < int((sycl_store.root / "cache_size.txt").read_text()) < 100_000
     assert not os.path.lexists(trap)
@@ -391,11 +391,11 @@ def test_a_lock_made_anew_since_the_scan_is_respected(sycl_store: SyclStore) -> 
     assert entry.state is EntryState.DEFECTIVE
     slot.lock.unlink()
     slot.take_lock()
-    assert not any(sycl.remove([entry]).values())
+    assert not any(sycl.remover.remove([entry]).values())
     assert slot.lock.exists()
     future = time.time() + timedelta(days=1).total_seconds()
     os.utime(slot.lock, (future, future))
-    assert all(sycl.remove([only(look(sycl_store.root))]).values())
+    assert all(sycl.remover.remove([only(look(sycl_store.root))]).values())
 
 
 # -- the state directory ----------------------------------------------------------------------------------------------

@@ -125,20 +125,25 @@ def test_who_has_too_much_mapped_may_have_anything_mapped(monkeypatch: pytest.Mo
         one = seen(pid)
         assert (one.known, one.libraries) == (False, ())
         # It could be writing to a cache.
-        assert host.writer_since([one]) == one.started
+        assert host.writer_since([one], sycl.discovery.LIBRARIES, sycl.discovery.writes) == one.started
 
 
 def test_libraries_of_one_process_and_of_all_are_bounded(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     row = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /lib/libsycl.so.{}\n"
     maps.write_text("".join(row.format(number) for number in range(1000)))
-    assert process_table._libraries(maps, process_table._Share()) is None
+    assert process_table._libraries(maps, sycl.discovery.LIBRARIES, process_table._Share()) is None
     maps.write_text("".join(row.format(number) for number in range(10)))
     share = process_table._Share(mapped=25)
-    found = [process_table._libraries(maps, share) for _ in range(4)]
+    found = [process_table._libraries(maps, sycl.discovery.LIBRARIES, share) for _ in range(4)]
     assert [len(some) if some is not None else None for some in found] == [10, 10, None, None]
     share = process_table._Share(maps=2 * len(maps.read_bytes()) + 10)
-    assert [process_table._libraries(maps, share) is None for _ in range(4)] == [False, False, True, True]
+    assert [process_table._libraries(maps, sycl.discovery.LIBRARIES, share) is None for _ in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_of_more_processes_than_we_look_at_it_is_known_that_they_are_there(
@@ -173,7 +178,7 @@ def test_open_files_of_one_process_and_of_all_are_looked_at_up_to_a_bound(monkey
         assert len([path for path in asked if "/fd/" in path]) <= 50 + len(os.listdir("/proc"))
         # Whose files are too many to look at may have one of a cache open.
         asked.clear()
-        assert process_table._may_be_writing(pid, host.HostRoots(), iter(range(1000, 0, -1)))
+        assert process_table._may_be_writing(pid, sycl.discovery.writes, host.HostRoots(), iter(range(1000, 0, -1)))
         assert len(asked) <= 101
 
 
@@ -220,7 +225,7 @@ def discarded(store: SyclStore, number: int) -> list[Path]:
     for one in range(number):
         store.add(f"_ZTS{one}k")
     entries = look(store.root).entries
-    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert all(sycl.remover.remove(entries, {one.id: NOTE for one in entries}).values())
     return sorted((store.root / entry_format.TRASH).iterdir())
 
 
@@ -244,13 +249,15 @@ def test_of_a_trash_without_end_a_part_is_taken_and_another_one_each_time(
     monkeypatch.setattr(trash_files, "MOST", 5)
     seen: set[str] = set()
     for _ in range(200):
-        found = {one.ref for one in sycl.trash(of(sycl_store))}
+        found = {one.ref for one in sycl.trash_files.trash(of(sycl_store))}
         assert len(found) == 5
         seen |= found
     assert seen == there
     monkeypatch.setattr(trash_files, "MOST", 12)
-    assert {one.ref for one in sycl.trash(of(sycl_store))} == there
-    assert sycl.trash_size(of(sycl_store)) == sum(one.allocated for one in sycl.trash(of(sycl_store)))
+    assert {one.ref for one in sycl.trash_files.trash(of(sycl_store))} == there
+    assert sycl.trash_files.trash_size(of(sycl_store)) == sum(
+        one.allocated for one in sycl.trash_files.trash(of(sycl_store))
+    )
 
 
 def test_long_labels_in_the_trash_are_kept_up_to_a_bound(
@@ -260,7 +267,7 @@ def test_long_labels_in_the_trash_are_kept_up_to_a_bound(
         label = path / "about.json"
         label.write_text(json.dumps({**json.loads(label.read_text()), "detail": "x" * 2000}))
     monkeypatch.setattr(trash_files, "_TEXT", 5000)
-    assert len(sycl.trash(of(sycl_store))) == 2
+    assert len(sycl.trash_files.trash(of(sycl_store))) == 2
 
 
 def test_of_a_full_leaf_in_the_trash_only_what_is_ours_is_looked_at(
@@ -271,7 +278,7 @@ def test_of_a_full_leaf_in_the_trash_only_what_is_ours_is_looked_at(
         (item / "leaf" / f"foreign-{number}").touch()
         (item / "leaf" / f"{number + 1}.bin").touch()
     stats = counting(monkeypatch, os, "stat")
-    (one,) = sycl.trash(of(sycl_store))
+    (one,) = sycl.trash_files.trash(of(sycl_store))
     assert one.whole
     assert len(stats) <= trash_files._FILES + 20
     assert not [name for name in stats if str(name).startswith("foreign")]
@@ -279,7 +286,7 @@ def test_of_a_full_leaf_in_the_trash_only_what_is_ours_is_looked_at(
     monkeypatch.undo()
     for path in (item / "leaf").glob("foreign-*"):
         path.unlink()
-    assert {one.ref} in [sycl.discard(of(sycl_store), (one.ref,)) for _ in range(6)]
+    assert {one.ref} in [sycl.trash_files.discard(of(sycl_store), (one.ref,)) for _ in range(6)]
     assert not item.exists()
 
 
@@ -300,7 +307,7 @@ def test_the_trash_is_read_once_for_all_that_a_dead_daemon_left(
     scan = look(sycl_store.root)
     assert len(scan.ours) == 20
     read = counting(monkeypatch, trash_files, "loads")
-    assert all(sycl.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
+    assert all(sycl.remover.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
     assert len(read) == 30
     # What was taken out meanwhile is known.
     monkeypatch.undo()
@@ -315,12 +322,12 @@ def test_where_the_rest_of_an_entry_cannot_be_looked_for_nothing_of_it_is_remove
     leaf = forged(sycl_store, 1)
     (key,) = look(sycl_store.root).ours
     monkeypatch.setattr(trash_files, "MOST", 3)
-    assert not sycl.sweep(EntryId(of(sycl_store), key))
+    assert not sycl.remover.sweep(EntryId(of(sycl_store), key))
     assert (leaf / "1.bin").read_bytes() == b"half"
     assert (leaf / "1.lock").exists()
     monkeypatch.setattr(trash_files, "MOST", 4)
     (sycl_store.root / entry_format.TRASH / "more").mkdir()
-    assert sycl.sweep(EntryId(of(sycl_store), key))
+    assert sycl.remover.sweep(EntryId(of(sycl_store), key))
     assert not (leaf / "1.lock").exists()
 
 
@@ -330,13 +337,13 @@ def test_so_many_removals_are_finished_after_a_look_and_the_rest_after_the_next(
     assert len(set(scan.ours)) == len(scan.ours) == OURS
     # However little changes until then, the next look goes there again.
     found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
-    (later, *_) = sycl.parts(found, datetime.now(UTC) + timedelta(hours=1), (), None)
+    (later, *_) = sycl.scanner.parts(found, datetime.now(UTC) + timedelta(hours=1), (), None)
     assert {one.place for one in later.entries} == {None}
     for key in scan.ours:
-        sycl.sweep(EntryId(scan.found.store, key))
+        sycl.remover.sweep(EntryId(scan.found.store, key))
     rest = look(sycl_store.root)
     for key in rest.ours:
-        sycl.sweep(EntryId(scan.found.store, key))
+        sycl.remover.sweep(EntryId(scan.found.store, key))
     assert not list(leaf.glob("*.lock"))
     assert [one.defect for one in look(sycl_store.root).entries] == [None]
 
@@ -353,7 +360,7 @@ def test_gaps_are_closed_in_as_many_steps_as_there_are_slots_and_not_more_than_s
     repairs = [Repair(one, RepairAction.CLOSE_GAP) for one in entries]
     monkeypatch.setattr(remover, "_GAPS", 10, raising=False)
     looks = counting(monkeypatch, remover, "slot_in")
-    done = sycl.mend(repairs)
+    done = sycl.remover.mend(repairs)
     assert set(done.values()) == {False}
     assert len(looks) <= 10 * len(entries)
     there = {int(path.stem) for path in leaf.glob("*.src")}
@@ -362,7 +369,7 @@ def test_gaps_are_closed_in_as_many_steps_as_there_are_slots_and_not_more_than_s
     assert 21 not in there
     monkeypatch.setattr(remover, "_GAPS", 1000)
     looks.clear()
-    assert set(sycl.mend(repairs).values()) == {True}
+    assert set(sycl.remover.mend(repairs).values()) == {True}
     assert len(looks) <= 20 * len(entries)
     assert {int(path.stem) for path in leaf.glob("*.src")} == set(range(200))
     assert not list(leaf.glob("*.lock"))
@@ -375,7 +382,7 @@ def test_a_leaf_is_not_listed_for_each_of_its_slots(sycl_store: SyclStore, monke
     entries = look(sycl_store.root).entries
     calls = counting(monkeypatch, os, "listdir")
     names = counting(monkeypatch, listing, "names")
-    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert all(sycl.remover.remove(entries, {one.id: NOTE for one in entries}).values())
     assert len(calls) + len(names) <= 3
 
 
@@ -387,7 +394,7 @@ def test_a_directory_without_end_makes_a_store_unreadable_and_forgets_nothing(
         (leaf / f"foreign-{number}").touch()
     monkeypatch.setattr(listing, "_NAMES", 10)
     found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
-    (*_, last) = sycl.parts(found, datetime.now(UTC), (), None)
+    (*_, last) = sycl.scanner.parts(found, datetime.now(UTC), (), None)
     assert last.state is StoreState.UNREADABLE
     assert last.vanished == ()
     assert "more than 10 names" in last.notes[0]
@@ -402,15 +409,15 @@ def named(pid: int, **variables: str) -> Process:
 
 def test_programs_name_so_many_stores_and_each_question_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [named(pid, SYCL_CACHE_DIR=f"/store/{pid}") for pid in range(1, 1001)]
-    assert len(named_by(sycl, some)) == 200
-    located = counting(monkeypatch, sycl, "locate")
-    assert len(named_by(sycl, [named(pid, SYCL_CACHE_DIR="/store") for pid in range(1, 1001)])) == 1
+    assert len(named_by(sycl.KIND, some)) == 200
+    located = counting(monkeypatch, sycl.discovery, "locate")
+    assert len(named_by(sycl.KIND, [named(pid, SYCL_CACHE_DIR="/store") for pid in range(1, 1001)])) == 1
     assert len(located) == 1
 
 
 def test_so_many_folders_of_a_program_are_searched_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = counting(monkeypatch, os.path, "realpath")
-    sycl.locate(named(7, LD_LIBRARY_PATH=":".join(f"/lib/{number}" for number in range(5000))))
+    sycl.discovery.locate(named(7, LD_LIBRARY_PATH=":".join(f"/lib/{number}" for number in range(5000))))
     assert len(asked) <= 100
 
 
@@ -565,9 +572,9 @@ def test_what_blocks_a_store_is_looked_for_in_no_directory_without_end(
     for number in range(10**15, 10**15 + 20):
         (sycl_store.root / str(number)).touch()
     found = FoundStore(of(sycl_store), StoreOrigin.FOUND, "test")
-    assert StoreFault.BLOCKED in sycl.faults(found, datetime.now(UTC), None)
+    assert StoreFault.BLOCKED in sycl.doctor.faults(found, datetime.now(UTC), None)
     monkeypatch.setattr(listing, "_NAMES", 10)
-    assert sycl.faults(found, datetime.now(UTC), None) == ()
+    assert sycl.doctor.faults(found, datetime.now(UTC), None) == ()
 
 
 def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,7 +618,7 @@ def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.Monk
         )
 
     monkeypatch.setattr(trash, "_MOST", 25, raising=False)
-    monkeypatch.setattr(sycl, "trash", lambda store: tuple(item(store, number) for number in range(10)))
+    monkeypatch.setattr(trash_files, "trash", lambda store: tuple(item(store, number) for number in range(10)))
     known = [SimpleNamespace(store=one, state=StoreState.OK) for one in stores]
     inventory = SimpleNamespace(catalog=SimpleNamespace(stores=lambda: known))
     keeper = trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks

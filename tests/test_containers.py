@@ -95,7 +95,9 @@ def contained(
 
 
 def look(store: Path) -> Scan:
-    return sycl.scan(FoundStore(Store(sycl.NAME, store), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(
+        FoundStore(Store(sycl.NAME, store), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None
+    )
 
 
 @needs_root

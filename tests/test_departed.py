@@ -57,7 +57,7 @@ def test_a_slot_that_moves_down_is_still_known(index: Catalog, sycl_store: SyclS
     # While nobody reads it, too, a flipped bit is seen.
     assert see(index, sycl_store.root) == {"0": None, "1": Defect.BIN_CHANGED}
     entry = next(one.entry for one in index.all_entries() if one.entry.id.key.endswith("/0"))
-    assert set(sycl.remove([entry]).values()) == {True}
+    assert set(sycl.remover.remove([entry]).values()) == {True}
     index.forget([entry.id])
     assert first.bin.exists()
     assert see(index, sycl_store.root) == {"0": Defect.BIN_CHANGED}
@@ -68,11 +68,11 @@ def test_what_comes_back_from_the_trash_is_still_known(index: Catalog, sycl_stor
     see(index, sycl_store.root)
     (indexed,) = index.all_entries()
     entry = indexed.entry
-    assert set(sycl.remove([entry], {entry.id: TrashLabel(NOW, EvictReason.UNUSED, "")}).values()) == {True}
+    assert set(sycl.remover.remove([entry], {entry.id: TrashLabel(NOW, EvictReason.UNUSED, "")}).values()) == {True}
     index.forget([entry.id])
-    (item,) = sycl.trash(entry.id.store)
+    (item,) = sycl.trash_files.trash(entry.id.store)
     flip(next((sycl_store.root).rglob("leaf/0.bin")))
-    (restored,) = sycl.restore(entry.id.store, (item.ref,))
+    (restored,) = sycl.trash_files.restore(entry.id.store, (item.ref,))
     assert restored.key == entry.id.key
     assert made.bin.exists()
     assert see(index, sycl_store.root) == {"0": Defect.BIN_CHANGED}
@@ -153,9 +153,9 @@ def test_what_nobody_read_since_its_writer_died_does_not_come_before_what_progra
     }
     gone = [one.entry for one in repairs.values() if one.action is RepairAction.TRASH]
     content = used.bin.read_bytes()
-    assert set(sycl.remove(gone, {one.id: TrashLabel(NOW, EvictReason.DEFECTIVE, "") for one in gone}).values()) == {
-        True
-    }
+    assert set(
+        sycl.remover.remove(gone, {one.id: TrashLabel(NOW, EvictReason.DEFECTIVE, "") for one in gone}).values()
+    ) == {True}
     assert locked.bin.read_bytes() == content
     assert not locked.lock.exists()
     assert not used.bin.exists()

@@ -21,8 +21,8 @@ from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import Variant
 from xpucached.host import HostRoots
-from xpucached.host.runtimes import SYCL_CHECK
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.planning import baselines, diagnose, trusted
 from xpucached.render import diagnosis
 from xpucached.render.text import TextStyle
@@ -330,15 +330,15 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
         place = tmp_path / str(child.pid)
         place.mkdir()
         (place / "cgroup").write_text("0::/system.slice/app.service/worker\n")
-        seen = host.of_units(["app.service", "worker.service", "p.service"], HostRoots(proc=tmp_path))
+        seen = host.of_units(["app.service", "worker.service", "p.service"], places=HostRoots(proc=tmp_path))
         child.communicate(b"\n")
 
     assert list(seen) == ["app.service"]
     (one,) = seen["app.service"]
     assert one.pid == child.pid
-    assert sycl.locate(one) == (Path("/srv/cache"), f"process {child.pid} ({one.name})")
-    assert sycl.enabled(one)
-    assert not sycl.enabled(dataclasses.replace(one, variables={}))
+    assert sycl.discovery.locate(one) == (Path("/srv/cache"), f"process {child.pid} ({one.name})")
+    assert sycl.discovery.enabled(one)
+    assert not sycl.discovery.enabled(dataclasses.replace(one, variables={}))
     assert "TOKEN" not in one.variables
     assert host.of_units(()) == {}
 

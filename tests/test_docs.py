@@ -7,6 +7,7 @@ import ast
 import importlib
 import pkgutil
 import re
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,8 @@ from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
 from xpucached.domain.trash import DropReason, RepairAction
 from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
-from xpucached.kinds import KINDS
+from xpucached.kinds.interface import Kind
+from xpucached.kinds.table import KINDS
 from xpucached.settings.schema import keys
 
 if TYPE_CHECKING:
@@ -285,6 +287,13 @@ def test_every_kind_has_a_section() -> None:
     assert re.findall(r"^## `(\w+)`", text, re.MULTILINE) == list(KINDS)
 
 
+def test_every_part_of_a_kind_is_in_the_manual() -> None:
+    parts = [one.name for one in fields(Kind) if one.name != "name"]
+    told = first(rows(section(page("docs/kinds.md"), "Adding a kind")))
+
+    assert told == parts
+
+
 def defect_table() -> list[list[str]]:
     return [row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) > 2]
 
@@ -379,8 +388,8 @@ def test_every_file_and_name_that_leads_into_the_code_is_there(name: str) -> Non
 
 
 def test_a_file_or_name_that_is_not_there_is_found() -> None:
-    there = ["kinds/__init__.py:Kind.TRACING", "xpucached/errors.py", "tests/test_docs.py:astray", "docs/design.md"]
-    gone = ["kind/__init__.py", "kinds/__init__.py:Kinds", "kinds/__init__.py:Kind.nothing", "docs/plan.md", "a.py::b"]
+    there = ["kinds/interface.py:Discovery.OFF", "xpucached/errors.py", "tests/test_docs.py:astray", "docs/design.md"]
+    gone = ["kind/__init__.py", "kinds/table.py:Kinds", "kinds/interface.py:Kind.nothing", "docs/plan.md", "a.py::b"]
 
     assert astray(" ".join(f"`{one}`" for one in there + gone)) == gone
 

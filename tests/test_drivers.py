@@ -22,7 +22,8 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Policy, Subtotal
 from xpucached.domain.status import Verdict
 from xpucached.domain.targets import Target
-from xpucached.host.runtimes import SYCL_CHECK
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
+from xpucached.kinds.table import lineages
 from xpucached.planning import of_drivers, plan_prewarm, plan_replay, sift, verdict, warmth
 from xpucached.planning.prewarm import need
 from xpucached.server.redact import redact
@@ -118,7 +119,7 @@ def test_an_earlier_driver_brings_its_proof_with_it() -> None:
 
 def rebuilt(here: Host, *entries: IndexedEntry) -> list[tuple[str, str]]:
     models = {one.name: one for one in map(planned.model, ("own", "trial"))}
-    made = plan_replay(entries, here, models, (), NOW)
+    made = plan_replay(entries, here, models, (), NOW, lineages=lineages())
     return sorted((one.entry.entry.id.key.split("/")[1], one.to.driver) for one in made.rebuild)
 
 

@@ -16,6 +16,7 @@ from tests.test_replay import checksum_and_trace, written
 from xpucached import host
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import preflight, runtimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,12 +150,14 @@ def test_a_runtime_is_asked_and_writes_an_entry_under_the_name_that_the_driver_g
 ) -> None:
     real = runtime(name)
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    assert host.runtime_folders([], variables)[0] == real.lib
+    assert runtimes.folders([], variables)[0] == real.lib
     (environment,) = host.ask(variables).environments
     assert host.ask_runtime(real.lib, variables).environments == (environment,)
     cache = tmp_path / "cache"
-    assert host.build_tiny_program(real.lib, cache, variables, "opencl:cpu")
-    found = sycl.scan(FoundStore(Store(sycl.NAME, cache), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
+    assert preflight.build_tiny_program(real.lib, cache, variables, "opencl:cpu")
+    found = sycl.scanner.scan(
+        FoundStore(Store(sycl.NAME, cache), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None
+    )
     assert [one.environment for one in found.entries] == [environment]
 
 

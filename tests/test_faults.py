@@ -67,7 +67,7 @@ def truth(store: SyclStore) -> set[object]:
 
 
 def look(root: Path) -> Scan:
-    return sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
 
 
 # -- the store's disk -------------------------------------------------------------------------------------------------
@@ -508,20 +508,20 @@ from xpucached.kinds import sycl
 root, act = Path(sys.argv[1]), sys.argv[2]
 scan = look(root)
 if act == "remove":
-    assert all(sycl.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
+    assert all(sycl.remover.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
 elif act == "trash":
     going = [one for one in scan.entries if one.environment.driver != KEPT]
     note = TrashLabel(datetime.now(UTC), EvictReason.UNUSED, "test")
-    assert all(sycl.remove(going, {one.id: note for one in going}).values())
+    assert all(sycl.remover.remove(going, {one.id: note for one in going}).values())
 elif act == "restore":
-    refs = tuple(one.ref for one in sycl.trash(scan.found.store))
-    assert all(one.key for one in sycl.restore(scan.found.store, refs))
+    refs = tuple(one.ref for one in sycl.trash_files.trash(scan.found.store))
+    assert all(one.key for one in sycl.trash_files.restore(scan.found.store, refs))
 elif act == "publish":
-    recipe = sycl.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
+    recipe = sycl.recipes.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
     assert isinstance(recipe, Recipe), recipe
-    assert sycl.publish(recipe, Target("P", "D", "v", "new"), native(300))
+    assert sycl.recipes.publish(recipe, Target("P", "D", "v", "new"), native(300))
 elif act == "sweep":
-    assert all(sycl.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
+    assert all(sycl.remover.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
 """
 KEPT = "2025.20.12.0.09_233955.xmain-hotfix"
 
@@ -556,7 +556,7 @@ def test_killed_before_any_change_nothing_is_lost(
         return store
 
     def trashed(root: Path) -> list[Trashed]:
-        return [one for one in sycl.trash(Store(sycl.NAME, root)) if one.whole]
+        return [one for one in sycl.trash_files.trash(Store(sycl.NAME, root)) if one.whole]
 
     root = tmp_path / "count"
     every = truth(prepared(root)) | {one.key for one in trashed(root)}

@@ -17,7 +17,7 @@ from tests.torches import APPLICATION, Torch, run
 from xpucached import settings
 from xpucached.domain.models import Model, Outcome, RanOn, Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
-from xpucached.host import runtime_folders
+from xpucached.kinds.sycl.runtimes import folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ def test_the_runtime_of_each_sort_of_model_is_found_beside_its_interpreter(name:
         workload = example(name, tmp_path / "models.d").workload
         workload = dataclasses.replace(workload, exercise=dataclasses.replace(workload.exercise, python=str(python)))
 
-    assert runtime_folders([Workload((), tmp_path), workload], {})[0] == tmp_path / "venv" / "lib"
+    assert folders([Workload((), tmp_path), workload], {})[0] == tmp_path / "venv" / "lib"
 
 
 def prewarmed(host: Daemon, name: str) -> dict[str, object]:

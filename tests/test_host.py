@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from xpucached.domain.host import Device, Host, ProbeReport, Problem, Process
 from xpucached.domain.names import Architecture
 from xpucached.domain.targets import Target
 from xpucached.host import drivers, elf, gpu_devices
+from xpucached.kinds import sycl
 from xpucached.processes import driver_probe
 
 NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
@@ -653,6 +655,10 @@ test_host.mapping(Path(sys.argv[1]))
 """
 
 
+def writer_since(processes: Iterable[Process]) -> datetime | None:
+    return host.writer_since(processes, sycl.discovery.LIBRARIES, sycl.discovery.writes)
+
+
 def test_processes_of_this_user(tmp_path: Path) -> None:
     library = tmp_path / "libsycl.so.8.0.0"
     library.write_bytes(bytes(4096))
@@ -667,7 +673,7 @@ def test_processes_of_this_user(tmp_path: Path) -> None:
     try:
         assert program.stdout is not None
         assert program.stdout.readline() == b"ready\n"
-        found = {process.pid: process for process in host.processes(os.geteuid())}
+        found = {process.pid: process for process in host.processes(os.geteuid(), ("libsycl",))}
         mine = found[program.pid]
         assert mine.directory == tmp_path
         assert mine.variables["SYCL_CACHE_DIR"] == "/somewhere"
@@ -678,19 +684,19 @@ def test_processes_of_this_user(tmp_path: Path) -> None:
         assert os.getpid() not in found
         assert other.pid not in found
         # It sleeps and has no file of a cache open, so it holds no lock; once it is stopped nobody can say.
-        assert host.writer_since([mine]) is None
+        assert writer_since([mine]) is None
         program.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
-        assert host.writer_since(host.processes(os.geteuid())) is not None
+        assert writer_since(host.processes(os.geteuid(), ("libsycl",))) is not None
         program.send_signal(signal.SIGCONT)
         library.unlink()
-        (again,) = [one for one in host.processes(os.geteuid()) if one.pid == program.pid]
+        (again,) = [one for one in host.processes(os.geteuid(), ("libsycl",)) if one.pid == program.pid]
         assert again.libraries == (library,)
     finally:
         for process in (program, other):
             process.kill()
             process.communicate()
-    assert program.pid not in {process.pid for process in host.processes(os.geteuid())}
+    assert program.pid not in {process.pid for process in host.processes(os.geteuid(), ("libsycl",))}
 
 
 def test_processes_of_a_user_without_any() -> None:
@@ -715,8 +721,8 @@ def test_writer_since_is_the_oldest_that_maps_the_runtime() -> None:
             os.kill(pid, signal.SIGSTOP)
             os.waitpid(pid, os.WUNTRACED)
         # The third runs and has no file of a cache open: it does not hold a lock.
-        assert host.writer_since(some) == NOW + timedelta(minutes=9)
-        assert host.writer_since(some[:1]) is None
+        assert writer_since(some) == NOW + timedelta(minutes=9)
+        assert writer_since(some[:1]) is None
     finally:
         for child in children:
             child.kill()

@@ -21,6 +21,7 @@ from xpucached.domain.plans import Built, Policy
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import ImageFormat
 from xpucached.domain.targets import Origin
+from xpucached.kinds.table import lineages
 from xpucached.service.evict import decided
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def test_what_replay_made_is_inherited_and_doubles_nothing(catalog: Catalog) -> 
     # It is the source of the next replay, too, though the model never ran under this driver.
     scope = planning.ReplayScope(models={NET})
     newest = replace(NEW, driver="1.7")
-    plan = planning.plan_replay(catalog.all_entries(), host(newest), {NET: model()}, (), NOW, scope)
+    plan = planning.plan_replay(
+        catalog.all_entries(), host(newest), {NET: model()}, (), NOW, scope, lineages=lineages()
+    )
     assert [one.reason.value for one in plan.rebuild] == ["model"] * 4
     assert {one.entry.entry.environment for one in plan.rebuild if one.entry.inherited} == {NEW}
 
@@ -121,7 +124,8 @@ def test_a_generation_that_somebody_else_made_in_between_takes_nothing_away(cata
     catalog.record_scan(scan(*OLDS, *NEWS), architecture)
     assert catalog.entry(NEWS[3].id.ref).models == ()
     newest = replace(NEW, driver="1.7")
-    plan = planning.plan_replay(catalog.all_entries(), host(newest), {NET: model()}, (), NOW)
+    entries = catalog.all_entries()
+    plan = planning.plan_replay(entries, host(newest), {NET: model()}, (), NOW, lineages=lineages())
 
     assert {one.entry.entry.id for one in plan.rebuild} == {one.id for one in NEWS}
     assert [one.entry.models for one in plan.rebuild] == [(NET,)] * 4

@@ -76,7 +76,7 @@ def aged(store: SyclStore, kernel: str, slot: int = 0) -> Path:
 
 
 def look(root: Path) -> Scan:
-    return sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
 
 
 # -- links that are swapped -------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_root_that_became_a_link_ends_the_work(opening: str, tmp_path: Path, p
         aged(store, f"_ZTS{number}")
     scan = look(store.root)
     assert len(scan.entries) == 3
-    recipe = sycl.recipe(scan.entries[0])
+    recipe = sycl.recipes.recipe(scan.entries[0])
     assert isinstance(recipe, Recipe)
     swapped = (store.root, place)[above]
     swapped.rename(tmp_path / "away")
@@ -110,13 +110,13 @@ def test_a_root_that_became_a_link_ends_the_work(opening: str, tmp_path: Path, p
     # Even for entries that look the same behind the link.
     entries = look(store.root).entries
     assert len(entries) == 3
-    assert not any(sycl.remove(entries).values())
-    assert not any(sycl.sweep(entry.id) for entry in entries)
+    assert not any(sycl.remover.remove(entries).values())
+    assert not any(sycl.remover.sweep(entry.id) for entry in entries)
     assert recipe.entry.store.root == store.root
     environment = scan.entries[0].environment
     assert environment is not None
     with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
-        sycl.publish(recipe, environment, native())
+        sycl.recipes.publish(recipe, environment, native())
     assert not recipes.clear_staging(os.fspath(store.root))
 
 
@@ -141,10 +141,10 @@ def test_a_directory_that_becomes_a_link_between_two_steps(
 
     monkeypatch.setattr(remover, "_pause", swap)
     with contextlib.suppress(OSError):
-        sycl.remove(scan.entries)
+        sycl.remover.remove(scan.entries)
     assert swapped
     look(store.root)
-    sycl.remove(scan.entries)
+    sycl.remover.remove(scan.entries)
 
 
 def test_links_that_are_swapped_all_the_time(host: Daemon, sycl_store: SyclStore, precious: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_root_of_somebody_else_inside_a_store_is_not_entered(tmp_path: Path) -
     scan = look(store.root)
     assert [entry.id.key.split("/")[1] for entry in scan.entries] == [leaf.relative_to(store.root).parts[1]]
     assert scan.foreign == 1
-    sycl.remove(scan.entries)
+    sycl.remover.remove(scan.entries)
     assert photograph(theirs) == before
 
 
@@ -325,7 +325,7 @@ subprocess.run(["mount", "--bind", theirs.parents[int(sys.argv[2])], leaf.parent
 for way in (fs._has_openat2, lambda: False):
     fs._has_openat2 = way
     entries = look(store.root).entries
-    print(len(entries), any(sycl.remove(scan.entries).values()), photograph(other.root) == before)
+    print(len(entries), any(sycl.remover.remove(scan.entries).values()), photograph(other.root) == before)
 """
 
 

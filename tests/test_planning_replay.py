@@ -15,7 +15,8 @@ from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.plans import IndexedEntry, NoRecipe, Rebuild, ReplayReason, Subtotal
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Target
-from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable, tail
+from xpucached.kinds.table import lineages
+from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -84,7 +85,7 @@ def planned(
     scope: ReplayScope | None = None,
     pace: Pace | None = None,
 ) -> ReplayPlan:
-    return plan_replay(entries, on or host(NEW), MODELS, failed, NOW, scope, pace)
+    return plan_replay(entries, on or host(NEW), MODELS, failed, NOW, scope, pace, lineages=lineages())
 
 
 def names(plan: ReplayPlan) -> list[str]:
@@ -93,9 +94,9 @@ def names(plan: ReplayPlan) -> list[str]:
 
 
 def place(one: IndexedEntry) -> Tail:
-    found = tail(one)
-    assert found is not None
-    return found
+    leaf = lineages()[one.entry.id.store.kind](one.entry.id.key)
+    assert leaf is not None
+    return one.entry.id.store, leaf
 
 
 # -- where an entry belongs ---------------------------------------------------------------------------------------
@@ -114,7 +115,16 @@ def place(one: IndexedEntry) -> Tail:
     ],
 )
 def test_what_stays_of_a_place_when_the_driver_changes(key: str, leaf: str | None) -> None:
-    assert tail(placed(indexed("1"), key)) == (None if leaf is None else (STORE, leaf))
+    assert lineages()[STORE.kind](EntryKey(key)) == leaf
+
+
+def test_what_only_its_program_makes_is_told_and_not_rebuilt() -> None:
+    known = plan_replay([indexed("1")], host(NEW), MODELS, (), NOW, lineages=lineages())
+    plan = plan_replay([indexed("1"), indexed("2", NEW)], host(NEW), MODELS, (), NOW, lineages={})
+
+    assert names(known) == ["1"]
+    assert (names(plan), plan.covered, plan.skipped) == ([], 0, {NoRecipe.KIND: 1})
+    assert NoRecipe.KIND.words == "an entry of this kind is made by its program only: run the model"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +294,7 @@ def test_what_an_older_generation_belongs_to_and_when_it_was_used_says_when_its_
 def test_a_model_of_no_priority_comes_before_what_no_model_uses() -> None:
     none = model("none", priority=0)
     some = [indexed("1", used=1), indexed("2", used=9, models=("none",))]
-    plan = plan_replay(some, host(NEW), {none.name: none}, (), NOW)
+    plan = plan_replay(some, host(NEW), {none.name: none}, (), NOW, lineages=lineages())
 
     assert names(plan) == ["2", "1"]
 

@@ -15,12 +15,13 @@ from tests import doors
 from xpucached import printing, render
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Outcome
-from xpucached.domain.names import CACHE_VARIABLES, JobId, KindName
+from xpucached.domain.names import JobId, KindName
 from xpucached.domain.plans import ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import Kernel, Store
-from xpucached.kinds import KINDS
+from xpucached.kinds.table import KINDS
+from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
 from xpucached.render import text
 from xpucached.render.text import Cell, Colour, TextStyle
 
@@ -221,8 +222,8 @@ def test_a_failed_run_says_how() -> None:
     ],
 )
 def test_variables_are_written_for_who_reads_them(syntax: render.Syntax, written: str) -> None:
-    assert render.variables({"SYCL_CACHE_DIR": '$x it\'s "b" \\ 100%'}, syntax) == written
-    both = render.variables({"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": "/c"}, syntax)
+    assert render.variables({"SYCL_CACHE_DIR": '$x it\'s "b" \\ 100%'}, syntax, CACHE_VARIABLES) == written
+    both = render.variables({"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": "/c"}, syntax, CACHE_VARIABLES)
     assert [line.count("SYCL_CACHE_") for line in both.splitlines()] == [1, 1]
 
 
@@ -230,14 +231,16 @@ def test_variables_are_written_for_who_reads_them(syntax: render.Syntax, written
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\x9bb", "a\u202eb", "a\udc80b", "a\x00b"])
 def test_no_variable_has_control_characters(text: str, syntax: render.Syntax) -> None:
     with pytest.raises(ValueError, match="control characters"):
-        render.variables({"SYCL_CACHE_DIR": text}, syntax)
+        render.variables({"SYCL_CACHE_DIR": text}, syntax, CACHE_VARIABLES)
 
 
 def test_what_kinds_give_is_on_the_list() -> None:
     for kind in KINDS.values():
-        assert {*kind.enable(Path("/s")), *kind.OFF} <= CACHE_VARIABLES
-    assert render.unknown_variables(["SYCL_CACHE_DIR", "LD_PRELOAD", "PATH"]) == ("LD_PRELOAD", "PATH")
-    assert {*CACHE_VARIABLES} == {name for kind in KINDS.values() for name in kind.enable(Path("/s"))}
+        assert {*kind.discovery.enable(Path("/s")), *kind.discovery.OFF} <= CACHE_VARIABLES
+    assert render.unknown_variables(["SYCL_CACHE_DIR", "LD_PRELOAD", "PATH"], CACHE_VARIABLES) == ("LD_PRELOAD", "PATH")
+    assert STORE in CACHE_VARIABLES
+    assert all(name.startswith(OURS) for name in CACHE_VARIABLES)
+    assert {*CACHE_VARIABLES} == {name for kind in KINDS.values() for name in kind.discovery.enable(Path("/s"))}
 
 
 def test_empty_lists_say_so() -> None:

@@ -167,7 +167,7 @@ def checksum_and_trace(real: Runtime, driver: Runtime, workload: Path, root: Pat
         text=True,
         check=True,
     )
-    created, used = sycl.named(root, done.stderr.splitlines())
+    created, used = sycl.trace.collect(root, done.stderr.splitlines())
     return json.loads(done.stdout)["checksum"], len(created), len(used)
 
 
@@ -452,10 +452,10 @@ def test_what_a_compiler_gives_that_no_program_can_load_is_not_published(
 @pytest.mark.timeout(30)
 def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: SyclStore, tmp_path: Path) -> None:
     sycl_store.add("_ZTS1k", options="-drips")
-    (entry,) = sycl.scan(
+    (entry,) = sycl.scanner.scan(
         FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None
     ).entries
-    recipe = sycl.recipe(entry)
+    recipe = sycl.recipes.recipe(entry)
     assert isinstance(recipe, Recipe)
     assert entry.environment is not None
     compiler = ProcessStarter(os.environ, "test").compiler(entry.environment, {}, (os.fspath(fake_compiler(tmp_path)),))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import host
 from xpucached.catalog import Catalog
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
-from xpucached.host.runtimes import SYCL_CHECK
+from xpucached.kinds.sycl import preflight
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,14 +31,14 @@ def variables(one: Runtime) -> Mapping[str, str]:
 
 
 def found(one: Runtime) -> SyclRuntime:
-    (runtime,) = host.runtimes(one.python, variables(one), ())
+    (runtime,) = preflight.runtimes(one.python, variables(one), ())
     return runtime
 
 
 @pytest.mark.parametrize("name", ["rt2025.3", "rt2026.2"])
 def test_a_runtime_that_crashes_is_unsafe(runtime: Callable[[str], Runtime], name: str) -> None:
     one = runtime(name)
-    made = host.check_runtime(found(one), variables(one), NOW)
+    made = preflight.check(found(one), variables(one), NOW)
 
     assert made.safety is Safety.UNSAFE
     assert made.evidence.endswith("with 1 and an empty cache it was ended by SIGSEGV")
@@ -48,7 +48,7 @@ def test_a_runtime_that_crashes_is_unsafe(runtime: Callable[[str], Runtime], nam
 @pytest.mark.parametrize(("name", "images"), [("rt2024.2", "one device image"), ("rt2025.2", "two device images")])
 def test_a_runtime_that_does_not_is_safe(runtime: Callable[[str], Runtime], name: str, images: str) -> None:
     one = runtime(name)
-    made = host.check_runtime(found(one), variables(one), NOW)
+    made = preflight.check(found(one), variables(one), NOW)
 
     assert made.safety is Safety.SAFE
     # That the cache was really on is shown by what it kept.
@@ -64,14 +64,14 @@ def test_what_a_host_sets_does_not_steer_the_check(
     # This is the known way around the crash; the programs that it hides are the larger ones.
     steering = {**variables(one), "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE": "1", "SYCL_CACHE_PERSISTENT": "0"}
 
-    assert host.check_runtime(found(one), steering, NOW).safety is Safety.UNSAFE
+    assert preflight.check(found(one), steering, NOW).safety is Safety.UNSAFE
     assert not elsewhere.exists()
 
 
 def test_without_a_device_it_is_not_known(runtime: Callable[[str], Runtime], tmp_path: Path) -> None:
     one = runtime("rt2025.3")
     nothing = {"OCL_ICD_FILENAMES": str(tmp_path / "none.so"), "ONEAPI_DEVICE_SELECTOR": "opencl:*"}
-    made = host.check_runtime(found(one), nothing, NOW)
+    made = preflight.check(found(one), nothing, NOW)
 
     assert made.safety is Safety.UNKNOWN
     assert "cannot be built with it even with the cache off" in made.evidence
@@ -96,7 +96,7 @@ def compiled(place: Path, source: str, name: str = "libsycl.so.8") -> Path:
     ],
 )
 def test_what_is_no_runtime_harms_nobody(tmp_path: Path, source: str, evidence: str) -> None:
-    made = host.check_runtime(SyclRuntime(compiled(tmp_path, source), "b", 2), {}, NOW, 1.0)
+    made = preflight.check(SyclRuntime(compiled(tmp_path, source), "b", 2), {}, NOW, 1.0)
 
     assert made.safety is Safety.UNKNOWN
     assert evidence in made.evidence
@@ -127,12 +127,12 @@ def test_a_program_finds_a_runtime_as_the_loader_does(tmp_path: Path) -> None:
     places = (system.parent,)
 
     def seen(variables: Mapping[str, str], program: Path = program) -> list[Path]:
-        return [one.library for one in host.runtimes(program, variables, places)]
+        return [one.library for one in preflight.runtimes(program, variables, places)]
 
     assert seen({"LD_LIBRARY_PATH": f"relative::{first.parent}"}) == [first, beside]
     assert seen({}) == [beside]
     assert seen({}, Path("/nowhere/bin/python")) == [system]
-    (one,) = host.runtimes(program, {}, places)
+    (one,) = preflight.runtimes(program, {}, places)
     assert one.layout == 3
 
 
@@ -140,7 +140,7 @@ def test_the_same_content_is_the_same_build(tmp_path: Path) -> None:
     for folder, content in (("a", b"same"), ("b", b"same"), ("c", b"other")):
         library(tmp_path / folder, content=content)
     path = ":".join(str(tmp_path / folder) for folder in "abc")
-    found = host.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": path}, ())
+    found = preflight.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": path}, ())
 
     assert len(found) == 2
     assert len({one.build for one in found}) == 2
@@ -154,7 +154,7 @@ def test_what_looks_like_a_runtime_and_is_none_is_passed_over(tmp_path: Path) ->
     os.mkfifo(place / "libsycl.so.8")
     (place / "libsycl.so.9").symlink_to("nowhere")
 
-    assert host.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": str(place)}, ()) == ()
+    assert preflight.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": str(place)}, ()) == ()
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------

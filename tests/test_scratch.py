@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from tests.test_processes import execute
-from xpucached import host
 from xpucached.domain.libraries import SyclRuntime
+from xpucached.kinds.sycl import preflight
 from xpucached.processes import scratch
 
 DEEP: Final = """
@@ -69,9 +69,9 @@ def test_a_runtime_that_leaves_one_is_judged_all_the_same(
 ) -> None:
     hostile = tmp_path / "hostile.py"
     hostile.write_text(DEEP)
-    monkeypatch.setattr(sys.modules[host.check_runtime.__module__], "SYCL_CHECK", hostile)
+    monkeypatch.setattr(preflight, "SYCL_CHECK", hostile)
     runtime = SyclRuntime(tmp_path / "libsycl.so.8", "1", 3)
-    found = host.check_runtime(runtime, {}, datetime(2026, 11, 1, tzinfo=UTC))
+    found = preflight.check(runtime, {}, datetime(2026, 11, 1, tzinfo=UTC))
 
     assert found.evidence.startswith("a program with a device library")
     assert list(temporary.iterdir()) == []

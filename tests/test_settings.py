@@ -220,7 +220,7 @@ def test_every_key_is_read(file: Path) -> None:
     assert places(found) == (str(file), "/s", "/k", "/r/sock", "/m")
     assert found.socket_mode == 0o660
     assert found.managed(KindName("sycl")) == Path("/k/sycl")
-    assert (found.find_stores, found.store_paths) == (False, (Path("/a"), Path("/c")))
+    assert (found.find_stores, tuple(found.store_paths)) == (False, (Path("/a"), Path("/c")))
     assert (found.variables, found.probe_timeout) == ({"LD_LIBRARY_PATH": "/d", "B": ""}, 5.0)
     assert found.compile_timeout == 60.0
     assert found.policy == Policy(
@@ -267,7 +267,7 @@ def test_without_a_file_everything_has_a_default() -> None:
 
     assert found.policy == Policy()
     assert found.throttle == ThrottlePolicy()
-    assert (found.find_stores, found.store_paths, found.variables) == (True, (), {})
+    assert (found.find_stores, found.store_paths, found.variables) == (True, {}, {})
     assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
     automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
     assert automatic == (True, True, True)
@@ -295,8 +295,14 @@ def test_limits_can_be_lifted(file: Path) -> None:
         ("SOCKET", "/x/s", "socket", Path("/x/s")),
         ("PATHS_SOCKET_MODE", "0666", "socket_mode", 0o666),
         ("STORES_FOUND", "yes", "find_stores", True),
-        ("STORES_PATHS", "/x:/y", "store_paths", (Path("/x"), Path("/y"))),
-        ("STORES_PATHS", "", "store_paths", ()),
+        ("STORES_PATHS", "/x:/y", "store_paths", {Path("/x"): None, Path("/y"): None}),
+        (
+            "STORES_PATHS",
+            "neo:/x/../z:/y:sycl:/w",
+            "store_paths",
+            {Path("/z"): "neo", Path("/y"): None, Path("/w"): "sycl"},
+        ),
+        ("STORES_PATHS", "", "store_paths", {}),
         ("DRIVER_VARIABLES", '{"C": "d"}', "variables", {"LD_LIBRARY_PATH": "/d", "B": "", "C": "d"}),
         ("DRIVER_PROBE_TIMEOUT", "10", "probe_timeout", 10.0),
         ("SCHEDULE_PREWARM", "1", "prewarm_automatically", True),

@@ -26,7 +26,7 @@ from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
 from xpucached.host import HostRoots, PressureMeter, family
-from xpucached.host.runtimes import SYCL_CHECK
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.pause import RunLimits
 from xpucached.processes.supervised import ProcessStarter, RunResult

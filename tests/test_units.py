@@ -17,7 +17,8 @@ from xpucached.cli import arguments
 from xpucached.daemon import host_daemon, user_daemon
 from xpucached.errors import RunningError, SettingsError
 from xpucached.hostd import units
-from xpucached.kinds import KINDS, sycl
+from xpucached.kinds import sycl
+from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -268,7 +269,9 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
         told = dict(line.split("=", 1) for line in done.stdout.splitlines())
         store = settings.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
 
-        assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].enable(store)
+        assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].discovery.enable(
+            store
+        )
 
 
 WATCH: Final = "xpucached-watch.service"

@@ -323,7 +323,7 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
         assert watcher.loads
 
         def heard(touch: FileEvent) -> None:
-            program = who.setdefault(touch.pid, host.program(touch.pid, touch.at))
+            program = who.setdefault(touch.pid, host.program(touch.pid, touch.at, ("libsycl",)))
             if program is not None:
                 seen.append((touch, program))
             ears.touches.append(touch)
@@ -344,7 +344,9 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
                 )
                 for names in sets
             ]
-            traces = {one.pid: sycl.named(store, one.communicate(timeout=PATIENCE)[1].splitlines()) for one in running}
+            traces = {
+                one.pid: sycl.trace.collect(store, one.communicate(timeout=PATIENCE)[1].splitlines()) for one in running
+            }
             (store / LEAF).mkdir(parents=True, exist_ok=True)
             (store / LEAF / "7.src").write_bytes(b"")
             ears.until(lambda: f"{LEAF}/7.src" in {one.path for one in ears.touches})
@@ -358,7 +360,7 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
             (store / LEAF / "8.src").unlink()
             ears.touches.clear()
 
-            found = planning.observed_activity(seen, datetime.now(UTC))
+            found = sycl.activity.interpret(seen, datetime.now(UTC))
             for pid, (created, used) in traces.items():
                 assert {key for program, _, key, _ in found.loaded if program.pid == pid} == used - created
                 made = [key for program, keys in found.made.items() if program.pid == pid for _, key, _ in keys]
@@ -446,7 +448,7 @@ def test_a_daemon_tells_what_was_loaded_by_whom(
 # -- what it means --------------------------------------------------------------------------------------------------
 
 STARTED: Final = datetime(2026, 1, 1, tzinfo=UTC)
-APP: Final = Program(7, STARTED, 1000, "python3", "python3 serve.py", "app.service", sycl=True)
+APP: Final = Program(7, STARTED, 1000, "python3", "python3 serve.py", "app.service", libraries=("libsycl.so.8",))
 
 
 def touch(path: str, act: FileAct, at: float = 5.0, pid: int = 7) -> FileEvent:
@@ -455,10 +457,10 @@ def touch(path: str, act: FileAct, at: float = 5.0, pid: int = 7) -> FileEvent:
 
 def test_a_load_is_the_source_and_then_the_binary() -> None:
     key = EntryKey(f"{LEAF}/0")
-    first = planning.observed_activity([(touch(f"{key}.src", FileAct.READ), APP)], STARTED)
+    first = sycl.activity.interpret([(touch(f"{key}.src", FileAct.READ), APP)], STARTED)
     assert first.loaded == ()
 
-    then = planning.observed_activity([(touch(f"{key}.bin", FileAct.READ), APP)] * 2, STARTED, first.halves)
+    then = sycl.activity.interpret([(touch(f"{key}.bin", FileAct.READ), APP)] * 2, STARTED, first.halves)
 
     assert then.loaded == ((APP, Path("/s"), key, STARTED + timedelta(seconds=5)),)
     assert then.halves == frozenset()
@@ -467,23 +469,26 @@ def test_a_load_is_the_source_and_then_the_binary() -> None:
 def test_a_backup_is_no_load() -> None:
     both = [touch(f"{LEAF}/0.src", FileAct.READ), touch(f"{LEAF}/0.bin", FileAct.READ)]
 
-    assert planning.observed_activity([(one, replace(APP, sycl=False)) for one in both], STARTED).loaded == ()
-    assert planning.observed_activity([(one, replace(APP, ours=True)) for one in both], STARTED).loaded == ()
+    assert (
+        sycl.activity.interpret([(one, replace(APP, libraries=("libze_loader.so.1",))) for one in both], STARTED).loaded
+        == ()
+    )
+    assert sycl.activity.interpret([(one, replace(APP, ours=True)) for one in both], STARTED).loaded == ()
     # Two processes that read one half each, and one that read them the wrong way round.
     halves = [(both[0], APP), (both[1], replace(APP, pid=8))]
-    assert planning.observed_activity(halves, STARTED).loaded == ()
-    assert planning.observed_activity([(one, APP) for one in reversed(both)], STARTED).loaded == ()
+    assert sycl.activity.interpret(halves, STARTED).loaded == ()
+    assert sycl.activity.interpret([(one, APP) for one in reversed(both)], STARTED).loaded == ()
 
 
 def test_an_entry_is_made_when_its_source_is_written() -> None:
     writes = [touch(f"{LEAF}/0.{suffix}", FileAct.WRITTEN) for suffix in ("bin", "src")]
     alone = touch("ext_kernel_compiler/AA=/ir.bin", FileAct.WRITTEN)
 
-    found = planning.observed_activity([(one, APP) for one in (*writes, alone)], STARTED)
+    found = sycl.activity.interpret([(one, APP) for one in (*writes, alone)], STARTED)
 
     keys = [key for _, key, _ in found.made[APP]]
     assert keys == [f"{LEAF}/0", "ext_kernel_compiler/AA=/ir"]
-    assert planning.observed_activity([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
+    assert sycl.activity.interpret([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
 
 
 def test_loads_of_a_minute_are_added_up() -> None:
@@ -505,7 +510,7 @@ def test_a_process_that_began_later_only_got_the_number() -> None:
     found = host.program(os.getpid(), now)
 
     assert found is not None
-    assert (found.uid, found.pid, found.sycl) == (os.getuid(), os.getpid(), False)
+    assert (found.uid, found.pid, found.libraries) == (os.getuid(), os.getpid(), ())
     assert found.command.split()[0] == Path("/proc/self/cmdline").read_text().split("\0")[0]
     began = host.started(os.getpid())
     assert began is not None
@@ -529,7 +534,7 @@ def test_a_number_that_is_used_again_is_another_program(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         host,
         "program",
-        lambda pid, at: replace(APP, pid=pid, unit=f"{alive[pid]}.service") if alive.get(pid, 1e9) <= at else None,
+        lambda pid, at, _: replace(APP, pid=pid, unit=f"{alive[pid]}.service") if alive.get(pid, 1e9) <= at else None,
     )
     witness = ActivityTracker(Ground())  # type: ignore[arg-type]
 

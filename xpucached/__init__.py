@@ -5,8 +5,8 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · cli · libexec · __main__
     5   server
     4   service · hostd
-    3   watch
-    2   planning · host · watchd · kinds · catalog · settings · api · render · incidents
+    3   watch · kinds
+    2   planning · host · watchd · catalog · settings · api · render · incidents
     1   errors · quantities · sockets · systemd · logs · deadlines · processes
     0   domain · messages · printing
 

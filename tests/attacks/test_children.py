@@ -36,6 +36,7 @@ from xpucached.domain.throttling import RunCause, RunPriority
 from xpucached.errors import Unavailable
 from xpucached.host import drivers
 from xpucached.hostd import units
+from xpucached.kinds.sycl import preflight
 from xpucached.processes import child
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
@@ -121,7 +122,7 @@ def ask_drivers(_lair: Path) -> None:
 
 
 def judge_runtime(lair: Path) -> None:
-    said = host.check_runtime(SyclRuntime(lair / "libsycl.so.8", "build", 2), {}, datetime.now(UTC), 30.0)
+    said = preflight.check(SyclRuntime(lair / "libsycl.so.8", "build", 2), {}, datetime.now(UTC), 30.0)
     assert "cannot open shared object file" in said.evidence
 
 
@@ -129,7 +130,7 @@ def build_tiny_program(lair: Path) -> None:
     folder = lair.parent / "runtime"
     folder.mkdir()
     (folder / "libsycl.so.8").write_bytes(b"none")
-    assert not host.build_tiny_program(folder, lair.parent / "cache", {}, "opencl:cpu", 30.0)
+    assert not preflight.build_tiny_program(folder, lair.parent / "cache", {}, "opencl:cpu", 30.0)
 
 
 RECIPE: Final = Recipe(
@@ -184,10 +185,14 @@ def set_up(_lair: Path) -> None:
     assert installation._run("systemctl --no-such-option")
 
 
+def ask_runtimes(lair: Path) -> None:
+    judge_runtime(lair)
+    build_tiny_program(lair)
+
+
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/driver_probe.py": ask_drivers,
-    "host/runtimes.py": judge_runtime,
-    "host/folders.py": build_tiny_program,
+    "kinds/sycl/preflight.py": ask_runtimes,
     "host/drivers.py": ask_package_manager,
     "processes/compiler.py": compile_entry,
     "processes/supervised.py": run_model,

@@ -26,7 +26,7 @@ STORE: Final = Path("/nowhere/store")
 
 
 def named(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
-    return sycl.named(STORE, lines)
+    return sycl.trace.collect(STORE, lines)
 
 
 def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: RunSpec | None = None) -> RunResult:

@@ -74,7 +74,7 @@ def test_root_itself_opens_no_store_of_others(theirs: SyclStore) -> None:
     found = FoundStore(Store(sycl.NAME, theirs.root), StoreOrigin.CONFIGURED, "test")
 
     def look() -> Scan:
-        return sycl.scan(found, datetime.now(UTC), {}, None)
+        return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
     os.chown(theirs.root, 0, 0)
     entries = look().entries
@@ -85,10 +85,10 @@ def test_root_itself_opens_no_store_of_others(theirs: SyclStore) -> None:
     assert f"user {THEM}" in refused.notes[0]
     assert refused.entries == ()
     for entry in entries:
-        assert not any(sycl.remove([entry]).values())
-        assert not sycl.sweep(entry.id)
-        assert sycl.recipe(entry) == "unreadable"
-    assert sycl.trash(found.store) == ()
+        assert not any(sycl.remover.remove([entry]).values())
+        assert not sycl.remover.sweep(entry.id)
+        assert sycl.recipes.recipe(entry) == "unreadable"
+    assert sycl.trash_files.trash(found.store) == ()
     assert untouched(theirs, before)
 
 

@@ -71,7 +71,7 @@ def test_a_device_with_an_endless_name_is_none(sycl_store: SyclStore) -> None:
     sycl_store.add(device="d" * 4000, driver="x" * 2000)
     sycl_store.add(device="d" * 2000, driver="x" * 1000)
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
-    entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
+    entries = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
 
     assert sorted(str(one.defect) for one in entries) == ["None", "src-unparsable"]
     assert sorted(len(one.environment.device) if one.environment else 0 for one in entries) == [0, 2000]
@@ -98,7 +98,7 @@ def test_kernels_are_looked_for_where_a_program_would_look(
 
     monkeypatch.setattr(images, "kernels", search)
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
-    entries = sycl.scan(found, datetime.now(UTC), {}, None).entries
+    entries = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
 
     assert [one.defect for one in entries if one.defect] == [Defect.MISPLACED] * 3
     assert sum(length > 16 for length in searched) == 1

@@ -105,7 +105,7 @@ def name(data: bytes) -> None:
 def trace(data: bytes) -> None:
     """Read what a program printed where its trace should be."""
     root = Path("/s/libsycl_cache")
-    created, used = sycl.named(root, data.decode("utf-8", "surrogateescape").split("\n"))
+    created, used = sycl.trace.collect(root, data.decode("utf-8", "surrogateescape").split("\n"))
     for key in created | used:
         _check(not key.startswith("/") and ".." not in key.split("/"), "a key that leads out of its store")
     _check(not created & used, "both made and found")
@@ -152,7 +152,7 @@ def slot(data: bytes) -> None:
     if lock:
         (leaf / "0.lock").write_bytes(lock)
     (root / "cache_size.txt").write_bytes(size)
-    scan = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "fuzz"), _AT, {}, None)
+    scan = sycl.scanner.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "fuzz"), _AT, {}, None)
     _check((scan.state, len(scan.entries)) == (StoreState.OK, 2), "an entry is lost")
     _check((StoreFault.SIZE_GARBAGE in scan.faults) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size")
     for entry in scan.entries:
@@ -167,7 +167,9 @@ def configuration(data: bytes) -> None:
     """Read a runtime's configuration file."""
     file = _root().with_name("sycl.conf")
     file.write_bytes(data)
-    place = sycl.locate(Process(7, 0, _AT, "app", Path("/work"), {"SYCL_CONFIG_FILE_NAME": str(file), "HOME": "/h"}))
+    place = sycl.discovery.locate(
+        Process(7, 0, _AT, "app", Path("/work"), {"SYCL_CONFIG_FILE_NAME": str(file), "HOME": "/h"})
+    )
     _check(place is None or (place[0].is_absolute() and len(str(place[0])) < 1000), "a place that is none")
 
 

@@ -104,7 +104,7 @@ def meet(
             now.said = line[5:]
             now = None
         elif now is not None:
-            created, used = sycl.named(root, [line])
+            created, used = sycl.trace.collect(root, [line])
             now.created |= created
             now.used |= used
     assert child.returncode == 0, lines[-3:]

@@ -1,11 +1,13 @@
-"""What every cache kind promises (`xpucached.kinds.Kind`), asked of each in the table.
+"""What every cache kind promises (`xpucached.kinds.interface`), asked of each in the table.
 
-A new kind needs one line here: how a store of its own is made.  What its bytes mean is tested beside it.
+A new kind needs one line here: how a store of its own is made.  What its bytes mean is tested beside it.  What a kind
+cannot do is not asked of it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -13,17 +15,23 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.builders import SyclStore, native
+from tests.kinds import fakes
 from xpucached.domain.host import Process
-from xpucached.domain.names import CACHE_VARIABLES, EntryKey, TrashRef
+from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Recipe
-from xpucached.domain.stores import FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import KINDS, Kind, sycl
+from xpucached.kinds import sycl
+from xpucached.kinds.interface import Kind
+from xpucached.kinds.table import KINDS
+from xpucached.kinds.variables import CACHE_VARIABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
+
+    from xpucached.kinds.interface import Trash
 
 
 def _sycl(root: Path) -> None:
@@ -32,7 +40,19 @@ def _sycl(root: Path) -> None:
         store.add(kernel)
 
 
-STORES: Final[dict[Kind, Callable[[Path], None]]] = {sycl: _sycl}
+def _neo(root: Path) -> None:
+    for device in ("acm-g10", "bmg-g21"):
+        shutil.copytree(fakes.NEO / device, root, dirs_exist_ok=True)
+
+
+OLD: Final = Target("P", "D", "V", "driver")
+
+STORES: Final[dict[Kind, Callable[[Path], None]]] = {
+    sycl.KIND: _sycl,
+    fakes.BARE: lambda root: fakes.fill(root, fakes.BARE, OLD),
+    fakes.FULL: lambda root: fakes.fill(root, fakes.FULL, OLD),
+    fakes.NEO_READER: _neo,
+}
 """For each kind, what fills an empty directory with at least two sound entries."""
 
 NOW: Final = datetime.now(UTC) + timedelta(hours=1)
@@ -47,26 +67,48 @@ class Filled:
 
     @property
     def store(self) -> Store:
-        return Store(self.kind.NAME, self.root)
+        return Store(self.kind.name, self.root)
 
     @property
     def found(self) -> FoundStore:
         return FoundStore(self.store, StoreOrigin.FOUND, "test")
 
-    def look(self) -> Scan:
-        return self.kind.scan(self.found, NOW, {}, None)
+    @property
+    def trash(self) -> Trash:
+        if self.kind.trash is None:
+            pytest.skip("what this kind removes is gone")
+        return self.kind.trash
+
+    def remove(self, entries: Sequence[Entry], label: TrashLabel | None = None) -> None:
+        """Take entries out: all of them."""
+        before = self.files()
+        notes = {one.id: label for one in entries} if label is not None else None
+        gone = self.kind.remover.remove(entries, notes)
+        assert gone.keys() == {one.id for one in entries}
+        if self.kind is fakes.NEO_READER:
+            assert (set(gone.values()), self.files()) == ({False}, before)
+            pytest.skip("it only reads")
+        assert all(gone.values())
+
+    def look(self, known: Collection[Entry] = ()) -> Scan:
+        """Look at the whole store, and give it as one part."""
+        rows = sorted((KnownEntry(one.id.key, one.stamp) for one in known), key=lambda one: one.key)
+        parts = list(self.kind.scanner.parts(self.found, NOW, rows, None))
+        entries = tuple(one for part in parts for one in part.entries)
+        return replace(parts[-1], entries=entries, unchanged=tuple(one for part in parts for one in part.unchanged))
 
     def files(self) -> dict[str, bytes]:
         """Give every file that lies where the kind finds entries."""
         every = (path for path in self.root.rglob("*") if path.is_file())
         found = {str(path.relative_to(self.root)): path.read_bytes() for path in every}
-        return {name: content for name, content in found.items() if self.kind.key(name) is not None}
+        return {name: content for name, content in found.items() if self.kind.scanner.key(name) is not None}
 
 
-@pytest.fixture(params=[*KINDS.values()], ids=[*KINDS])
+@pytest.fixture(params=[*STORES], ids=[kind.name for kind in STORES])
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Filled:
     kind: Kind = request.param
     root = tmp_path / "store"
+    root.mkdir()
     STORES[kind](root)
     return Filled(kind, root)
 
@@ -79,22 +121,61 @@ LABEL: Final = TrashLabel(NOW, EvictReason.UNUSED, "not used")
 
 
 def test_every_kind_is_asked() -> None:
-    assert {kind.NAME: kind for kind in STORES} == KINDS
+    assert {kind.name: kind for kind in STORES}.items() >= KINDS.items()
+
+
+def test_what_the_driver_wrote_is_read(tmp_path: Path) -> None:
+    _neo(tmp_path)
+    found = Filled(fakes.NEO_READER, tmp_path).look().entries
+
+    assert sorted(one.id.key for one in found) == [
+        "3/b/3b93c07016a64a11.l0_cache",
+        "c/3/c38a8531ff01c4ee.cl_cache",
+        "c/b/cbe3f8fad88b50e0.cl_cache",
+        "d/9/d930dfee6f04d4c0.l0_cache",
+    ]
+    assert {kernel.name for one in found for kernel in one.kernels} >= {"fixture_add", "fixture_scale"}
 
 
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_variables_lead_to_the_store_and_are_on_the_list(filled: Filled, tmp_path: Path) -> None:
-    on = dict(filled.kind.enable(filled.root))
-
-    assert set(on) | set(filled.kind.OFF) <= set(CACHE_VARIABLES)
+    discovery = filled.kind.discovery
+    on, off = dict(discovery.enable(filled.root)), discovery.OFF
+    if filled.kind in KINDS.values():
+        assert set(on) | set(off) <= set(CACHE_VARIABLES)
+    if not on:
+        pytest.skip("no variable leads to a store of this kind")
     led = process(on, tmp_path)
-    place = filled.kind.locate(led)
+    place = discovery.locate(led)
     assert place is not None
     assert place[0] == filled.root
-    assert filled.kind.enabled(led)
-    assert not filled.kind.enabled(process({**on, **filled.kind.OFF}, tmp_path))
+    assert discovery.enabled(led)
+    assert not off or not discovery.enabled(process({**on, **off}, tmp_path))
+
+
+def test_a_process_that_says_nothing_needs_no_files(filled: Filled) -> None:
+    silent = Process(4711, os.getuid(), NOW, "app", None, {})
+
+    assert filled.kind.discovery.locate(silent) is None
+    assert not filled.kind.discovery.writes("/dev/null")
+
+
+def test_its_own_stores_are_recognised_and_no_others(filled: Filled, tmp_path: Path) -> None:
+    discovery = filled.kind.discovery
+    for name in ("empty", "strange"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "strange" / "file.txt").write_text("x")
+    (tmp_path / "pipe").write_text("x")
+
+    assert discovery.recognise(filled.root)
+    for other in ("empty", "strange", "pipe", "nothing", "pipe/x", "x" * 5000):
+        assert not discovery.recognise(tmp_path / other)
+
+
+def test_no_two_kinds_recognise_one_store(filled: Filled) -> None:
+    assert [kind.name for kind in STORES if kind.discovery.recognise(filled.root)] == [filled.kind.name]
 
 
 # -- scanning ---------------------------------------------------------------------------------------------------------
@@ -103,33 +184,34 @@ def test_the_variables_lead_to_the_store_and_are_on_the_list(filled: Filled, tmp
 def test_a_sound_store_is_read_without_a_complaint(filled: Filled) -> None:
     before = filled.files()
     scan = filled.look()
+    doctor = filled.kind.doctor
 
     assert scan.state is StoreState.OK
     assert len(scan.entries) > 1
+    assert {one.id.store for one in scan.entries} == {filled.store}
     assert [one.defect for one in scan.entries if one.defect is not None] == []
     assert len({one.id for one in scan.entries}) == len(scan.entries)
-    assert scan.faults == filled.kind.faults(filled.found, NOW, None) == ()
+    assert scan.faults == ()
+    assert doctor is None or doctor.faults(filled.found, NOW, None) == ()
     assert filled.files() == before
 
 
 def test_what_did_not_change_is_not_read_again(filled: Filled) -> None:
     first = filled.look()
-    again = filled.kind.scan(filled.found, NOW, {one.id.key: one.stamp for one in first.entries}, None)
+    again = filled.look(first.entries)
 
     assert again.entries == ()
     assert {one.key for one in again.unchanged} == {one.id.key for one in first.entries}
 
 
-def test_a_look_bit_by_bit_finds_the_same(filled: Filled) -> None:
-    parts = list(filled.kind.parts(filled.found, NOW, (), None))
-
-    assert {one for part in parts for one in part.entries} == set(filled.look().entries)
+def test_the_same_is_found_twice(filled: Filled) -> None:
+    assert set(filled.look().entries) == set(filled.look().entries)
 
 
 def test_each_file_of_an_entry_belongs_to_it(filled: Filled) -> None:
     keys = {one.id.key for one in filled.look().entries}
 
-    assert {filled.kind.key(name) for name in filled.files()} == keys
+    assert {filled.kind.scanner.key(name) for name in filled.files()} == keys
     for stranger in (
         "",
         "x",
@@ -140,8 +222,9 @@ def test_each_file_of_an_entry_belongs_to_it(filled: Filled) -> None:
         "0",
         ".xpucached/1/0.bin",
         ".xpucached.trash/1/leaf/0.bin",
+        *(f".xpucached.trash/1/{name}" for name in filled.files()),
     ):
-        assert filled.kind.key(stranger) is None
+        assert filled.kind.scanner.key(stranger) is None
 
 
 @pytest.mark.parametrize("what", ["nothing", "file", "pipe", "loop", "strangers", "far"])
@@ -164,12 +247,13 @@ def test_a_scan_never_raises(filled: Filled, tmp_path: Path, what: str) -> None:
             root = tmp_path / "/".join(["long" * 50] * 30)
         case _:
             pass
-    other = replace(filled.found, store=Store(filled.kind.NAME, root))
+    other, kind = Filled(filled.kind, root), filled.kind
 
-    assert filled.kind.scan(other, NOW, {}, None).entries == ()
-    assert [one for part in filled.kind.parts(other, NOW, (), None) for one in part.entries] == []
-    assert filled.kind.trash(other.store) == ()
-    filled.kind.faults(other, NOW, None)
+    assert other.look().entries == ()
+    assert not kind.discovery.recognise(root)
+    assert kind.trash is None or kind.trash.trash(other.store) == ()
+    if kind.doctor is not None:
+        kind.doctor.faults(other.found, NOW, None)
 
 
 # -- taking out, and giving back ---------------------------------------------------------------------------------------
@@ -178,68 +262,85 @@ def test_a_scan_never_raises(filled: Filled, tmp_path: Path, what: str) -> None:
 def test_what_is_removed_is_gone_and_nothing_else(filled: Filled) -> None:
     going, *staying = sorted(filled.look().entries, key=lambda one: one.id.key, reverse=True)
 
-    assert filled.kind.remove([going]) == {going.id: True}
+    filled.remove([going])
     left = filled.look()
     assert {one.id.key for one in left.entries} == {one.id.key for one in staying}
     assert (left.faults, left.ours, left.state) == ((), (), StoreState.OK)
-    assert filled.kind.trash(filled.store) == ()
+    assert filled.kind.trash is None or filled.kind.trash.trash(filled.store) == ()
 
 
 def test_what_changed_since_the_look_stays(filled: Filled) -> None:
     going = filled.look().entries[0]
 
-    assert filled.kind.remove([replace(going, stamp=f"{going.stamp}0")]) == {going.id: False}
+    assert filled.kind.remover.remove([replace(going, stamp=f"{going.stamp}0")]) == {going.id: False}
     assert going in filled.look().entries
 
 
 def test_what_goes_into_the_trash_comes_back_as_it_was(filled: Filled) -> None:
+    trash = filled.trash
     before = filled.files()
     going = filled.look().entries
-    assert all(filled.kind.remove(going, {one.id: LABEL for one in going}).values())
+    filled.remove(going, LABEL)
 
     assert filled.files() == {}
-    inside = filled.kind.trash(filled.store)
+    inside = trash.trash(filled.store)
     assert {one.key for one in inside} == {one.id.key for one in going}
     assert {(one.reason, one.detail, one.whole) for one in inside} == {(LABEL.reason, LABEL.detail, True)}
-    assert [one.state for one in [filled.look()]] == [StoreState.OK]
+    assert filled.look().state is StoreState.OK
 
-    told = filled.kind.restore(filled.store, tuple(one.ref for one in inside))
+    told = trash.restore(filled.store, tuple(one.ref for one in inside))
     assert {one.ref for one in told if one.key is not None} == {one.ref for one in inside}
-    assert filled.kind.trash(filled.store) == ()
+    assert trash.trash(filled.store) == ()
     assert sorted(filled.files().values()) == sorted(before.values())
 
 
 def test_what_is_discarded_does_not_come_back(filled: Filled) -> None:
+    trash = filled.trash
     going = filled.look().entries[:1]
-    assert all(filled.kind.remove(going, {one.id: LABEL for one in going}).values())
-    (item,) = filled.kind.trash(filled.store)
+    filled.remove(going, LABEL)
+    (item,) = trash.trash(filled.store)
 
-    assert filled.kind.discard(filled.store, (item.ref, TrashRef("nothing"))) >= {item.ref}
-    assert filled.kind.trash(filled.store) == ()
-    assert [one.key for one in filled.kind.restore(filled.store, (item.ref,))] == [None]
+    assert trash.discard(filled.store, (item.ref, TrashRef("nothing"))) >= {item.ref}
+    assert trash.trash(filled.store) == ()
+    assert [one.key for one in trash.restore(filled.store, (item.ref,))] == [None]
 
 
 def test_where_nothing_of_ours_was_left_there_is_nothing_to_sweep(filled: Filled) -> None:
     before = filled.files()
 
-    assert [filled.kind.sweep(one.id) for one in filled.look().entries] == [False] * len(filled.look().entries)
+    assert not any(filled.kind.remover.sweep(one.id) for one in filled.look().entries)
     assert filled.files() == before
+
+
+# -- what programs tell ------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_that_says_nothing_names_nothing(filled: Filled) -> None:
+    recorder = filled.kind.recorder
+    if recorder is None:
+        pytest.skip("programs of this kind tell nothing")
+    assert recorder.collect(filled.root, ["", "some text", "\udcff", str(filled.root)]) == (frozenset(), frozenset())
 
 
 # -- compiling again ---------------------------------------------------------------------------------------------------
 
 
 def test_what_is_compiled_again_is_found_by_the_next_look(filled: Filled) -> None:
-    made = [filled.kind.recipe(one) for one in filled.look().entries]
+    rebuilder = filled.kind.rebuilder
+    if rebuilder is None:
+        pytest.skip("entries of this kind are made by their programs only")
+    made = [rebuilder.recipe(one) for one in filled.look().entries]
     recipes = [one for one in made if isinstance(one, Recipe)]
     target = Target("P", "D", "V", "another driver")
     for recipe in recipes:
         binary = native(500)
-        assert filled.kind.unusable(target, binary) is None
-        key = filled.kind.publish(recipe, target, binary)
+        assert rebuilder.unusable(target, binary) is None
+        key = rebuilder.publish(recipe, target, binary)
         assert key is not None
+        # What the driver does not decide stays as it was.
+        assert rebuilder.lineage_key(key) == rebuilder.lineage_key(recipe.entry.key)
         # A program may have been quicker: that one stays.
-        assert filled.kind.publish(recipe, target, native(600)) in {None, key}
+        assert rebuilder.publish(recipe, target, native(600)) in {None, key}
     found = {one.id.key: one for one in filled.look().entries}
 
     assert len(found) >= len(made)
@@ -250,8 +351,8 @@ def test_what_is_compiled_again_is_found_by_the_next_look(filled: Filled) -> Non
 def test_a_known_entry_that_is_gone_is_named(filled: Filled) -> None:
     entries = sorted(filled.look().entries, key=lambda one: one.id.key)
     known = [KnownEntry(one.id.key, one.stamp, None) for one in entries]
-    assert filled.kind.remove(entries[-1:])
-    parts = list(filled.kind.parts(filled.found, NOW, known, None))
+    filled.remove(entries[-1:])
+    parts = list(filled.kind.scanner.parts(filled.found, NOW, known, None))
     left = {one.key for part in parts for one in part.unchanged}
 
     assert left == {one.id.key for one in entries[:-1]}

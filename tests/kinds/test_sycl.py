@@ -36,8 +36,9 @@ from xpucached.domain.stores import (
     StoreState,
 )
 from xpucached.domain.targets import Target
-from xpucached.kinds import KINDS, fs, images, sycl
+from xpucached.kinds import fs, images, sycl
 from xpucached.kinds.sycl import entry_format, makers, recipes, remover
+from xpucached.kinds.table import KINDS
 
 GPU = (
     "Intel(R) oneAPI Unified Runtime over Level-Zero V2",
@@ -109,7 +110,7 @@ def write(
 
 def look(root: Path, known: dict[EntryKey, str] | None = None, writer_since: datetime | None = None) -> Scan:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), known or {}, writer_since)
+    return sycl.scanner.scan(found, datetime.now(UTC), known or {}, writer_since)
 
 
 def only(scan: Scan) -> Entry:
@@ -415,7 +416,7 @@ def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: 
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fs, "read", fails)
-    assert sycl.clear(Store(sycl.NAME, root), StoreFault.SIZE_GARBAGE, NOW, None)
+    assert sycl.doctor.clear(Store(sycl.NAME, root), StoreFault.SIZE_GARBAGE, NOW, None)
     assert (root / "cache_size.txt").exists()
 
 
@@ -438,32 +439,32 @@ def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: 
 )
 def test_a_process_tells_where_it_caches(variables: dict[str, str], expected: str | None) -> None:
     process = Process(7, 0, NOW, "app", Path("/work-dir"), variables)
-    place = sycl.locate(process)
+    place = sycl.discovery.locate(process)
     assert (place and str(place[0])) == expected
 
 
 def test_configuration_file_beside_the_runtime(tmp_path: Path) -> None:
     (tmp_path / "sycl.conf").write_text("# comment\nSYCL_CACHE_PERSISTENT=1\nSYCL_CACHE_DIR=/from/file\n")
     process = Process(7, 0, NOW, "app", None, {"HOME": "/h"}, (tmp_path / "libsycl.so.8",))
-    assert sycl.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    assert sycl.discovery.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
     named = Process(7, 0, NOW, "app", None, {"SYCL_CONFIG_FILE_NAME": str(tmp_path / "sycl.conf")})
-    assert sycl.locate(named) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    assert sycl.discovery.locate(named) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
     wins = replace(process, variables={"SYCL_CACHE_DIR": "/env"})
-    assert sycl.locate(wins) == (Path("/env"), "process 7 (app)")
+    assert sycl.discovery.locate(wins) == (Path("/env"), "process 7 (app)")
 
 
 def test_configuration_file_that_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "shared.conf").write_text("SYCL_CACHE_DIR=/from/file\n")
     (tmp_path / "sycl.conf").symlink_to("shared.conf")
     process = Process(7, 0, NOW, "app", None, {"HOME": "/h"}, (tmp_path / "libsycl.so.8",))
-    assert sycl.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
+    assert sycl.discovery.locate(process) == (Path("/from/file"), str(tmp_path / "sycl.conf"))
     (tmp_path / "shared.conf").unlink()
     os.mkfifo(tmp_path / "shared.conf")
-    assert sycl.locate(process) is None
+    assert sycl.discovery.locate(process) is None
 
 
 def test_enable_leaves_eviction_to_us() -> None:
-    assert sycl.enable(Path("/s"))["SYCL_CACHE_MAX_SIZE"] == "0"
+    assert sycl.discovery.enable(Path("/s"))["SYCL_CACHE_MAX_SIZE"] == "0"
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------
@@ -490,7 +491,7 @@ def test_traces_of_all_runtimes() -> None:
         "[kernel_compiler Persistent Cache]: binary has been cached: /cache/ext_kernel_compiler/7/8/9/0.bin",
         f"[kernel_compiler Persistent Cache]: using cached binary: {two}",
     ]
-    created, used = sycl.named(root, lines)
+    created, used = sycl.trace.collect(root, lines)
     source = "ext_kernel_compiler/7/8/9"
     assert created == {f"{key}/0", f"{key}/4", f"ext_kernel_compiler/{'Ab+-' * 11}/ir", f"{source}/0"}
     assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"{RUN_TIME}/ir", f"{source}/1", f"{source}/2"}
@@ -508,9 +509,9 @@ def names(root: Path) -> list[str]:
 def test_remove_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path)
     entry = only(look(tmp_path))
-    assert sycl.remove([entry]) == {entry.id: True}
+    assert sycl.remover.remove([entry]) == {entry.id: True}
     assert names(tmp_path) == []
-    assert sycl.remove([entry]) == {entry.id: True}
+    assert sycl.remover.remove([entry]) == {entry.id: True}
 
 
 def test_remove_keeps_neighbours_and_foreign_files(tmp_path: Path) -> None:
@@ -518,7 +519,7 @@ def test_remove_keeps_neighbours_and_foreign_files(tmp_path: Path) -> None:
     write(tmp_path, options=b"-O1")
     (leaf / "notes.txt").write_text("mine")
     first = next(entry for entry in look(tmp_path).entries if entry.options == "")
-    assert sycl.remove([first])[first.id]
+    assert sycl.remover.remove([first])[first.id]
     assert [path.name for path in leaf.iterdir()] == ["notes.txt"]
     assert len(look(tmp_path).entries) == 1
 
@@ -527,7 +528,7 @@ def test_remove_refuses_what_was_written_anew(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     entry = only(look(tmp_path))
     (leaf / "0.bin").write_bytes((leaf / "0.bin").read_bytes())
-    assert sycl.remove([entry]) == {entry.id: False}
+    assert sycl.remover.remove([entry]) == {entry.id: False}
     assert (leaf / "0.bin").exists()
 
 
@@ -536,7 +537,7 @@ def test_remove_respects_a_lock(tmp_path: Path) -> None:
     entry = only(look(tmp_path))
     (leaf / "0.lock").touch()
     before = names(tmp_path)
-    assert sycl.remove([entry]) == {entry.id: False}
+    assert sycl.remover.remove([entry]) == {entry.id: False}
     assert names(tmp_path) == before
 
 
@@ -550,7 +551,7 @@ def test_remove_takes_what_a_dead_writer_left(tmp_path: Path, files: tuple[str, 
             path.unlink()
     entry = only(look(tmp_path))
     assert entry.state is EntryState.DEFECTIVE
-    assert sycl.remove([entry]) == {entry.id: True}
+    assert sycl.remover.remove([entry]) == {entry.id: True}
     assert names(tmp_path) == []
 
 
@@ -562,7 +563,7 @@ def test_removing_a_lower_slot_moves_the_highest_down(tmp_path: Path) -> None:
     entries = {entry.id.key[-1]: entry for entry in look(tmp_path).entries}
     assert entries["0"].defect is Defect.BIN_EMPTY
     assert entries["2"].defect is Defect.SHADOWED
-    assert sycl.remove([entries["0"]])[entries["0"].id]
+    assert sycl.remover.remove([entries["0"]])[entries["0"].id]
     after = {entry.id.key[-1]: entry.defect for entry in look(tmp_path).entries}
     assert after == {"0": None, "1": Defect.DUPLICATE}
     assert not list(leaf.glob("*.lock"))
@@ -585,7 +586,7 @@ def test_entry_stays_readable_while_it_moves_down(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(remover, "_pause", lambda step: seen.append((step, readable())))
     damaged = next(entry for entry in look(tmp_path).entries if entry.defect is Defect.BIN_EMPTY)
-    sycl.remove([damaged])
+    sycl.remover.remove([damaged])
     assert readable()
     moving = [step for step, _ in seen].index("linked")
     assert all(good for _, good in seen[moving:])
@@ -595,7 +596,7 @@ def test_the_runtimes_own_total_is_corrected(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     size = (leaf / "0.bin").stat().st_size + (leaf / "0.src").stat().st_size
     (tmp_path / "cache_size.txt").write_text(str(size + 5000))
-    sycl.remove([only(look(tmp_path))])
+    sycl.remover.remove([only(look(tmp_path))])
     assert (tmp_path / "cache_size.txt").read_text() == "5000"
     assert names(tmp_path) == ["cache_size.txt"]
 
@@ -607,7 +608,7 @@ def test_root_swapped_for_a_link_harms_nobody(tmp_path: Path) -> None:
     victim = write(other)
     leaf.rename(tmp_path / "gone")
     leaf.symlink_to(victim)
-    assert sycl.remove([entry]) == {entry.id: False}
+    assert sycl.remover.remove([entry]) == {entry.id: False}
     assert {"0.bin", "0.src"} <= {path.name for path in victim.iterdir()}
 
 
@@ -620,7 +621,8 @@ from xpucached.kinds import sycl
 from xpucached.kinds.sycl import remover
 root, wanted = Path(sys.argv[1]), int(sys.argv[2])
 found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-entries = [entry for entry in sycl.scan(found, datetime.now(UTC), {}, None).entries if entry.id.key.endswith("/0")]
+every = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
+entries = [entry for entry in every if entry.id.key.endswith("/0")]
 steps = 0
 def pause(step):
     global steps
@@ -628,7 +630,7 @@ def pause(step):
     if steps == wanted:
         os.kill(os.getpid(), signal.SIGKILL)
 remover._pause = pause
-sycl.remove(entries)
+sycl.remover.remove(entries)
 """
 
 
@@ -649,7 +651,7 @@ def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
         killed += 1
         scan = look(root)
         for key in scan.ours:
-            assert sycl.sweep(EntryId(scan.found.store, key))
+            assert sycl.remover.sweep(EntryId(scan.found.store, key))
         after = look(root)
         assert not list(root.rglob("*.lock"))
         defects = [entry.defect for entry in after.entries]
@@ -663,7 +665,7 @@ def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
 def test_sweep_leaves_other_peoples_locks(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     (leaf / "0.lock").touch()
-    assert not sycl.sweep(only(look(tmp_path)).id)
+    assert not sycl.remover.sweep(only(look(tmp_path)).id)
     assert (leaf / "0.lock").exists()
 
 
@@ -711,7 +713,7 @@ def test_what_an_xpucached_that_cannot_be_seen_made_is_judged_by_its_age(
     assert only(look(tmp_path)).state is (EntryState.DEFECTIVE if gone else EntryState.UNFINISHED)
     assert set(look(tmp_path).ours) == ({key, recipes.STAGING} if gone else set())
     # A look may be long ago, so who finishes looks again.
-    assert sycl.sweep(only(look(tmp_path)).id) is gone
+    assert sycl.remover.sweep(only(look(tmp_path)).id) is gone
     assert lock.exists() is not gone
     recipes.clear_staging(str(tmp_path))
     assert staged.exists() is not gone
@@ -720,7 +722,7 @@ def test_what_an_xpucached_that_cannot_be_seen_made_is_judged_by_its_age(
     for path in (lock, staged):
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 601))
     assert set(look(tmp_path).ours) == {key, recipes.STAGING}
-    assert sycl.sweep(only(look(tmp_path)).id)
+    assert sycl.remover.sweep(only(look(tmp_path)).id)
     assert recipes.clear_staging(str(tmp_path))
     assert not list(tmp_path.rglob("*.lock"))
     assert not staged.exists()
@@ -732,13 +734,13 @@ def test_two_daemons_do_not_finish_the_same_removal(tmp_path: Path) -> None:
     entry = only(look(tmp_path)).id
     with (leaf / "0.lock").open("rb") as theirs:
         fcntl.flock(theirs, fcntl.LOCK_EX)
-        assert not sycl.sweep(entry)
+        assert not sycl.remover.sweep(entry)
         assert (leaf / "0.lock").exists()
-    assert sycl.sweep(entry)
+    assert sycl.remover.sweep(entry)
 
 
 def test_kinds_has_this_one() -> None:
-    assert KINDS[sycl.NAME] is sycl
+    assert KINDS[sycl.NAME] is sycl.KIND
 
 
 def test_damage_is_seen_in_real_shapes() -> None:

@@ -28,15 +28,15 @@ def found(root: Path) -> FoundStore:
 
 
 def faults(root: Path) -> tuple[StoreFault, ...]:
-    return sycl.faults(found(root), datetime.now(UTC), None)
+    return sycl.doctor.faults(found(root), datetime.now(UTC), None)
 
 
 def notes(root: Path) -> tuple[str, ...]:
-    return sycl.scan(found(root), datetime.now(UTC), {}, None).notes
+    return sycl.scanner.scan(found(root), datetime.now(UTC), {}, None).notes
 
 
 def clear(root: Path) -> bool:
-    return sycl.clear(Store(sycl.NAME, root), StoreFault.BLOCKED, datetime.now(UTC), None)
+    return sycl.doctor.clear(Store(sycl.NAME, root), StoreFault.BLOCKED, datetime.now(UTC), None)
 
 
 def aside(root: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> N
     made.bin.chmod(0)
     (entry,) = look(sycl_store.root).entries
     assert entry.state is (EntryState.OK if os.geteuid() == 0 else EntryState.DEFECTIVE)
-    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: True}
+    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: True}
     assert made.bin.stat().st_mode & 0o400
     assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_for_another_reason_was_not_mended(
 
     opening = fs._open
     monkeypatch.setattr(fs, "_open", lambda name, *rest: (refuses if name == "0.bin" else opening)(name, *rest))
-    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
+    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
 
 
 def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
@@ -132,5 +132,5 @@ def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
     made.bin.unlink()
     os.link(elsewhere, made.bin)
     (entry,) = look(sycl_store.root).entries
-    assert sycl.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
+    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
     assert elsewhere.stat().st_mode & 0o777 == 0

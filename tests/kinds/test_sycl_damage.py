@@ -14,11 +14,12 @@ import pytest
 
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.meeting import fill, meet
-from xpucached import host, planning
+from xpucached import planning
 from xpucached.domain.defects import Defect, Effect, Generation
 from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.trash import RepairAction
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl.runtimes import generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ print(float(xp.asnumpy(a).sum()))
 
 def look(root: Path) -> Scan:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
 
 def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, int]:
@@ -54,7 +55,7 @@ def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, 
         timeout=seconds,
         check=False,
     )
-    created, used = sycl.named(root, done.stderr.splitlines())
+    created, used = sycl.trace.collect(root, done.stderr.splitlines())
     if done.returncode == 0:
         assert "2080.0" in done.stdout
     return done.returncode, len(created), len(used)
@@ -147,7 +148,7 @@ def test_scan_names_the_damage_and_changes_nothing(
 def test_real_programs_meet_what_the_table_says(runtime: Callable[[str], Runtime], tmp_path: Path, name: str) -> None:
     """Every row in two starts of one program: each is done to an entry of its own."""
     real = runtime(name)
-    assert host.generation(next(real.lib.glob("libsycl.so.?"))) is generation_of(name)
+    assert generation(next(real.lib.glob("libsycl.so.?"))) is generation_of(name)
     root = tmp_path / "store"
     own = dict(zip(sorted(fill(real, root).items()), ROWS, strict=False))
     assert len(own) == len(ROWS), "too few programs for the table"
@@ -193,7 +194,7 @@ def test_who_reads_a_store_decides_what_a_wrong_count_costs(
     made = sycl_store.add("_ZTS1k")
     made.bin.write_bytes((2).to_bytes(8, "little") + made.bin.read_bytes()[8:])
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test", frozenset(readers))
-    (entry,) = sycl.scan(found, datetime.now(UTC), {}, None).entries
+    (entry,) = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
     harmless = readers == (Generation.FROM_2025_1,)
     assert entry.defect is Defect.BIN_COUNT_WRONG
     assert entry.state is (EntryState.OK if harmless else EntryState.DEFECTIVE)

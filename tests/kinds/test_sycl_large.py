@@ -49,7 +49,7 @@ def store(sycl_store: SyclStore) -> SyclStore:
 
 def parts(root: Path, known: Iterable[KnownEntry] = (), *, quick: bool = False) -> list[Scan]:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return list(sycl.parts(found, datetime.now(UTC) + timedelta(minutes=1), known, None, quick=quick))
+    return list(sycl.scanner.parts(found, datetime.now(UTC) + timedelta(minutes=1), known, None, quick=quick))
 
 
 def verdicts(some: Iterable[Scan]) -> dict[EntryKey, tuple[object, ...]]:

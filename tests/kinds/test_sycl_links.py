@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def judged(root: Path) -> Defect | None:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    (entry,) = sycl.scan(found, datetime.now(UTC), {}, None).entries
+    (entry,) = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
     return entry.defect
 
 

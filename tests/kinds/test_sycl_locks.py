@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 def look(root: Path, writer_since: datetime | None = None) -> tuple[Entry, ...]:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), {}, writer_since).entries
+    return sycl.scanner.scan(found, datetime.now(UTC), {}, writer_since).entries
 
 
 # -- a lock that appears while a slot moves down ----------------------------------------------------------------------
@@ -56,11 +56,11 @@ def test_the_lock_of_a_program_that_comes_meanwhile_stays(
     monkeypatch.setattr(time, "sleep", write)
     match doing:
         case "remove":
-            assert sycl.remove(entries[:1])[entries[0].id]
+            assert sycl.remover.remove(entries[:1])[entries[0].id]
         case "close-gap":
-            sycl.mend([Repair(entries[0], RepairAction.CLOSE_GAP)])
+            sycl.remover.mend([Repair(entries[0], RepairAction.CLOSE_GAP)])
         case _:
-            assert sycl.sweep(EntryId(entries[0].id.store, entries[0].id.key))
+            assert sycl.remover.sweep(EntryId(entries[0].id.store, entries[0].id.key))
 
     assert written
     assert slot.lock.exists()
@@ -83,7 +83,7 @@ def test_what_a_program_wrote_into_a_gap_meanwhile_stays(
         return take(leaf, slot)
 
     monkeypatch.setattr(locks, "take", late)
-    sycl.mend([Repair(behind, RepairAction.CLOSE_GAP)])
+    sycl.remover.mend([Repair(behind, RepairAction.CLOSE_GAP)])
 
     assert len(written[0].bin.read_bytes()) >= 400
     assert written[0].src.exists()
@@ -124,11 +124,11 @@ def test_a_lock_from_the_future_that_was_made_anew_stays(sycl_store: SyclStore) 
     then = time.time() + HOUR + 1
     os.utime(lock, (then, then))
 
-    assert not sycl.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
-    assert not sycl.remove([entry])[entry.id]
+    assert not sycl.remover.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
+    assert not sycl.remover.remove([entry])[entry.id]
     assert lock.exists()
     (entry,) = look(sycl_store.root)
-    assert sycl.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
+    assert sycl.remover.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
     assert not lock.exists()
 
 

@@ -41,8 +41,8 @@ def mend(root: Path) -> int:
         going = [one.entry for one in repairs if one not in staying]
         now = datetime.now(UTC)
         notes = {one.id: TrashLabel(now, EvictReason.DEFECTIVE, "damaged") for one in going}
-        assert all(sycl.mend(staying).values())
-        assert all(sycl.remove(going, notes).values())
+        assert all(sycl.remover.mend(staying).values())
+        assert all(sycl.remover.remove(going, notes).values())
         done += len(repairs)
     pytest.fail("it never ends")
 

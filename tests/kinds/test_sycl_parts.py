@@ -43,7 +43,7 @@ def known(part: Scan) -> list[KnownEntry]:
 
 def look(store: SyclStore, rows: list[KnownEntry], *, quick: bool = True) -> Scan:
     time.sleep(TICK)
-    *_, last = sycl.parts(found(store), datetime.now(UTC) + LATER, rows, None, quick=quick)
+    *_, last = sycl.scanner.parts(found(store), datetime.now(UTC) + LATER, rows, None, quick=quick)
     return last
 
 
@@ -89,11 +89,11 @@ def test_where_nothing_changed_no_directory_of_an_image_is_opened(
 
 def test_directories_of_a_moment_ago_are_not_trusted(sycl_store: SyclStore) -> None:
     sycl_store.add()
-    (part,) = sycl.parts(found(sycl_store), datetime.now(UTC), [], None)
+    (part,) = sycl.scanner.parts(found(sycl_store), datetime.now(UTC), [], None)
     assert [one.place for one in part.entries] == [None]
     rows = known(part)
 
-    (again,) = sycl.parts(found(sycl_store), datetime.now(UTC), rows, None, quick=True)
+    (again,) = sycl.scanner.parts(found(sycl_store), datetime.now(UTC), rows, None, quick=True)
 
     assert [one.place for one in again.unchanged] == [None]
 
@@ -235,7 +235,7 @@ def test_what_may_not_be_read_is_not_taken_for_removed(sycl_store: SyclStore, mo
     try:
         slot.leaf.chmod(mode)
         with mere_user():
-            assert not any(sycl.remove(entries).values())
+            assert not any(sycl.remover.remove(entries).values())
     finally:
         slot.leaf.chmod(0o755)
     assert slot.bin.exists()
@@ -262,7 +262,7 @@ def test_a_link_in_the_place_of_a_directory_is_no_part_of_the_store(
 def test_a_store_comes_in_parts_in_the_order_of_its_keys(sycl_store: SyclStore) -> None:
     for number in range(2300):
         sycl_store.add(f"_ZTS{number}", device=f"GPU {number % 2}")
-    parts = list(sycl.parts(found(sycl_store), datetime.now(UTC), [], None))
+    parts = list(sycl.scanner.parts(found(sycl_store), datetime.now(UTC), [], None))
     keys = [one.id.key for part in parts for one in part.entries]
     assert len(parts) == 3
     assert len(set(keys)) == 2300
@@ -274,15 +274,19 @@ def test_a_store_comes_in_parts_in_the_order_of_its_keys(sycl_store: SyclStore) 
     # Those that are not there are passed by, wherever they would have been.
     strange = [EntryKey(key) for key in (*(f"{key}/9" for key in keys[:3]), "0/0/0/0/0", "zzz")]
     rows = sorted([*known(parts[0]), *map(KnownEntry, strange)], key=lambda one: one.key)
-    gone = [key for part in sycl.parts(found(sycl_store), datetime.now(UTC), rows, None) for key in part.vanished or ()]
+    gone = [
+        key
+        for part in sycl.scanner.parts(found(sycl_store), datetime.now(UTC), rows, None)
+        for key in part.vanished or ()
+    ]
     assert sorted(gone) == sorted(strange)
 
 
 def test_a_store_that_is_away_or_no_store_is_one_part(sycl_store: SyclStore, tmp_path: Path) -> None:
-    (part,) = sycl.parts(found(sycl_store), datetime.now(UTC), [], None)
+    (part,) = sycl.scanner.parts(found(sycl_store), datetime.now(UTC), [], None)
     assert (part.state, part.vanished) == (StoreState.MISSING, ())
     (tmp_path / "file").touch()
-    (part,) = sycl.parts(found(SyclStore(tmp_path / "file")), datetime.now(UTC), [], None)
+    (part,) = sycl.scanner.parts(found(SyclStore(tmp_path / "file")), datetime.now(UTC), [], None)
     assert part.state is StoreState.NOT_A_DIRECTORY
 
 
@@ -310,7 +314,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def record(catalog: Catalog, store: SyclStore, *, quick: bool) -> None:
     at = datetime.now(UTC) + LATER
-    for part in sycl.parts(found(store), at, catalog.known(found(store).store), None, quick=quick):
+    for part in sycl.scanner.parts(found(store), at, catalog.known(found(store).store), None, quick=quick):
         catalog.record_scan(part, lambda one: host.architecture(one) or Architecture(""))
 
 

@@ -28,7 +28,7 @@ NEW = Target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.1 (Build
 
 def look(root: Path) -> Scan:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
 
 def only(store: SyclStore) -> Entry:
@@ -37,7 +37,7 @@ def only(store: SyclStore) -> Entry:
 
 
 def recipe_of(store: SyclStore) -> Recipe:
-    found = sycl.recipe(only(store))
+    found = sycl.recipes.recipe(only(store))
     assert isinstance(found, Recipe)
     return found
 
@@ -61,7 +61,7 @@ def test_a_recipe_is_all_that_was_compiled(sycl_store: SyclStore) -> None:
 )
 def test_what_cannot_be_compiled_again(sycl_store: SyclStore, image: bytes, constants: bytes, reason: NoRecipe) -> None:
     sycl_store.add(image=image, constants=constants)
-    assert sycl.recipe(only(sycl_store)) is reason
+    assert sycl.recipes.recipe(only(sycl_store)) is reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -69,7 +69,7 @@ def test_what_somebody_else_wrote_reaches_no_compiler_of_ours(sycl_store: SyclSt
     slot = sycl_store.add()
     entry = only(sycl_store)
     os.chown(slot.src, 12345, 12345)
-    assert sycl.recipe(entry) is NoRecipe.FOREIGN
+    assert sycl.recipes.recipe(entry) is NoRecipe.FOREIGN
 
 
 def test_what_does_not_hash_to_its_own_place_is_no_recipe(sycl_store: SyclStore) -> None:
@@ -78,17 +78,17 @@ def test_what_does_not_hash_to_its_own_place_is_no_recipe(sycl_store: SyclStore)
     data = bytearray(slot.src.read_bytes())
     data[-1] ^= 1
     slot.src.write_bytes(data)
-    assert sycl.recipe(entry) is NoRecipe.DAMAGED
+    assert sycl.recipes.recipe(entry) is NoRecipe.DAMAGED
     slot.src.unlink()
     os.mkfifo(slot.src)
-    assert sycl.recipe(entry) is NoRecipe.UNREADABLE
+    assert sycl.recipes.recipe(entry) is NoRecipe.UNREADABLE
 
 
 def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore) -> None:
     old = sycl_store.add(kernel="_ZTS3foo", options="-O1")
     old.leaf.chmod(0o750)
     binary = native(900)
-    key = sycl.publish(recipe_of(sycl_store), NEW, binary)
+    key = sycl.recipes.publish(recipe_of(sycl_store), NEW, binary)
     assert key is not None
     made = sycl_store.root / f"{key}.bin"
     want = SyclStore(sycl_store.root.parent / "want").add(
@@ -113,7 +113,7 @@ def test_what_a_program_wrote_meanwhile_stays(sycl_store: SyclStore) -> None:
     found = recipe_of(sycl_store)
     theirs = sycl_store.add(kernel="_ZTS3foo", version=NEW.version, driver=NEW.driver, binary=native(77))
     before = theirs.bin.read_bytes()
-    assert sycl.publish(found, NEW, native(900)) is None
+    assert sycl.recipes.publish(found, NEW, native(900)) is None
     assert theirs.bin.read_bytes() == before
     assert not (sycl_store.root / recipes.STAGING).exists()
 
@@ -126,13 +126,13 @@ def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path
     device = SyclStore(tmp_path / "want").add(version=NEW.version, driver=NEW.driver).leaf.parent.parent.parent.name
     (sycl_store.root / device).symlink_to(outside)
     with pytest.raises(OSError, match=r".+"):
-        sycl.publish(found, NEW, native(900))
+        sycl.recipes.publish(found, NEW, native(900))
     assert list(outside.iterdir()) == []
     (sycl_store.root / recipes.STAGING).mkdir(exist_ok=True)
     (sycl_store.root / recipes.STAGING).rmdir()
     (sycl_store.root / recipes.STAGING).symlink_to(outside)
     with pytest.raises(OSError, match=r".+"):
-        sycl.publish(found, NEW, native(900))
+        sycl.recipes.publish(found, NEW, native(900))
     assert list(outside.iterdir()) == []
 
 
@@ -142,7 +142,7 @@ def test_a_name_that_is_no_utf_8_has_one_spelling(sycl_store: SyclStore) -> None
     assert (entry_format.text(raw), entry_format.data(spelled)) == (spelled, raw)
     sycl_store.add(kernel="_ZTS3foo")
     told = Target(NEW.platform, spelled, NEW.version, NEW.driver)
-    key = sycl.publish(recipe_of(sycl_store), told, native(900))
+    key = sycl.recipes.publish(recipe_of(sycl_store), told, native(900))
     made = next(one for one in look(sycl_store.root).entries if one.id.key == key)
     assert (made.environment, made.defect) == (told, None)
     assert raw in (sycl_store.root / f"{key}.src").read_bytes()
@@ -157,9 +157,10 @@ from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import recipes
 root = Path(sys.argv[1])
-entry = sycl.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t"), datetime.now(UTC), {}, None).entries[0]
+found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t")
+entry = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries[0]
 recipes._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-sycl.publish(sycl.recipe(entry), Target("P", "D", "V", "X"), b"x" * 100)
+sycl.recipes.publish(sycl.recipes.recipe(entry), Target("P", "D", "V", "X"), b"x" * 100)
 """
 
 
@@ -171,6 +172,6 @@ def test_what_a_killed_daemon_was_making_is_cleared(sycl_store: SyclStore) -> No
     scan = look(sycl_store.root)
     assert scan.ours == (EntryKey(recipes.STAGING),)
     assert scan.foreign == 0
-    assert sycl.sweep(EntryId(scan.found.store, scan.ours[0]))
+    assert sycl.remover.sweep(EntryId(scan.found.store, scan.ours[0]))
     assert not (sycl_store.root / recipes.STAGING).exists()
     assert look(sycl_store.root).ours == ()

@@ -37,7 +37,7 @@ def live(root: Path) -> dict[str, bytes]:
 
 def put_away(store: SyclStore) -> None:
     entries = look(store.root).entries
-    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert all(sycl.remover.remove(entries, {one.id: NOTE for one in entries}).values())
 
 
 def of(store: SyclStore) -> Store:
@@ -85,7 +85,7 @@ def test_a_death_between_two_moves_loses_nothing(
         if death == "taking":
             put_away(sycl_store)
         else:
-            sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store))))
+            sycl.trash_files.restore(of(sycl_store), tuple(one.ref for one in sycl.trash_files.trash(of(sycl_store))))
     except Killed:
         pass
     monkeypatch.undo()
@@ -93,9 +93,11 @@ def test_a_death_between_two_moves_loses_nothing(
     # What a successor does, until nothing of ours is left.
     scan = look(sycl_store.root)
     for key in scan.ours:
-        sycl.sweep(EntryId(scan.found.store, key))
+        sycl.remover.sweep(EntryId(scan.found.store, key))
     assert not list(sycl_store.root.rglob("*.lock"))
-    sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store)) if one.whole))
+    sycl.trash_files.restore(
+        of(sycl_store), tuple(one.ref for one in sycl.trash_files.trash(of(sycl_store)) if one.whole)
+    )
 
     assert sorted(live(sycl_store.root).values()) == sorted(before.values())
     assert not list(sycl_store.root.rglob("*.lock"))
@@ -112,7 +114,7 @@ def test_on_a_full_disk_it_goes_for_good(sycl_store: SyclStore, monkeypatch: pyt
     put_away(sycl_store)
 
     assert live(sycl_store.root) == {}
-    assert sycl.trash(of(sycl_store)) == ()
+    assert sycl.trash_files.trash(of(sycl_store)) == ()
 
 
 def test_it_lies_where_no_scan_and_no_other_count_looks(sycl_store: SyclStore) -> None:
@@ -122,8 +124,8 @@ def test_it_lies_where_no_scan_and_no_other_count_looks(sycl_store: SyclStore) -
     scan = look(sycl_store.root)
 
     assert (scan.entries, scan.foreign) == ((), 0)
-    assert len(sycl.trash(of(sycl_store))) == 2
-    back = sycl.restore(of(sycl_store), tuple(one.ref for one in sycl.trash(of(sycl_store))))
+    assert len(sycl.trash_files.trash(of(sycl_store))) == 2
+    back = sycl.trash_files.restore(of(sycl_store), tuple(one.ref for one in sycl.trash_files.trash(of(sycl_store))))
     assert all(one.key is not None for one in back)
     assert len(look(sycl_store.root).entries) == 2
     assert not (sycl_store.root / entry_format.TRASH).exists()
@@ -151,13 +153,13 @@ def test_a_forged_label_leads_nowhere(sycl_store: SyclStore, tmp_path: Path, cha
     (about,) = (sycl_store.root / entry_format.TRASH).glob("*/about.json")
     about.write_text(json.dumps({**json.loads(about.read_text()), **change}))
     outside = sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root))
-    (item,) = sycl.trash(of(sycl_store))
+    (item,) = sycl.trash_files.trash(of(sycl_store))
 
     assert not item.whole
-    (told,) = sycl.restore(of(sycl_store), (item.ref,))
+    (told,) = sycl.trash_files.restore(of(sycl_store), (item.ref,))
     assert told.key is None
     assert live(sycl_store.root) == {}
-    assert sycl.discard(of(sycl_store), (item.ref,)) == {item.ref}
+    assert sycl.trash_files.discard(of(sycl_store), (item.ref,)) == {item.ref}
     assert sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root)) == outside
 
 
@@ -166,7 +168,7 @@ def test_a_label_of_an_earlier_version_is_read(sycl_store: SyclStore) -> None:
     put_away(sycl_store)
     (about,) = (sycl_store.root / entry_format.TRASH).glob("*/about.json")
     about.write_text(json.dumps({**json.loads(about.read_text()), "reason": "flawed"}))
-    (item,) = sycl.trash(of(sycl_store))
+    (item,) = sycl.trash_files.trash(of(sycl_store))
 
     assert (item.whole, item.reason) == (True, EvictReason.DEFECTIVE)
 
@@ -183,10 +185,10 @@ def test_links_and_pipes_in_the_trash_are_not_followed(sycl_store: SyclStore, tm
     (place / "leaf").rmdir()
     (place / "leaf").symlink_to(precious)
     os.mkfifo(place.with_name("0" * 12))
-    (item,) = sycl.trash(of(sycl_store))
+    (item,) = sycl.trash_files.trash(of(sycl_store))
 
-    sycl.restore(of(sycl_store), (item.ref,))
-    sycl.discard(of(sycl_store), (item.ref,))
+    sycl.trash_files.restore(of(sycl_store), (item.ref,))
+    sycl.trash_files.discard(of(sycl_store), (item.ref,))
 
     assert (precious / "0.bin").read_text() == "mine"
 
@@ -196,8 +198,8 @@ def test_a_program_at_work_keeps_its_slot(sycl_store: SyclStore) -> None:
     entries = look(sycl_store.root).entries
     slot.take_lock()
 
-    assert not any(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
-    assert sycl.trash(of(sycl_store)) == ()
+    assert not any(sycl.remover.remove(entries, {one.id: NOTE for one in entries}).values())
+    assert sycl.trash_files.trash(of(sycl_store)) == ()
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["a leaf of its own", "a leaf with a neighbour"])
@@ -213,6 +215,6 @@ def test_what_cannot_be_moved_leaves_no_label(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "rename", refuses)
-    assert not sycl.remove([entry], {entry.id: NOTE})[entry.id]
-    assert sycl.trash(of(sycl_store)) == ()
+    assert not sycl.remover.remove([entry], {entry.id: NOTE})[entry.id]
+    assert sycl.trash_files.trash(of(sycl_store)) == ()
     assert list((sycl_store.root / entry_format.TRASH).iterdir()) == []

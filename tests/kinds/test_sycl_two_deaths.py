@@ -68,7 +68,7 @@ class Life:
 def start(store: SyclStore) -> None:
     """What a daemon does at its start with what a dead one left."""
     for key in look(store.root).ours:
-        sycl.sweep(EntryId(Store(sycl.NAME, store.root), key))
+        sycl.remover.sweep(EntryId(Store(sycl.NAME, store.root), key))
 
 
 def contents(root: Path) -> set[tuple[bytes, bytes]]:
@@ -83,7 +83,7 @@ def contents(root: Path) -> set[tuple[bytes, bytes]]:
 
 def usable(store: SyclStore) -> set[tuple[bytes, bytes]]:
     """Give what a program finds, or somebody could bring back."""
-    whole = {one.ref for one in sycl.trash(Store(sycl.NAME, store.root)) if one.whole}
+    whole = {one.ref for one in sycl.trash_files.trash(Store(sycl.NAME, store.root)) if one.whole}
     found = set()
     for source in store.root.glob("[0-9]*/*/*/*/*.src"):
         assert source.with_suffix(".bin").is_file(), source
@@ -106,16 +106,16 @@ def acts(store: SyclStore, what: str) -> Callable[[], object]:
     of = Store(sycl.NAME, store.root)
     entries = sorted(look(store.root).entries, key=lambda one: one.id.key)
     if what == "first goes":
-        return lambda: sycl.remove(entries[:1], {entries[0].id: NOTE})
-    assert all(sycl.remove(entries, {one.id: NOTE for one in entries}).values())
-    refs = tuple(one.ref for one in sycl.trash(of))
+        return lambda: sycl.remover.remove(entries[:1], {entries[0].id: NOTE})
+    assert all(sycl.remover.remove(entries, {one.id: NOTE for one in entries}).values())
+    refs = tuple(one.ref for one in sycl.trash_files.trash(of))
     if what == "one comes back":
-        return lambda: sycl.restore(of, refs[:1])
+        return lambda: sycl.trash_files.restore(of, refs[:1])
 
     def round_trip() -> None:
-        sycl.restore(of, refs)
+        sycl.trash_files.restore(of, refs)
         back = look(store.root).entries
-        sycl.remove(back, {one.id: NOTE for one in back})
+        sycl.remover.remove(back, {one.id: NOTE for one in back})
 
     return round_trip
 

@@ -28,7 +28,7 @@ LASTING: Final = {"ENOENT", "EACCES", "EPERM", "ELOOP", "ENXIO", "EISDIR", "ENOT
 
 def look(root: Path) -> Scan:
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
-    return sycl.scan(found, datetime.now(UTC), {}, None)
+    return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
 
 def failing(name: str, number: int) -> Callable[[str, int, int], int]:

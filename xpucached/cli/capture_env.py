@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import RequestError
+from xpucached.kinds.variables import OURS, STEERING, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _NAMES: Final = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"})
 # Whatever steers the runtime, the driver, its compiler, or a framework on top: another value, another kernel.
 _PREFIXES: Final = (
-    "SYCL_",
+    *STEERING,
     "ONEAPI_",
     "OCL_",
     "ZE_",
@@ -29,8 +30,6 @@ _PREFIXES: Final = (
     "XPU_",
     "BIGDL_",
 )
-# Where and whether to cache is ours to say.
-_OURS: Final = "SYCL_CACHE_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def capture(
     variables = {
         name: text
         for name, text in environ.items()
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not name.startswith(_OURS)
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not name.startswith(OURS)
     }
     for one in wanted:
         name, given, text = one.partition("=")
@@ -85,5 +84,5 @@ def capture(
 def _store(store: str | None, environ: Mapping[str, str], here: Path) -> Path | None:
     if store == "default":
         return None
-    chosen = store or environ.get("SYCL_CACHE_DIR")
+    chosen = store or environ.get(STORE)
     return here / Path(chosen).expanduser() if chosen else None

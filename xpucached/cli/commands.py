@@ -20,6 +20,7 @@ from xpucached.domain.models import Outcome
 from xpucached.domain.status import Verdict
 from xpucached.domain.workloads import Loader
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
+from xpucached.kinds.variables import CACHE_VARIABLES
 from xpucached.render import diagnosis, users
 from xpucached.render.text import TextStyle, plain, section
 
@@ -171,7 +172,7 @@ def _env(output: Output) -> int:
     syntax, model = output.options.syntax, output.options.model
     answer = output.client.call(api.GetEnv(model=model))
     # What is printed here is run by shells: whatever answers, it sets nothing but what a cache needs.
-    left_out = render.unknown_variables(answer.value)
+    left_out = render.unknown_variables(answer.value, CACHE_VARIABLES)
     if left_out:
         print(f"xpucachectl: left out, as no cache needs it: {plain(', '.join(left_out))[:500]}", file=sys.stderr)
         known = {name: text for name, text in answer.value.items() if name not in left_out}
@@ -184,7 +185,7 @@ def _env(output: Output) -> int:
             lines = diagnosis.unsafe(output.client.call(api.GetStatus()).value.problems)
     # All three syntaxes take a line that begins so for a remark.
     head = "".join(f"# {line}\n" for line in lines)
-    output.tell(answer, lambda value, _style: head + render.variables(value, syntax))
+    output.tell(answer, lambda value, _style: head + render.variables(value, syntax, CACHE_VARIABLES))
     return 0
 
 

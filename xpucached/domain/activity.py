@@ -49,7 +49,7 @@ class Program:
     name: str
     command: str  #: its command line, cut
     unit: str = ""  #: the service or scope of systemd that it is in
-    sycl: bool = False  #: it has the SYCL runtime mapped
+    libraries: tuple[str, ...] = ()  #: names of those that it has mapped by which it may use a cache
     ours: bool = False  #: a child of a daemon: a model that is warmed
 
     @property

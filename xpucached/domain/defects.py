@@ -22,7 +22,7 @@ class Effect(StrEnum):
 class Generation(StrEnum):
     """Runtimes that meet every kind of damage alike."""
 
-    UP_TO_2025_0 = "2025.0"  #: 2024.2 and 2025.0: the count at the head of a ``.bin`` is honoured
+    UP_TO_2025_0 = "2025.0"  #: 2024.2 and 2025.0: the count at the head of a program's file is honoured
     FROM_2025_1 = "2025.1"  #: it is not looked at
 
 

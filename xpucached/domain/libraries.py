@@ -10,7 +10,7 @@ from pathlib import Path
 class SyclRuntime:
     """One build of the SYCL runtime."""
 
-    library: Path  #: libsycl.so.N
+    library: Path  #: the runtime itself
     build: str  #: its GNU build id, or else 32 hex digits of its content: another number is another build
     layout: int  #: which version of a program's description it reads
 

@@ -196,6 +196,7 @@ class NoRecipe(StrEnum):
     UNREADABLE = "unreadable"  #: gone, changed or larger than we read
     FOREIGN = "another-owner"  #: somebody else wrote it: what it says must not reach our compiler
     SUPERSEDED = "superseded-build"  #: a newer build of the same kernels took its place
+    KIND = "kind"  #: nobody but its program can make an entry of this kind
     FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
 
     @property
@@ -212,6 +213,7 @@ _NO_RECIPE_WORDS: Mapping[NoRecipe, str] = {
     NoRecipe.UNREADABLE: "its source is gone, changed, or too large",
     NoRecipe.FOREIGN: "somebody else wrote it",
     NoRecipe.SUPERSEDED: "a newer build of the same kernels took its place",
+    NoRecipe.KIND: "an entry of this kind is made by its program only: run the model",
     NoRecipe.FAILED: "the same compiler refused it, or crashed on it",
 }
 

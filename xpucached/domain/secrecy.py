@@ -34,6 +34,7 @@ _PROBLEMS: Final = frozenset(
         "store-full",
         "store-read-only",
         "store-unreadable",
+        "unclear-store",
     }
 )
 """Codes of problems whose sentences are ours, and name nothing but devices, stores, model files and models."""

@@ -1,10 +1,9 @@
 """Observe: this machine, its GPUs, its driver and its processes; the home of psutil and the only room that asks them.
 
-Divided by subject: `sysfs` (GPUs), `drivers` and `firmware` (files of the driver), `asking` (the probe's children),
-`living` (processes), `runtimes` (SYCL runtimes, and what is safe with them), `folders` (where runtimes lie), `machine`
-(all of it together), `unpacked` and `simulated` (drivers that are not in use here), `capacity` (what is left for work
-of ours), `needs` and `proofs` (what a model's program needs, and what of it changed; by `digests`).
-Other rooms use the names below.
+Divided by subject: `gpu_devices`, `drivers` and `driver_stamp` (files of the driver), `process_table`, `survey` (all of
+it together), `other_driver` and `simulated_gpu` (drivers that are not in use here), `capacity` and `pressure` (what is
+left for work of ours), `dependencies` and `proofs` (what a model's program needs, and what of it changed; by
+`digests`).  Other rooms use the names below.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from xpucached.host.capacity import memory_left as memory_left
 from xpucached.host.capacity import strained as strained
 from xpucached.host.driver_stamp import fingerprint as fingerprint
 from xpucached.host.drivers import driver_files as driver_files
+from xpucached.host.drivers import mapped_drivers as mapped_drivers
 from xpucached.host.drivers import stamp as stamp
 from xpucached.host.drivers import watched as watched
-from xpucached.host.folders import build_tiny_program as build_tiny_program
-from xpucached.host.folders import runtime_folders as runtime_folders
 from xpucached.host.gpu_devices import architecture as architecture
 from xpucached.host.gpu_devices import boot_id as boot_id
 from xpucached.host.gpu_devices import gpus as gpus
@@ -26,7 +24,6 @@ from xpucached.host.other_driver import unpacked as unpacked
 from xpucached.host.pressure import PressureMeter as PressureMeter
 from xpucached.host.process_table import family as family
 from xpucached.host.process_table import held as held
-from xpucached.host.process_table import mapped_runtimes as mapped_runtimes
 from xpucached.host.process_table import of_units as of_units
 from xpucached.host.process_table import processes as processes
 from xpucached.host.process_table import program as program
@@ -39,10 +36,6 @@ from xpucached.host.proofs import clock_was_set as clock_was_set
 from xpucached.host.proofs import named as named
 from xpucached.host.proofs import needed as needed
 from xpucached.host.roots import HostRoots as HostRoots
-from xpucached.host.runtimes import check_runtime as check_runtime
-from xpucached.host.runtimes import generation as generation
-from xpucached.host.runtimes import mapped as mapped
-from xpucached.host.runtimes import runtimes as runtimes
 from xpucached.host.simulated_gpu import pretend as pretend
 from xpucached.host.survey import survey as survey
 from xpucached.processes.driver_probe import ask as ask

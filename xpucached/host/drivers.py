@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _LOADERS = ("libOpenCL.so.1", "libze_loader.so.1")
 _LEVEL_ZERO = "libze_intel_gpu.so.1"
+_DRIVERS = ("libintelocl.so", "libigdrcl.so", "libze_intel_gpu.so")
+_MOST_DRIVERS = 8
 # What the GPU drivers load by name when they first compile something, and no loader configuration tells.
 _COMPILERS = ("libigc.so.*", "libigdfcl.so.*", "libopencl-clang.so.*")
 # What Intel's CPU driver loads from its own directory; cl.cfg holds its settings.
@@ -93,6 +96,23 @@ class _LibrarySearch:
             except OSError:
                 self._names[folder] = []
         return self._names[folder]
+
+
+def mapped_drivers(libraries: Iterable[Path], since: datetime) -> tuple[Path, ...]:
+    """Give the drivers among the libraries that processes had mapped, the first of which began at ``since``."""
+    found = (path for path in sorted(libraries) if path.name.startswith(_DRIVERS) and not replaced(path, since))
+    return tuple(itertools.islice(found, _MOST_DRIVERS))
+
+
+def replaced(library: Path, since: datetime) -> bool:
+    """Tell whether a library is gone or was replaced after a moment, and may not be what was mapped then.
+
+    One from the future was put there while the clock was wrong.
+    """
+    try:
+        return since.timestamp() < library.stat().st_ctime <= time.time()
+    except (OSError, ValueError):
+        return True
 
 
 def loader_cache(places: HostRoots) -> dict[str, list[Path]]:

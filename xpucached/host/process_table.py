@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import logging
 import os
-import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +16,11 @@ import psutil
 from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
 from xpucached.host.roots import HERE
-from xpucached.host.runtimes import SYCL_CHECK
 from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from xpucached.host.roots import HostRoots
 
@@ -33,7 +31,8 @@ _TELLING: Final = (
     r"(?:SYCL|ONEAPI|UR|ZE|ZES|ZET|NEO|IGC|OCL|OPENCL|CL_CONFIG|TRITON|TORCHINDUCTOR|XPUCACHED|XDG)_\w+"
     r"|HOME|USER|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|INVOCATION_ID|INTEL_ENABLE_OFFLOAD_ANNOTATIONS"
 )
-_LIBRARIES = ("libsycl", "libze", "libOpenCL", "libur")
+_LIBRARIES = ("libze", "libOpenCL", "libur")
+_PROGRAMS = os.fspath(PROBE.parent)
 _LONGEST_MAPS = 8 << 20  # bytes; browsers have the longest, about one
 _LONGEST_VALUE = 1 << 16
 _LONGEST_COMMAND = 1000
@@ -70,8 +69,10 @@ class _Share:
             log.warning("of so many processes not all could be looked at, for they are too many: %d", self.passed_over)
 
 
-def processes(uid: int, places: HostRoots = HERE) -> tuple[Process, ...]:
+def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HERE) -> tuple[Process, ...]:
     """Give the live processes of a user, without our own and its probes.
+
+    Of what they have mapped the drivers are told, and what begins like one of ``libraries``.
 
     A process that vanishes, or that we may not read, is left out or has the empty values: a look never fails.  So has
     one with too much to be read; then it is not ``known``.
@@ -83,17 +84,19 @@ def processes(uid: int, places: HostRoots = HERE) -> tuple[Process, ...]:
         if process.pid == ours:
             continue
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            one = _look(process, uid, places, ours, share)
+            one = _look(process, uid, libraries, places, ours, share)
             if one is not None:
                 found.append(one)
     share.tell()
     return tuple(found)
 
 
-def of_units(units: Collection[str], places: HostRoots = HERE) -> dict[str, tuple[Process, ...]]:
+def of_units(
+    units: Collection[str], libraries: tuple[str, ...] = (), places: HostRoots = HERE
+) -> dict[str, tuple[Process, ...]]:
     """Give the live processes of these units of systemd, whoever they run as; units without any are left out.
 
-    A process of another user has no variables, unless we may read them.
+    A process of another user has no variables, unless we may read them.  ``libraries`` as for `processes`.
     """
     found: dict[str, list[Process]] = {}
     if not units:
@@ -102,17 +105,18 @@ def of_units(units: Collection[str], places: HostRoots = HERE) -> dict[str, tupl
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             unit = _unit_of(places.proc / str(process.pid) / "cgroup", units)
-            one = _look(process, process.uids().real, places, os.getpid(), share) if unit is not None else None
+            uid = process.uids().real
+            one = _look(process, uid, libraries, places, os.getpid(), share) if unit is not None else None
             if unit is not None and one is not None:
                 found.setdefault(unit, []).append(one)
     share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
 
 
-def program(pid: int, before: float, places: HostRoots = HERE) -> Program | None:
+def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: HostRoots = HERE) -> Program | None:
     """Tell what a process is that did something ``before`` so many seconds since boot; None if that is not known.
 
-    A process that began later has only got its number.
+    A process that began later has only got its number.  ``libraries`` as for `processes`.
     """
     with contextlib.suppress(psutil.Error, OSError, ValueError):
         process = psutil.Process(pid)
@@ -120,7 +124,7 @@ def program(pid: int, before: float, places: HostRoots = HERE) -> Program | None
         if began is None or began > before:
             return None
         uid = process.uids().real
-        look = _look(process, uid, places, -1, _Share())
+        look = _look(process, uid, libraries, places, -1, _Share())
         # Had it died in between, and another one taken its number, the two would have mixed.
         if look is None or started(pid, places) != began:
             return None
@@ -131,7 +135,7 @@ def program(pid: int, before: float, places: HostRoots = HERE) -> Program | None
             look.name,
             " ".join(_words(pid))[:_LONGEST_COMMAND],
             _innermost(places.proc / str(pid) / "cgroup"),
-            sycl=_has_runtime(look),
+            libraries=tuple(path.name for path in look.libraries if path.name.startswith(libraries)),
             ours="XPUCACHED_RUN" in look.variables,
         )
     return None
@@ -216,11 +220,13 @@ def _links(folder: str) -> Iterator[str | None]:
                 yield None
 
 
-def _look(process: psutil.Process, uid: int, places: HostRoots, ours: int, share: _Share) -> Process | None:
+def _look(
+    process: psutil.Process, uid: int, names: tuple[str, ...], places: HostRoots, ours: int, share: _Share
+) -> Process | None:
     with process.oneshot():
         if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
             return None
-        if process.ppid() == ours and {os.fspath(PROBE), os.fspath(SYCL_CHECK)} & set(_words(process.pid)):
+        if process.ppid() == ours and any(map(_is_ours, _words(process.pid))):
             return None
         share.processes -= 1
         variables: Mapping[str, str] | None = {}
@@ -232,7 +238,7 @@ def _look(process: psutil.Process, uid: int, places: HostRoots, ours: int, share
             with contextlib.suppress(OSError):
                 there = Path(f"/proc/{process.pid}/cwd").readlink()
                 directory = None if there.name.endswith(" (deleted)") else there
-            libraries = _libraries(places.proc / str(process.pid) / "maps", share)
+            libraries = _libraries(places.proc / str(process.pid) / "maps", (*_LIBRARIES, *names), share)
         share.passed_over += variables is None or libraries is None
         return Process(
             pid=process.pid,
@@ -244,6 +250,11 @@ def _look(process: psutil.Process, uid: int, places: HostRoots, ours: int, share
             libraries=libraries or (),
             known=libraries is not None,
         )
+
+
+def _is_ours(word: str) -> bool:
+    """Tell whether a word of a command names one of the programs that we start beside a driver."""
+    return os.path.dirname(word) == _PROGRAMS  # noqa: PTH120 - a text, of which nothing is asked
 
 
 def _variables(pid: int, share: _Share) -> dict[str, str] | None:
@@ -280,8 +291,8 @@ def _name(pid: int) -> str:
     return name
 
 
-def _libraries(maps: Path, share: _Share) -> tuple[Path, ...] | None:
-    """Give the shared objects of a SYCL program that a process has mapped; None if that is too much to read."""
+def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path, ...] | None:
+    """Give the shared objects that a process has mapped whose names begin so; None if that is too much to read."""
     most = min(_LONGEST_MAPS, share.maps)
     try:
         with maps.open("rb") as stream:
@@ -292,14 +303,14 @@ def _libraries(maps: Path, share: _Share) -> tuple[Path, ...] | None:
     if len(text) > most:
         return None
     found: dict[Path, None] = {}
-    if not any(name.encode() in text for name in _LIBRARIES):
+    if not any(name.encode() in text for name in names):
         return ()
     for line in text.splitlines():
         fields = line.split(None, 5)
         if len(fields) < 6 or not fields[5].startswith(b"/"):  # noqa: PLR2004 - address, mode, offset, device, inode
             continue
         path = Path(os.fsdecode(fields[5].removesuffix(b" (deleted)")))
-        if path.name.startswith(_LIBRARIES) and ".so" in path.name:
+        if path.name.startswith(names) and ".so" in path.name:
             found[path] = None
             if len(found) > min(_MAPPED, share.mapped):
                 return None
@@ -307,22 +318,13 @@ def _libraries(maps: Path, share: _Share) -> tuple[Path, ...] | None:
     return tuple(found)
 
 
-def _has_runtime(process: Process) -> bool:
-    return any(path.name.startswith("libsycl") for path in process.libraries)
+def writer_since(
+    processes: Iterable[Process], libraries: tuple[str, ...], writes: Callable[[str], bool], places: HostRoots = HERE
+) -> datetime | None:
+    """Tell when the oldest process started that could be in the midst of writing a cache; None if there is none.
 
-
-def mapped_runtimes(processes: Iterable[Process]) -> set[Path] | None:
-    """Give the SYCL runtimes that processes have mapped; None if that cannot be told of all of them."""
-    found: set[Path] = set()
-    for one in processes:
-        if not one.known:
-            return None
-        found |= {path for path in one.libraries if path.name.startswith("libsycl.so")}
-    return found
-
-
-def writer_since(processes: Iterable[Process], places: HostRoots = HERE) -> datetime | None:
-    """Tell when the oldest process started that could be in the midst of writing a SYCL cache; None if there is none.
+    Who writes has a library mapped whose name begins like one of ``libraries``, and a file open of which ``writes``
+    says so.
 
     Writing takes milliseconds, with the file open.  So a program that runs, and has no such file open, does not hold a
     lock that was made seconds ago.  One that is stopped or waits for the disk may, and so may one that cannot be looked
@@ -333,15 +335,14 @@ def writer_since(processes: Iterable[Process], places: HostRoots = HERE) -> date
     left = itertools.count(_OPEN_IN_ALL, -1)
     # Which is the oldest is known from the first one on.
     for one in sorted(processes, key=lambda one: one.started):
-        if not one.known or (_has_runtime(one) and _may_be_writing(one.pid, places, left)):
+        has_runtime = any(path.name.startswith(libraries) for path in one.libraries)
+        if not one.known or (has_runtime and _may_be_writing(one.pid, writes, places, left)):
             return one.started
     return None
 
 
 _INITIAL: Final = "pid:[4026531836]"
 """The first namespace of processes, which sees all others (the kernel's ``PROC_PID_INIT_INO``)."""
-
-_WRITTEN: Final = re.compile(r"/(?:\d+|ir)(?:\.bin|\.src|\.lock|_access_time\.txt)(?: \(deleted\))?\Z|cache_size\.txt")
 
 
 def _sees_all(places: HostRoots) -> bool:
@@ -353,8 +354,8 @@ def _sees_all(places: HostRoots) -> bool:
         return False
 
 
-def _may_be_writing(pid: int, places: HostRoots, left: Iterator[int]) -> bool:
-    """Tell whether a process could be between the lock of a slot and its end; so could one with too much to look at.
+def _may_be_writing(pid: int, writes: Callable[[str], bool], places: HostRoots, left: Iterator[int]) -> bool:
+    """Tell whether a process could be between taking a lock and giving it back; so could one with too much to look at.
 
     ``left`` tells, at each step, how many more of them may be made.
     """
@@ -369,7 +370,7 @@ def _may_be_writing(pid: int, places: HostRoots, left: Iterator[int]) -> bool:
         if _frozen(here, places):
             return True
         for number, target in enumerate(_links(os.fspath(here / "fd"))):
-            if number >= _OPEN or next(left) <= 0 or target is None or _WRITTEN.search(target):
+            if number >= _OPEN or next(left) <= 0 or target is None or writes(target):
                 return True
     except FileNotFoundError:
         # It has ended, or this thread of it has.

@@ -7,7 +7,6 @@ Divided by subject: `prewarm`, `throttling`, `verdict`, `diagnosis`, `baselines`
 from __future__ import annotations
 
 from xpucached.planning.activity import Activity as Activity
-from xpucached.planning.activity import observed_activity as observed_activity
 from xpucached.planning.activity import uses as uses
 from xpucached.planning.attribution import attribute as attribute
 from xpucached.planning.baselines import baselines as baselines
@@ -32,7 +31,6 @@ from xpucached.planning.replay import Tail as Tail
 from xpucached.planning.replay import contradicted as contradicted
 from xpucached.planning.replay import plan_replay as plan_replay
 from xpucached.planning.replay import replayable as replayable
-from xpucached.planning.replay import tail as tail
 from xpucached.planning.throttling import is_open as is_open
 from xpucached.planning.throttling import run_priority as run_priority
 from xpucached.planning.throttling import strained as strained

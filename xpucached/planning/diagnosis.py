@@ -46,19 +46,21 @@ def diagnose(
     entries: Sequence[IndexedEntry] = (),
     baselines: Sequence[Baseline] = (),
     uid: int,
+    option_variables: Sequence[str] = (),
 ) -> Diagnosis:
     """Name every reason why a model is cold or slow, the one to mend first in front.
 
     ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
-    those of all stores, ``uid`` is ours.  First comes what keeps the model itself cold, then what keeps its application
-    from what is warm, then what makes it slow all the same.
+    those of all stores, ``uid`` is ours; ``option_variables`` change with which options programs are compiled.  First
+    comes what keeps the model itself cold, then what keeps its application from what is warm, then what makes it slow
+    all the same.
     """
     name = status.model.name
     explanations = [
         *_own(status),
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
-        *_elsewhere(status.model, store, entries),
+        *_elsewhere(status.model, store, entries, option_variables),
         *_slower(status.model, baselines),
     ]
     return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes))
@@ -171,7 +173,9 @@ def _outside(model: Model, store: Path, applications: Sequence[Application], uid
             yield Explanation(Cause.OTHER_STORE, message, drop_in)
 
 
-def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> Iterable[Explanation]:
+def _elsewhere(
+    model: Model, store: Path, entries: Sequence[IndexedEntry], variables: Sequence[str]
+) -> Iterable[Explanation]:
     """Look for programs that were compiled from the model's images, but under another key or in another store."""
     mine = [one for one in entries if model.name in one.models and one.entry.id.store.root == store]
     images = {parts[:2]: one for one in mine if (parts := _parts(one)) is not None}
@@ -193,7 +197,7 @@ def _elsewhere(model: Model, store: Path, entries: Sequence[IndexedEntry]) -> It
         message = (
             f"{sum(differing.values())} of its programs were compiled by somebody else under another key: build options"
             f" {theirs}, but {ours} when it was warmed; give it the application's variables"
-            " (SYCL_PROGRAM_COMPILE_OPTIONS and the like)"
+            f"{f' ({chr(44).join(variables)} and the like)' if variables else ''}"
         )
         yield Explanation(Cause.OPTIONS, message, _command("model", "show", model.name))
     for root, number in sorted(others.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -13,12 +14,12 @@ from xpucached.domain.stores import EntryState, Store
 from xpucached.planning.repair import unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from xpucached.domain.host import Host
     from xpucached.domain.models import Model
-    from xpucached.domain.names import ModelName
+    from xpucached.domain.names import EntryKey, KindName, ModelName
     from xpucached.domain.plans import IndexedEntry, Subtotal
     from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Target
@@ -33,6 +34,10 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 Tail = tuple["Store", str]
 """What stays of a place when the driver changes: the store, and the path below the device's directory."""
+
+
+Lineages = Mapping["KindName", "Callable[[EntryKey], str | None]"]
+"""For each kind whose entries can be compiled again, what stays of their keys when the driver changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,6 @@ class Pace:
         """Say how many seconds a compiler will take; None if none of this platform's compiled before."""
         rate = self.seconds_per_byte.get(platform)
         return None if rate is None else rate * size
-
-
-def tail(one: IndexedEntry) -> Tail | None:
-    """Give the part of an entry's place that no driver changes; None if it belongs to no driver."""
-    device, _, rest = one.entry.id.key.partition("/")
-    leaf, _, _ = rest.rpartition("/")
-    return (one.entry.id.store, leaf) if device.isdigit() and leaf else None
 
 
 def replayable(subtotals: Iterable[Subtotal], host: Host) -> bool:
@@ -93,20 +91,25 @@ def plan_replay(
     now: datetime,
     scope: ReplayScope | None = None,
     pace: Pace | None = None,
+    *,
+    lineages: Lineages,
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
     An entry is rebuilt, from its newest generation and for the models of all of them, for each environment of its
     lineage that lacks it: of those that the programs of its models meet, or, if it belongs to no model, of the host's
-    own driver.  ``failed`` are the rebuilds that these drivers refused before.
+    own driver.  ``failed`` are the rebuilds that these drivers refused before.  ``lineages`` gives, by kind, what stays
+    of a key when the driver changes; entries of other kinds are made by their programs only.
     """
     scope, pace = scope or ReplayScope(), pace or Pace()
     targets = _Targets(host, scope)
-    there, old = _sorted(entries, host, scope, targets)
+    there, old, lone = _sorted(entries, host, scope, targets, lineages)
     outdated = _outdated(old)
     rebuild: list[Rebuild] = []
     used: dict[EntryId, datetime] = {}
     skipped: Counter[NoRecipe] = Counter()
+    if lone:
+        skipped[NoRecipe.KIND] = lone
     for (place, line), generations in old.items():
         reason = _reason(generations, models, scope.models, now)
         if reason is None:
@@ -170,16 +173,28 @@ def _sorted(
     host: Host,
     scope: ReplayScope,
     targets: _Targets,
-) -> tuple[set[tuple[Tail, Target]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]]]:
-    """Divide entries into what is there already, and what something could be rebuilt from, by where that would go."""
+    lineages: Lineages,
+) -> tuple[set[tuple[Tail, Target]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]], int]:
+    """Divide entries into what is there already, and what something could be rebuilt from, by where that would go.
+
+    The last is how many there are for an earlier driver that nobody but their programs can make.
+    """
+    lone = 0
     offered = frozenset(host.offered)
     there: set[tuple[Tail, Target]] = set()
     old: defaultdict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]] = defaultdict(list)
     for one in entries:
-        its, place = one.entry.environment, tail(one)
-        if its is None or place is None:
+        its, store = one.entry.environment, one.entry.id.store
+        if its is None:
             continue
-        store, leaf = place
+        if store.kind not in lineages:
+            wanted = not scope.stores or store.root in scope.stores
+            lone += wanted and its not in offered and _line(its, scope) in targets.lines
+            continue
+        leaf = lineages[store.kind](one.entry.id.key)
+        if leaf is None:
+            continue
+        place = (store, leaf)
         if its in offered and (scope.into is None or store.root == scope.into):
             # Damaged or not, the place is taken; what is damaged there is the eviction's business.
             there.add((place, its))
@@ -193,7 +208,7 @@ def _sorted(
         elif its not in offered or one.models:
             # A model may be led to another driver than the one for which it compiled this.
             old[place, line].append(one)
-    return there, old
+    return there, old, lone
 
 
 def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:

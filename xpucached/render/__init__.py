@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.activity import WatchMode
-from xpucached.domain.names import CACHE_VARIABLES
 from xpucached.domain.status import Verdict
 from xpucached.printing import safe
 from xpucached.render.entries import brief as brief
@@ -33,7 +32,7 @@ from xpucached.render.text import Cell, Colour, age, count, facts, fold, plain, 
 from xpucached.render.trash import trash as trash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from xpucached.domain.activity import Watching
     from xpucached.domain.host import Device, DriverFile, Host, Problem
@@ -208,22 +207,22 @@ class Syntax(StrEnum):
     DOCKER = "docker"
 
 
-def variables(values: Mapping[str, str], syntax: Syntax) -> str:
+def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str]) -> str:
     """Write variables so that a shell, a systemd unit or a docker env file takes them, and nothing else.
 
-    Only those of `CACHE_VARIABLES` are written.  Raises `ValueError` for a value with control characters: no program
+    Only those of ``known`` are written.  Raises `ValueError` for a value with control characters: no program
     means them, and each form and terminal reads them in its own way.
     """
-    known = {name: text for name, text in values.items() if name in CACHE_VARIABLES}
-    for name, text in known.items():
+    written = {name: text for name, text in values.items() if name in known}
+    for name, text in written.items():
         if safe(text) != text:
             raise ValueError(f"{name} cannot be written: there are control characters in {safe(text)}")
-    return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(known.items()))
+    return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(written.items()))
 
 
-def unknown_variables(values: Iterable[str]) -> tuple[str, ...]:
+def unknown_variables(values: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
     """Give the names that are no variables of a cache; a daemon that is newer may know more of them."""
-    return tuple(sorted(name for name in values if name not in CACHE_VARIABLES))
+    return tuple(sorted(name for name in values if name not in known))
 
 
 def _shell(name: str, text: str) -> str:

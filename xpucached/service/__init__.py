@@ -24,7 +24,7 @@ from xpucached.domain.plans import EvictReason
 from xpucached.domain.status import Status
 from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
-from xpucached.kinds import KINDS
+from xpucached.kinds.table import KINDS
 from xpucached.service import automatic
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.automatic import AutomaticWork
@@ -160,7 +160,7 @@ class Service:
         intents = await asyncio.to_thread(self._catalog.intents)
         for entry in intents:
             if entry.store.kind in KINDS:
-                await asyncio.to_thread(KINDS[entry.store.kind].sweep, entry)
+                await asyncio.to_thread(KINDS[entry.store.kind].remover.sweep, entry)
         await asyncio.to_thread(self._catalog.fulfil, intents)
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
@@ -262,10 +262,10 @@ class Service:
             self._inventory.problem_list.clear("clock-jumped")
         return self._steadiness.jumps
 
-    def take_touch(self, file_event: FileEvent) -> None:
-        """Hear what a process did in a store; from any thread."""
+    def take_touch(self, file_event: FileEvent) -> bool:
+        """Hear what a process did in a store; from any thread.  Tell whether it is half an entry: more follows."""
         self._inventory.take_touch(file_event)
-        self._tracker.take(file_event)
+        return self._tracker.take(file_event)
 
     def _watched(self) -> Watching:
         seen = self._tracker

@@ -14,6 +14,7 @@ from xpucached import host, planning
 from xpucached.domain.activity import Compiling, FileAct
 from xpucached.domain.host import Problem
 from xpucached.errors import CatalogError
+from xpucached.kinds.table import KINDS, libraries
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.activity import FileEvent, Load, Program
     from xpucached.domain.models import Model
-    from xpucached.domain.names import EntryKey
+    from xpucached.domain.names import EntryKey, KindName
     from xpucached.planning.activity import Half
     from xpucached.service.inventory import Inventory
 
@@ -45,7 +46,7 @@ class ActivityTracker:
         self._waiting: deque[tuple[FileEvent, Program]] = deque(maxlen=_WAITING)
         self._programs: OrderedDict[int, tuple[float, Program | None]] = OrderedDict()
         self._last: tuple[int, float] | None = None
-        self._halves: frozenset[Half] = frozenset()
+        self._halves: dict[KindName, frozenset[Half]] = {}
         self._uses: dict[tuple[Path, EntryKey], Load] = {}
         self._flushed = time.monotonic()
         self._compiling: dict[Program, Compiling] = {}
@@ -58,12 +59,20 @@ class ActivityTracker:
 
     # -- in the watcher's thread --------------------------------------------------------------------------------------
 
-    def take(self, file_event: FileEvent) -> None:
-        """Note a touch, if it can mean something.  Who it was is asked now: soon he may be gone."""
+    def take(self, file_event: FileEvent) -> bool:
+        """Note a touch, if it can mean something.  Who it was is asked now: soon he may be gone.
+
+        Tell whether it is the writing of a file that is no entry alone.
+        """
+        self._note(file_event)
+        readers = [kind.activity for kind in KINDS.values() if kind.activity is not None]
+        return file_event.act is FileAct.WRITTEN and any(one.is_half(file_event.path) for one in readers)
+
+    def _note(self, file_event: FileEvent) -> None:
         if file_event.act not in {FileAct.READ, FileAct.WRITTEN} or file_event.pid in {0, os.getpid()}:
             return
         program = self._program(file_event.pid, file_event.at)
-        if program is not None and program.sycl and not program.ours:
+        if program is not None and program.libraries and not program.ours:
             self._waiting.append((file_event, program))
 
     def _program(self, pid: int, at: float) -> Program | None:
@@ -73,7 +82,7 @@ class ActivityTracker:
         began = host.started(pid)
         if known is None or (began is not None and known[0] < began <= at):
             # Unknown, or another process has got that number since.
-            program = host.program(pid, at)
+            program = host.program(pid, at, libraries())
             if began is None or began > at:
                 return None
             known = (began, program)
@@ -93,11 +102,15 @@ class ActivityTracker:
         if came:
             now = self._inventory.clock()
             boot = now - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
-            observed_activity = planning.observed_activity(came, boot, self._halves)
-            self._halves = observed_activity.halves
-            self._uses = planning.uses(self._uses, observed_activity.loaded)
-            for program, entries in observed_activity.made.items():
-                await self._note_compiling(program, entries)
+            for name, reader in [(name, kind.activity) for name, kind in KINDS.items()]:
+                if reader is None:
+                    continue
+                here = [one for one in came if name in self._inventory.kinds_at(one[0].store)]
+                seen = reader.interpret(here, boot, self._halves.get(name, frozenset()))
+                self._halves[name] = seen.halves
+                self._uses = planning.uses(self._uses, seen.loaded)
+                for program, entries in seen.made.items():
+                    await self._note_compiling(program, entries)
         self._forget()
         if self._uses and (last or time.monotonic() - self._flushed >= _FLUSH):
             await self._flush()

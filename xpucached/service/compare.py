@@ -8,13 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import kinds, planning
+from xpucached import planning
 from xpucached.domain.defects import Defect
 from xpucached.domain.plans import Built, EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, RepairAction, TrashLabel, Unproven
-from xpucached.kinds import KINDS
+from xpucached.kinds import table
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class _Replacing(_Counted):
             if entry.image_size > self._room:
                 self.whys[entry.id] = "too much was damaged at once"
                 continue
-            recipe = KINDS[entry.id.store.kind].recipe(entry)
+            recipe = table.recipe(entry)
             if isinstance(recipe, NoRecipe):
                 self.whys[entry.id] = recipe.words
                 continue
@@ -302,7 +302,7 @@ class _Replacing(_Counted):
         if entry.id not in self.done:
             return
         try:
-            key = KINDS[entry.id.store.kind].publish(recipe, one.to, binary)
+            key = table.rebuilder(entry).publish(recipe, one.to, binary)
         except OSError as error:
             log.warning("an entry that was compiled again could not be published: %s: %s", entry.id.key, error)
             self.whys[entry.id] = f"it could not be written: {error.strerror or error}"
@@ -336,6 +336,6 @@ def quarantine(inventory: Inventory, entries: Sequence[Entry]) -> Mapping[EntryI
     notes = {
         one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
     }
-    results = kinds.remove(entries, notes, inventory.problem_list.failed)
+    results = table.remove(entries, notes, inventory.problem_list.failed)
     catalog.fulfil(ids)
     return results

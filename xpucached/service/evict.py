@@ -9,11 +9,12 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from xpucached import kinds, planning
+from xpucached import planning
 from xpucached.domain.models import Warmth
 from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
 from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict
+from xpucached.kinds import table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -253,7 +254,7 @@ class Evictor:
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
         problem_list = self._inventory.problem_list
-        results.update(kinds.remove([one.entry for one in batch], notes, problem_list.failed))
+        results.update(table.remove([one.entry for one in batch], notes, problem_list.failed))
         for root in {one.store.root for one, gone in results.items() if gone}:
             problem_list.worked(root)
         try:
@@ -265,7 +266,8 @@ class Evictor:
 
 
 def _leaf(one: IndexedEntry) -> tuple[Store, str]:
-    return one.entry.id.store, one.entry.id.key.rpartition("/")[0]
+    # One that lies in no directory of its own stands alone.
+    return one.entry.id.store, one.entry.id.key.rpartition("/")[0] or one.entry.id.key
 
 
 def _batches(victims: Sequence[IndexedEntry]) -> Iterator[list[IndexedEntry]]:

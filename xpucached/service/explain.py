@@ -10,7 +10,7 @@ from xpucached import host, planning
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
 from xpucached.errors import no_model
-from xpucached.kinds import KINDS
+from xpucached.kinds.table import KINDS, MODELS, libraries
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,10 @@ class Explainer:
         key = (runtime.build, signature)
         if key in self._unknown:
             return self._unknown[key]
-        done = await asyncio.to_thread(host.check_runtime, runtime, variables, self._inventory.clock())
+        preflight = KINDS[MODELS].preflight
+        if preflight is None:
+            raise ValueError(f"nobody can check {runtime.library}")
+        done = await asyncio.to_thread(preflight.check, runtime, variables, self._inventory.clock())
         if done.safety is Safety.UNKNOWN:
             self._unknown[key] = done
         else:
@@ -111,18 +114,18 @@ class Explainer:
         status = await self._status(name)
         model = status.model
         found = await asyncio.to_thread(self._inventory.store_of, model)
-        kind = KINDS[found.store.kind]
+        discovery = KINDS[found.store.kind].discovery
 
         def look() -> tuple[Application, ...]:
-            seen = host.of_units(model.before)
+            seen = host.of_units(model.before, libraries())
             return tuple(
                 Application(
                     unit,
                     one.pid,
                     one.uid,
                     bool(one.variables),
-                    kind.enabled(one),
-                    place[0] if (place := kind.locate(one)) is not None else None,
+                    discovery.enabled(one),
+                    place[0] if (place := discovery.locate(one)) is not None else None,
                 )
                 for unit, processes in sorted(seen.items())
                 for one in processes
@@ -139,6 +142,7 @@ class Explainer:
             entries=await asyncio.to_thread(self._catalog.all_entries),
             baselines=await self.history(name),
             uid=os.getuid(),
+            option_variables=discovery.OPTION_VARIABLES,
         )
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
@@ -154,7 +158,7 @@ class Explainer:
         runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
         if planning.trusted(status, await self.runtimes(status.model), runs):
             return variables
-        return {**variables, **KINDS[found.store.kind].OFF}
+        return {**variables, **KINDS[found.store.kind].discovery.OFF}
 
     async def _status(self, name: ModelName) -> ModelStatus:
         statuses = await self._prewarmer.statuses()

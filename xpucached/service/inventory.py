@@ -10,32 +10,35 @@ import os
 import pwd
 import threading
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines, host, settings
+from xpucached import host, settings
 from xpucached.domain.activity import FileAct
-from xpucached.domain.host import Host, Problem, Process
+from xpucached.domain.host import Host, Problem
+from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import ScanReport
 from xpucached.domain.secrecy import of_problem
 from xpucached.domain.stores import Delta, EntryId, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
-from xpucached.kinds import KINDS, sycl
-from xpucached.service.owners import STORES, answers, foreign, foreign_store, named_by
+from xpucached.kinds.table import KINDS, MODELS, libraries
+from xpucached.service.owners import answers, foreign, foreign_store
 from xpucached.service.problems import ProblemList
-from xpucached.service.survey import Surveyor, runtimes_of
+from xpucached.service.store_finder import StoreFinder, writers_since
+from xpucached.service.survey import Surveyor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     from xpucached.catalog import Catalog
     from xpucached.domain.activity import FileEvent
-    from xpucached.domain.defects import Generation
     from xpucached.domain.models import Model
-    from xpucached.domain.names import EntryKey
+    from xpucached.domain.names import EntryKey, KindName
     from xpucached.service.events import Clock, Events
+    from xpucached.service.store_finder import WritersSince
     from xpucached.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,8 @@ class Inventory:
         self._base = base
         self._started = clock()
         self._surveyor = Surveyor(catalog, base, clock, events)
-        self._roots: dict[Path, Path] = {}
+        self._stores: frozenset[Store] = frozenset()
+        self._finder = StoreFinder(catalog, base, clock())
         self._touched: dict[Path, set[str]] = {}
         self._touching = threading.Lock()
 
@@ -117,24 +121,16 @@ class Inventory:
     # -- stores -------------------------------------------------------------------------------------------------------
 
     def managed(self) -> FoundStore:
-        """Give our own SYCL store.  Blocks."""
-        root = self._root(self.settings.managed(sycl.NAME))
-        return FoundStore(Store(sycl.NAME, root), StoreOrigin.MANAGED, "managed")
+        """Give our own store of the kind that models are proven by.  Blocks."""
+        root = self._finder.real_root(self.settings.managed(MODELS))
+        return FoundStore(Store(MODELS, root), StoreOrigin.MANAGED, "managed")
 
     def store_of(self, model: Model) -> FoundStore:
         """Give the store that a model caches in.  Blocks."""
         if model.store is None:
             return self.managed()
-        root = self._root(model.store)
-        return FoundStore(Store(sycl.NAME, root), StoreOrigin.CONFIGURED, f"model {model.name}")
-
-    def _root(self, path: Path) -> Path:
-        """Give where a store lies, links resolved; as it was known, where its file system does not answer.  Blocks."""
-        try:
-            self._roots[path] = deadlines.ask(path, lambda: Path(os.path.realpath(path)))
-        except TimeoutError:
-            return self._roots.get(path, Path(os.path.abspath(path)))  # noqa: PTH100 - a text, and nothing is asked
-        return self._roots[path]
+        root = self._finder.real_root(model.store)
+        return FoundStore(Store(MODELS, root), StoreOrigin.CONFIGURED, f"model {model.name}")
 
     def silence(self, model: Model) -> str:
         """Say why a model cannot be run, if the file system that it caches on does not answer.  Blocks."""
@@ -154,75 +150,21 @@ class Inventory:
         variables: dict[str, str] = {}
         for name, kind in KINDS.items():
             root = found.store.root if name == found.store.kind else self.settings.managed(name)
-            variables |= kind.enable(root)
+            variables |= kind.discovery.enable(root)
         return variables
 
-    def _find_stores(self) -> tuple[tuple[FoundStore, ...], datetime | None]:
-        """Collect every store that we know of, each once, and when the oldest program that may write there began."""
-        processes = host.processes(os.getuid())
-        standard = Process(
-            0,
-            os.getuid(),
-            self._started,
-            "the standard place",
-            None,
-            {"SYCL_CACHE_PERSISTENT": "1", **self._base, **self.settings.variables},
-        )
-        found: dict[Store, FoundStore] = {}
+    def _find(self) -> tuple[tuple[FoundStore, ...], WritersSince]:
+        found, self.foreign_stores, writers = self._finder.find(self.settings)
+        self._stores = frozenset(one.store for one in found)
+        return found, writers
 
-        def add(store: Store, origin: StoreOrigin, via: str) -> None:
-            try:
-                root = self._root(store.root)
-                os.fspath(root).encode("utf-8")
-            except (OSError, ValueError):
-                log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
-                return
-            real = dataclasses.replace(store, root=root)
-            found.setdefault(real, FoundStore(real, origin, via, readers))
-
-        models = self.catalog.models()
-        readers = self._readers(models, processes)
-        for name, kind in KINDS.items():
-            add(Store(name, self.settings.managed(name)), StoreOrigin.MANAGED, "managed")
-            for path in self.settings.store_paths:
-                add(Store(name, path), StoreOrigin.CONFIGURED, "configuration")
-            for model in models:
-                if model.store is not None:
-                    add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
-            for place, via in named_by(kind, (standard, *processes)) if self.settings.find_stores else ():
-                add(Store(name, place), StoreOrigin.FOUND, via)
-        if self.settings.find_stores:
-            # A program that ended leaves its store behind, and that is when the store needs us.
-            for known in self.catalog.stores():
-                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING and len(found) < STORES:
-                    add(known.store, known.origin, known.via)
-        owners = {store: foreign(store) for store in found}
-        self.foreign_stores = tuple(
-            foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None
-        )
-        ours = tuple(one for store, one in found.items() if owners[store] is None)
-        return ours, host.writer_since(processes)
-
-    def _readers(self, models: Iterable[Model], processes: Iterable[Process]) -> frozenset[Generation]:
-        """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
-        libraries = host.mapped_runtimes(processes)
-        if libraries is None:
-            return frozenset()
-        for model in models:
-            variables = {**self.settings.variables, **model.workload.variables}
-            try:
-                libraries |= {one.library for one in runtimes_of(model, variables)}
-            except TimeoutError:
-                return frozenset()
-        try:
-            known = deadlines.ask("runtimes", lambda: {host.generation(path) for path in libraries})
-        except TimeoutError:
-            return frozenset()
-        return frozenset() if None in known else frozenset(one for one in known if one is not None)
+    def kinds_at(self, root: Path) -> frozenset[KindName]:
+        """Give the kinds of the stores that were found at a path; of a path that is not known, all."""
+        return frozenset(store.kind for store in self._stores if store.root == root) or frozenset(KINDS)
 
     def places(self) -> tuple[Path, ...]:
         """Give the roots of all stores that can be found."""
-        return tuple(one.store.root for one in self._find_stores()[0])
+        return tuple(one.store.root for one in self._find()[0])
 
     async def scan_stores(
         self,
@@ -239,7 +181,7 @@ class Inventory:
         even where no directory changed, which else is done once a day.
         """
         began = time.monotonic()
-        found, writer_since = await asyncio.to_thread(self._find_stores)
+        found, writers = await asyncio.to_thread(self._find)
         wanted = [one for one in found if not roots or one.store.root in roots]
         missing = roots - {one.store.root for one in wanted}
         if missing:
@@ -265,7 +207,7 @@ class Inventory:
             try:
                 async with self.storing:
                     delta = await asyncio.to_thread(
-                        self.scan, one, writer_since, full=full, thorough=thorough, again=again, seen=seen
+                        self.scan, one, writers[one.store.kind], full=full, thorough=thorough, again=again, seen=seen
                     )
             except CatalogError:
                 raise
@@ -289,9 +231,9 @@ class Inventory:
         seconds = time.monotonic() - began
         return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds)
 
-    def writer_since(self) -> datetime | None:
-        """Tell since when a live process of ours could be writing to a store."""
-        return host.writer_since(host.processes(os.getuid()))
+    def writers(self) -> WritersSince:
+        """Tell since when a live process of ours could be writing to a store, by the kind of the store."""
+        return writers_since(host.processes(os.getuid(), libraries()))
 
     def scan(
         self,
@@ -330,7 +272,7 @@ class Inventory:
         if ours:
             # A predecessor was killed while it removed these: finish, and look again.
             for key in ours:
-                KINDS[found.store.kind].sweep(EntryId(found.store, key))
+                KINDS[found.store.kind].remover.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(ours))
             delta = _sum(delta, self._look(found, now, known(), writer_since, seen, quick=quick)[0])
         return delta
@@ -352,7 +294,7 @@ class Inventory:
         silent = Scan(found, now, StoreState.UNREADABLE, None, notes=("its file system does not answer",), vanished=())
         parts: Iterable[Scan] = (silent,)
         if answers(found.store.root):
-            parts = KINDS[found.store.kind].parts(found, now, known, writer_since, quick=quick)
+            parts = KINDS[found.store.kind].scanner.parts(found, now, known, writer_since, quick=quick)
         for part in parts:
             total = _sum(total, self.catalog.record_scan(part, host.architecture))
             ours = part.ours
@@ -378,7 +320,7 @@ class Inventory:
         """Look at one store, and give what is in it."""
 
         def look() -> frozenset[EntryId]:
-            self.scan(found, host.writer_since(host.processes(os.getuid())))
+            self.scan(found, self.writers()[found.store.kind])
             return frozenset(EntryId(found.store, key) for key in self.catalog.keys(found.store))
 
         async with self.storing:
@@ -429,4 +371,4 @@ class Inventory:
                 log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
         self.model_problems = fresh
         if any(foreign(self.store_of(model).store) is not None for model in declared if model.store is not None):
-            self._find_stores()
+            self._find()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.host import Process
     from xpucached.domain.stores import FoundStore, Store
-    from xpucached.kinds import Kind
+    from xpucached.kinds.interface import Kind
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def named_by(kind: Kind, processes: Iterable[Process]) -> Sequence[tuple[Path, s
     found: dict[Path, str] = {}
     for one in processes:
         question = (one.pid == 0, frozenset(one.variables.items()), one.libraries, one.directory)
-        place = kind.locate(one) if question not in asked else None
+        place = kind.discovery.locate(one) if question not in asked else None
         asked.add(question)
         if place is not None:
             found.setdefault(*place)

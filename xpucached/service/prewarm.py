@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import host, planning
+from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.stores import EntryId, StoreOrigin
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.incidents import unexpected
+from xpucached.kinds.table import KINDS, MODELS
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.throttle import Throttle
 from xpucached.service.trial import TrialRunner, concluded, needed, summed
@@ -23,7 +25,6 @@ from xpucached.service.trial import TrialRunner, concluded, needed, summed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from xpucached.domain.libraries import Libraries
     from xpucached.domain.models import Coverage, Model, Run, Trial
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import PrewarmPlan, Warm
@@ -315,9 +316,11 @@ class Prewarmer:
 def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
     """Tell which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
     seen = frozenset(Path(path) for one in executions for path in one.mapped)
-    libraries = host.mapped(seen, run.started)
-    further = tuple(path for path in libraries.drivers if path not in reached)
-    libraries = dataclasses.replace(libraries, further=further)
+    drivers = host.mapped_drivers(seen, run.started)
+    further = tuple(path for path in drivers if path not in reached)
+    preflight = KINDS[MODELS].preflight
+    runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
+    libraries = Libraries(runtimes, drivers, further)
     # Who tells of entries has a runtime: if none was seen, its processes are elsewhere (in a container, say).
     elsewhere = not libraries.runtimes and any(one.traced for one in executions)
     return None if elsewhere or not seen else libraries

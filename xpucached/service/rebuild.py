@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from xpucached import host
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe
-from xpucached.kinds import KINDS
+from xpucached.kinds import driver_cache, table
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ _MOST_ABSENT: Final = 3
 """So often a compiler is started in vain before an environment is given up, until the next time."""
 _MOST_KILLED: Final = 10
 """So many are killed one after the other, before it is given up as well: some large programs do not stop the rest."""
-
-_CACHES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
-"""Where the GPU driver keeps its own compiler cache: a rebuild fills the one that the model's programs use."""
 
 _BEAT: Final = 0.2
 """Seconds between two reports of how far it is."""
@@ -156,7 +153,7 @@ class RebuildJob:
             words = "one compiler after the other was killed" if killed else "no compiler could be started"
             self._results.failed(one, words, blamed=False)
             return
-        recipe = self._recipes.get(entry.id) or KINDS[entry.id.store.kind].recipe(entry)
+        recipe = self._recipes.get(entry.id) or table.recipe(entry)
         if isinstance(recipe, NoRecipe):
             self._results.skipped(one, recipe)
             return
@@ -185,7 +182,7 @@ class RebuildJob:
             return
         with self._lock:
             self._killed[one.to] = 0
-        wrong = KINDS[entry.id.store.kind].unusable(one.to, binary)
+        wrong = table.rebuilder(entry).unusable(one.to, binary)
         if wrong:
             # Programs would fail with it at every start, or until the next look.
             self._results.failed(one, f"the driver's compiler gave what no program can load: {wrong}", blamed=True)
@@ -205,12 +202,11 @@ class RebuildJob:
     def _caches(self, one: Rebuild) -> tuple[tuple[str, str], ...]:
         """Give what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""
         if self._driver_cache is not None:
-            return (("NEO_CACHE_DIR", str(self._driver_cache)), ("NEO_CACHE_PERSISTENT", "1"))
+            return driver_cache.at(self._driver_cache)
         model = next((self._models[name] for name in one.entry.models if name in self._models), None)
         if model is None:
             return ()
-        theirs = model.workload.variables
-        return tuple((name, theirs[name]) for name in _CACHES if name in theirs)
+        return driver_cache.of(model.workload.variables)
 
 
 def workers() -> int:

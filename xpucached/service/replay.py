@@ -21,7 +21,7 @@ from xpucached.domain.plans import Built, NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.stores import EntryId, Store, program_digest
 from xpucached.domain.targets import Origin
 from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
-from xpucached.kinds import KINDS
+from xpucached.kinds import table
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace, workers
@@ -130,7 +130,7 @@ class _Publishing:
     def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         entry, into = one.entry.entry, self._wish.into
         try:
-            key = KINDS[entry.id.store.kind].publish(recipe, one.to, binary, into)
+            key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
             if key is not None:
                 store = Store(entry.id.store.kind, into or entry.id.store.root)
                 self._note(EntryId(store, key), one, recipe, binary, seconds)
@@ -177,14 +177,13 @@ class _Publishing:
 
     def _refused(self, one: Rebuild, words: str) -> None:
         entry = one.entry.entry
-        place = planning.tail(one.entry)
+        lineage = table.rebuilder(entry).lineage_key(entry.id.key)
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
-        if place is not None:
-            inventory = self._inventory
-            into = self._wish.into
+        if lineage is not None:
+            inventory, into = self._inventory, self._wish.into
             store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
             inventory.catalog.record_refusal(
-                store, place[1], one.to.fingerprint, driver_for(one, self._drivers).stamp, words, inventory.clock()
+                store, lineage, one.to.fingerprint, driver_for(one, self._drivers).stamp, words, inventory.clock()
             )
 
 
@@ -255,6 +254,7 @@ class Replayer:
             inventory.clock(),
             scope,
             planning.Pace(inventory.catalog.build_rates(), workers()),
+            lineages=table.lineages(),
         )
 
     def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
@@ -305,7 +305,7 @@ class Replayer:
         self, plan: ReplayPlan, wish: ReplayRequest, drivers: tuple[OtherDriver, ...], handle: Handle
     ) -> ReplayReport:
         began = time.monotonic()
-        handle.progress(0, len(plan.rebuild), "asking the SYCL runtimes for the devices' names")
+        handle.progress(0, len(plan.rebuild), "asking the runtimes for the devices' names")
         todo, confirmed, unconfirmed = await self._confirmed(plan, drivers)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
@@ -376,7 +376,7 @@ class Replayer:
                 if (model.name in driver.models if driver.models else model.name not in led)
             ]
             try:
-                words.append(await confirm(wanted, driver, self._inventory, [one.workload for one in models]))
+                words += await asyncio.to_thread(confirm, plan, wanted, driver, models, self._inventory)
             except Unconfirmed as error:
                 refused.append((driver, error))
         todo = [one for one in plan.rebuild if all(driver_for(one, drivers) is not driver for driver, _ in refused)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import deadlines, host, planning
 from xpucached.domain.host import LEADING, DriverInUse, Problem
 from xpucached.errors import HostError
+from xpucached.kinds.table import KINDS, MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -262,11 +263,11 @@ class Surveyor:
 
 
 def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
-    """Give the SYCL runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
-    program = model.workload.program
-    if not program:
+    """Give the runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
+    program, preflight = model.workload.program, KINDS[MODELS].preflight
+    if not program or preflight is None:
         return ()
-    return deadlines.ask(("runtimes", model.name), lambda: host.runtimes(Path(program), variables), _FINDING)
+    return deadlines.ask(("runtimes", model.name), lambda: preflight.runtimes(Path(program), variables), _FINDING)
 
 
 def _words(some: Sequence[Target]) -> str:

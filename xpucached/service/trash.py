@@ -16,7 +16,7 @@ from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import Drop, DropReason, Restored, TrashReport
 from xpucached.errors import Conflict, NotFound
-from xpucached.kinds import KINDS
+from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ class TrashKeeper:
         stores = [status.store for status in known if status.state is StoreState.OK]
         # Where there is more than fits into memory, every store has its turn some time.
         random.shuffle(stores)
-        return tuple(itertools.islice((item for store in stores for item in KINDS[store.kind].trash(store)), _MOST))
+        return tuple(itertools.islice((item for store in stores for item in _inside(store)), _MOST))
 
     def rooms(self) -> tuple[DiskSpace, ...]:
         """Tell of every store how much room there is where it lies.  Blocks."""
@@ -152,7 +152,8 @@ class TrashKeeper:
             gone: set[TrashRef] = set()
             problem_list = self._inventory.problem_list
             for store, refs in _by_store(one.item for one in drops):
-                some = KINDS[store.kind].discard(store, refs, problem_list.failed)
+                trash = KINDS[store.kind].trash
+                some = trash.discard(store, refs, problem_list.failed) if trash is not None else frozenset()
                 if some.issuperset(refs):
                     problem_list.worked(store.root)
                 gone |= some
@@ -176,14 +177,23 @@ def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef,
 
 
 def _restore(wanted: Sequence[Trashed]) -> list[Restored]:
-    return [result for store, refs in _by_store(wanted) for result in KINDS[store.kind].restore(store, refs)]
+    found: list[Restored] = []
+    for store, refs in _by_store(wanted):
+        trash = KINDS[store.kind].trash
+        found += trash.restore(store, refs) if trash is not None else ()
+    return found
+
+
+def _inside(store: Store) -> tuple[Trashed, ...]:
+    trash = KINDS[store.kind].trash
+    return trash.trash(store) if trash is not None else ()
 
 
 def _room(status: StoreStatus, held: frozenset[str]) -> DiskSpace:
     store = status.store
     kind = KINDS[store.kind]
-    trash = kind.trash_size(store)
-    keys = frozenset(key for path in held if (key := kind.key(path)) is not None)
+    trash = kind.trash.trash_size(store) if kind.trash is not None else 0
+    keys = frozenset(key for path in held if (key := kind.scanner.key(path)) is not None)
     try:
         there, room = store.root.stat(), os.statvfs(store.root)
     except OSError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
-from xpucached.kinds import KINDS
+from xpucached.kinds.table import KINDS
 from xpucached.processes.pause import RunLimits
 
 if TYPE_CHECKING:
@@ -178,16 +178,16 @@ class TrialRunner:
         tell: Callable[[str], None],
     ) -> RunResult:
         kind = KINDS[found.store.kind]
-        root = found.store.root
+        root, recorder = found.store.root, kind.recorder
         return await self._starter.execute(
             self._workload(model),
             {
                 **self._inventory.variables(found),
                 **self.own_variables(model),
-                **kind.TRACING,
-                **({} if cache else kind.OFF),
+                **(recorder.variables(root) if recorder is not None else {}),
+                **({} if cache else kind.discovery.OFF),
             },
-            lambda lines: kind.named(root, lines),
+            lambda lines: recorder.collect(root, lines) if recorder is not None else (frozenset(), frozenset()),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
             run_limits=self._manner(reason, tell),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import kinds, planning
+from xpucached import planning
 from xpucached.domain.defects import Defect, Effect, StoreFault
 from xpucached.domain.host import Problem
 from xpucached.domain.plans import NoRecipe
@@ -19,6 +19,7 @@ from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import FoundStore, StoreState
 from xpucached.domain.trash import Finding, Repair, RepairAction, VerifyReport
 from xpucached.errors import CatalogError
+from xpucached.kinds import table
 from xpucached.service.compare import quarantine
 
 if TYPE_CHECKING:
@@ -165,12 +166,12 @@ class Verifier:
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
         now = self._inventory.clock()
-        since = self._inventory.writer_since()
+        since = self._inventory.writers()[found.store.kind]
         result: list[Finding] = []
-        kind = kinds.KINDS[found.store.kind]
-        for fault in kind.faults(found, now, since):
+        doctor = table.KINDS[found.store.kind].doctor
+        for fault in doctor.faults(found, now, since) if doctor is not None else ():
             action = RepairAction.CLEAR if fault.clearable else RepairAction.LEAVE
-            done = fix and fault.clearable and kind.clear(found.store, fault, now, since)
+            done = fix and fault.clearable and doctor is not None and doctor.clear(found.store, fault, now, since)
             result.append(
                 Finding(found.store, None, None, None, fault, _FAULT_EFFECTS[fault], fault.message, "", action, done)
             )
@@ -246,7 +247,7 @@ class Verifier:
             repairs = self._remedies(roots, tried, refused, due)
             before = len(refused)
             for entry in [one.entry for one in repairs if one.action is RepairAction.REBUILD]:
-                recipe = kinds.KINDS[entry.id.store.kind].recipe(entry)
+                recipe = table.recipe(entry)
                 if isinstance(recipe, NoRecipe):
                     refused[entry.id] = recipe
             if len(refused) == before:
@@ -269,7 +270,7 @@ class Verifier:
 
     def _mend(self, repairs: Sequence[Repair]) -> Mapping[EntryId, bool]:
         in_place = [one for one in repairs if one.action in _IN_PLACE]
-        results = dict(kinds.mend(in_place, self._inventory.problem_list.failed))
+        results = dict(table.mend(in_place, self._inventory.problem_list.failed))
         results.update(quarantine(self._inventory, [one.entry for one in repairs if one.action not in _IN_PLACE]))
         return results
 

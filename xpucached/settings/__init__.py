@@ -20,7 +20,7 @@ from xpucached import sockets
 from xpucached.domain.plans import Limits, Policy
 from xpucached.domain.throttling import ThrottlePolicy
 from xpucached.errors import SettingsError
-from xpucached.settings import mounts
+from xpucached.settings import mounts, store_places
 from xpucached.settings.model_files import models as models
 from xpucached.settings.model_files import owners as owners
 from xpucached.settings.schema import (
@@ -77,7 +77,7 @@ class Settings:
     socket_mode: int
     models_directory: Path
     find_stores: bool
-    store_paths: tuple[Path, ...]
+    store_paths: Mapping[Path, KindName | None]  #: with the kind, if it is said
     variables: Mapping[str, str]  #: what programs that use the cache find in their environment on this host
     probe_timeout: float
     compile_timeout: float
@@ -163,7 +163,7 @@ def _settle(
         socket_mode=paths.socket_mode if paths.socket_mode is not None else 0o600 if user else 0o666,
         models_directory=paths.models or places.configuration / "models.d",
         find_stores=document.stores.found,
-        store_paths=tuple(dict.fromkeys(Path(os.path.normpath(one)) for one in document.stores.paths)),
+        store_paths=store_places.parted(document.stores.paths),
         variables=dict(document.driver.variables),
         probe_timeout=document.driver.probe_timeout,
         compile_timeout=document.driver.compile_timeout,

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from xpucached import quantities, sockets
 from xpucached.errors import guess
+from xpucached.settings import store_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def _duration(least: float, most: float, *, unlimited: bool = False) -> Callable
 
 def _size(value: object) -> int | None:
     """Read a size in bytes above 0; None is unlimited."""
-    # SYCL_CACHE_MAX_SIZE=0 means no limit.  Here it could mean either, so it means nothing.
+    # To some runtimes 0 means no limit.  Here it could mean either, so it means nothing.
     expected = f'expected a size above 0 such as 512MB or 10GiB, or "{UNLIMITED}"'
     if value is None or value == UNLIMITED:
         return None
@@ -177,7 +178,7 @@ class Stores(Section):
     """Which stores are looked after, besides our own."""
 
     found: bool = True
-    paths: Annotated[list[AbsolutePath], Field(max_length=1000)] = []
+    paths: Annotated[list[Annotated[str, BeforeValidator(store_places.checked)]], Field(max_length=1000)] = []
 
 
 class Driver(Section):
@@ -395,7 +396,7 @@ class Key:
                     return UNLIMITED
                 expected = "expected a whole number"
             case list():
-                return [part for part in text.split(":") if part]
+                return store_places.listed(text)
             case dict():
                 expected = 'expected a JSON object, such as {"LD_LIBRARY_PATH": "/opt/driver/lib"}'
                 try:

@@ -128,7 +128,8 @@ class WatchOptions:
 class Watcher:
     """Posts a wake whenever something happened where it matters; each wake is a hint, and may come twice.
 
-    ``post`` is called from other threads, and so is ``heard``, which is told every touch that fanotify shows.  `watch`
+    ``post`` is called from other threads, and so is ``heard``, which is told every touch that fanotify shows, and
+    tells whether more must follow before it means anything.  `watch`
     and `stop` may be called from any thread.
     """
 
@@ -136,7 +137,7 @@ class Watcher:
         self,
         post: Callable[[Trigger], None],
         means: WatchOptions = WatchOptions(),
-        heard: Callable[[FileEvent], None] = lambda _: None,
+        heard: Callable[[FileEvent], bool | None] = lambda _: None,
     ) -> None:
         self._post = post
         self._means = means
@@ -254,9 +255,7 @@ class Watcher:
     def _touched(self, file_event: FileEvent) -> None:
         if self._stopped:
             return
-        self._heard(file_event)
-        # A binary alone is half an entry: its source follows.
-        half = file_event.act is FileAct.WRITTEN and file_event.path.endswith("/0.bin")
+        half = self._heard(file_event)
         if file_event.act is not FileAct.READ and not half:
             for root in self._stores.get(file_event.store, ()):
                 self._post(StoreChanged(root))

@@ -14,7 +14,7 @@ from typing import Final
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store
 from xpucached.kinds import fs, listing
-from xpucached.kinds.sycl import blocking, entry_format, locks
+from xpucached.kinds.sycl import blocking, entry_format, locks, remover
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
@@ -22,8 +22,11 @@ _LARGEST: Final = (1 << 64) - 1
 _BARRIER: Final = "_eviction_in_progress"
 
 
+mend = remover.mend
+
+
 def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
-    """Tell what is wrong with a store as a whole; see `Kind.faults`."""
+    """Tell what is wrong with a store as a whole; see `Doctor.faults`."""
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, status):
             there = _found(found, root, now, writer_since)
@@ -85,7 +88,7 @@ def _size(root: int) -> int | None:
 
 
 def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:
-    """Put an end to a fault; see `Kind.clear`.  Looks again first: a program may hold the lock by now."""
+    """Put an end to a fault; see `Doctor.clear`.  Looks again first: a program may hold the lock by now."""
     if not fault.clearable:
         return False
     try:

@@ -43,7 +43,7 @@ _staging = threading.Lock()
 
 
 def recipe(entry: Entry) -> Recipe | NoRecipe:
-    """Read again what an entry was compiled from; see `Kind.recipe`."""
+    """Read again what an entry was compiled from; see `Rebuilder.recipe`."""
     *path, slot = entry.id.key.split("/")
     try:
         with contextlib.ExitStack() as stack:
@@ -83,12 +83,12 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
 
 
 def unusable(environment: Target, binary: bytes) -> str | None:
-    """Say what is wrong with a compiled program; see `Kind.unusable`."""
+    """Say what is wrong with a compiled program; see `Rebuilder.unusable`."""
     return images.damage(binary, intel=images.is_intel(environment.platform))
 
 
 def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
-    """Put a compiled program in its place; see `Kind.publish`."""
+    """Put a compiled program in its place; see `Rebuilder.publish`."""
     identity = entry_format.data(environment.identity)
     fields = (identity, recipe.options, recipe.constants, recipe.image)
     source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)

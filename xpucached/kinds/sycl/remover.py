@@ -63,7 +63,7 @@ def remove(
     notes: Mapping[EntryId, TrashLabel] | None = None,
     failed: Callable[[Path, OSError], None] | None = None,
 ) -> Mapping[EntryId, bool]:
-    """Take entries out, leaf by leaf; see `Kind.remove`."""
+    """Take entries out, leaf by leaf; see `Remover.remove`."""
     results: dict[EntryId, bool] = {}
     for leaf in _by_leaf(entries):
         results.update(_remove_leaf(leaf, notes or {}, failed or _unheard))
@@ -142,7 +142,7 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: _Content | None
 
 
 def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
-    """Mend entries in their places; see `Kind.mend`."""
+    """Mend entries in their places; see `Doctor.mend`."""
     results = {one.entry.id: False for one in repairs}
     actions = {one.entry.id: one.action for one in repairs}
     for one in repairs:
@@ -268,7 +268,7 @@ def _is_taken(leaf: int, number: int) -> bool:
 
 
 def sweep(entry: EntryId) -> bool:
-    """Finish what a dead daemon began; see `Kind.sweep`."""
+    """Finish what a dead daemon began; see `Remover.sweep`."""
     if entry.key == recipes.STAGING:
         return recipes.clear_staging(os.fspath(entry.store.root))
     try:

@@ -29,7 +29,7 @@ _TICK: Final = 2_000_000_000
 
 
 def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer_since: datetime | None) -> Scan:
-    """Look at a whole store; see `Kind.scan`."""
+    """Look at a whole store; each entry once."""
     rows = (KnownEntry(key, known[key]) for key in sorted(known))
     entries: dict[EntryKey, Entry] = {}
     unchanged: list[UnchangedEntry] = []
@@ -50,7 +50,7 @@ def parts(
     *,
     quick: bool = False,
 ) -> Iterator[Scan]:
-    """Look at a store bit by bit; see `Kind.parts`."""
+    """Look at a store bit by bit; see `Scanner.parts`."""
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, status):
             look = ScanState(found, now, KnownCursor(known), writer_since, quick, root, status)
@@ -64,6 +64,18 @@ def parts(
     except OSError as error:
         notes = (f"{error.strerror or error}",)
         yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
+
+
+def key(path: str) -> EntryKey | None:
+    """Tell to which entry a file belongs; see `Scanner.key`."""
+    leaf, _, name = path.rpartition("/")
+    match = entry_format.SLOT_FILE.match(name) or entry_format.IR_FILE.match(name)
+    # What we keep aside lies in directories of ours, and is no entry there.
+    return (
+        EntryKey(f"{leaf}/{match[1]}")
+        if match is not None and leaf and not leaf.startswith(entry_format.OURS)
+        else None
+    )
 
 
 def _walk_root(look: ScanState) -> Iterator[Scan]:

@@ -286,12 +286,12 @@ def _unknown(error: OSError) -> bool:
 
 
 def trash(of: Store) -> tuple[Trashed, ...]:
-    """Tell what is in a store's trash; see `Kind.trash`."""
+    """Tell what is in a store's trash; see `Trash.trash`."""
     return tuple(_there(of))
 
 
 def trash_size(of: Store) -> int:
-    """Tell how much room a store's trash takes; see `Kind.trash_size`."""
+    """Tell how much room a store's trash takes; see `Trash.trash_size`."""
     return sum(one.allocated for one in _there(of))
 
 
@@ -360,7 +360,7 @@ def _files(leaf: int) -> list[str]:
 def discard(
     of: Store, refs: tuple[TrashRef, ...], failed: Callable[[Path, OSError], None] | None = None
 ) -> frozenset[TrashRef]:
-    """Remove from the trash for good; see `Kind.discard`."""
+    """Remove from the trash for good; see `Trash.discard`."""
     gone: set[TrashRef] = set()
     try:
         with fs.root_to_change(os.fspath(of.root)) as (root, status):
@@ -409,7 +409,7 @@ def _unlink(directory: int, name: str) -> None:
 
 
 def restore(of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
-    """Bring entries back; see `Kind.restore`."""
+    """Bring entries back; see `Trash.restore`."""
     results = {ref: Restored(ref, None, "it is not there any more") for ref in refs}
     try:
         with fs.root_to_change(os.fspath(of.root)) as (root, status):

@@ -1,0 +1,234 @@
+"""A daemon that has further kinds in its table looks after their entries beside those of SYCL: nothing else is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import SyclStore
+from tests.kinds import fakes
+from xpucached import api, settings
+from xpucached.catalog import Catalog
+from xpucached.domain.activity import FileAct, FileEvent, Program
+from xpucached.domain.host import Host
+from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import Store
+from xpucached.domain.targets import Target
+from xpucached.domain.trash import RepairAction
+from xpucached.kinds import sycl
+from xpucached.kinds.table import KINDS
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service
+from xpucached.service.replay import ReplayRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+OLD = Target("P", "D", "V", "older")
+NEW = replace(OLD, driver="newer")
+
+
+class House:
+    """A service of our own in this process, and four stores of four kinds."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        for kind in (fakes.BARE, fakes.FULL, fakes.NEO_READER):
+            monkeypatch.setitem(KINDS, kind.name, kind)
+        store = SyclStore(place / "sycl")
+        for kernel in ("_ZTS1a", "_ZTS1b"):
+            store.add(kernel)
+        fakes.fill(place / "bare", fakes.BARE, OLD)
+        fakes.fill(place / "full", fakes.FULL, OLD)
+        shutil.copytree(fakes.NEO / "acm-g10", place / "neo")
+        self.paths = [str(place / name) for name in ("sycl", "bare", "full", "neo")]
+        self.catalog: Catalog
+        self.service: Service
+
+    def root(self, name: str) -> Path:
+        return (self.place / name).resolve()
+
+    def live(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            environ = {
+                **os.environ,
+                "XPUCACHED_STORES_FOUND": "false",
+                "XPUCACHED_STORES_PATHS": ":".join(self.paths),
+                "XPUCACHED_POLICY_GRACE": "0",
+                "XPUCACHED_PATHS_STATE": str(self.place / "state"),
+                "XPUCACHED_PATHS_SOCKET": str(self.place / "socket"),
+                "XPUCACHED_PATHS_CACHE": str(self.place / "cache"),
+            }
+            config = settings.load(None, user=True, environ=environ)
+            self.service = Service(config, self.catalog, ProcessStarter(os.environ, "test"), {})
+            await self.done(await self.service.scan(api.ScanStores()))
+            # As if the driver had said so.
+            self.service._inventory._surveyor.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=(NEW,))
+            await work()
+            await self.service.stop()
+
+        (self.place / "state").mkdir()
+        self.catalog = Catalog.open(self.place / "state" / "catalog.sqlite")
+        try:
+            asyncio.run(whole())
+        finally:
+            self.catalog.close()
+
+    async def done(self, job: Job) -> Job:
+        while job.state in {JobState.QUEUED, JobState.RUNNING}:
+            await asyncio.sleep(0.01)
+            (job,) = [one for one in await self.service.jobs() if one.id == job.id]
+        assert job.state is JobState.DONE, job
+        return job
+
+    async def entries(self) -> dict[str, dict[str, str]]:
+        """Give the refs of all entries, by kind and key."""
+        found: dict[str, dict[str, str]] = {}
+        for one in (await self.service.entries(EntryQuery(limit=100))).entries:
+            found.setdefault(one.entry.id.store.kind, {})[one.entry.id.key] = one.entry.id.ref
+        return found
+
+
+@pytest.fixture
+def house(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(short_dir, monkeypatch)
+
+
+def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
+    async def work() -> None:
+        found = await house.entries()
+        stores = {(one.store.kind, one.store.root): one.entries for one in await house.service.stores() if one.entries}
+        assert stores == {
+            ("sycl", house.root("sycl")): 2,
+            ("bare", house.root("bare")): 3,
+            ("full", house.root("full")): 3,
+            ("neo", house.root("neo")): 2,
+        }
+        assert set(found["bare"]) == {"a1.bare", "b2.bare", "c3.bare"}
+        assert set(found["neo"]) == {"c/3/c38a8531ff01c4ee.cl_cache", "d/9/d930dfee6f04d4c0.l0_cache"}
+        (shown,) = (
+            await house.service.entries(EntryQuery(kernel="fixture_add", kind=fakes.NEO_READER.name, limit=1))
+        ).entries
+        assert shown.entry.id.store.kind == "neo"
+
+    house.live(work)
+
+
+def test_what_is_evicted_goes_by_the_rules_of_its_kind_and_comes_back_where_it_can(house: House) -> None:
+    async def work() -> None:
+        before = await house.entries()
+        refs = (before["bare"]["a1.bare"], before["full"]["a1.full"], *before["sycl"].values())
+        await house.done(await house.service.evict(api.EvictEntries(refs=refs)))
+        left = await house.entries()
+        assert {kind: len(keys) for kind, keys in left.items()} == {"bare": 2, "full": 2, "neo": 2}
+        assert not (house.place / "bare" / "a1.bare").exists()
+
+        inside = await house.service.trash()
+        assert sorted(one.store.kind for one in inside) == ["full", "sycl", "sycl"]
+        await house.done(await house.service.restore(api.RestoreTrash(all=True)))
+        await house.done(await house.service.scan(api.ScanStores()))
+        after = await house.entries()
+        assert (after["full"], set(after["sycl"])) == (before["full"], set(before["sycl"]))
+        assert set(after["bare"]) == {"b2.bare", "c3.bare"}
+
+    house.live(work)
+
+
+def test_what_a_kind_refuses_to_take_stays(house: House) -> None:
+    async def work() -> None:
+        before = await house.entries()
+        job = await house.done(await house.service.evict(api.EvictEntries(refs=tuple(before["neo"].values()))))
+        assert await house.entries() == before
+        assert job.evict is not None
+        assert not job.evict.removed
+
+    house.live(work)
+
+
+def test_what_only_its_program_makes_is_told_and_what_can_be_compiled_again_is_planned(house: House) -> None:
+    async def work() -> None:
+        plan = await house.service._replayer.plan(ReplayRequest())
+        assert {one.entry.entry.id.store.kind for one in plan.rebuild} <= {"full", "sycl"}
+        assert [one.entry.entry.id.key for one in plan.rebuild if one.entry.entry.id.store.kind == "full"]
+        assert plan.skipped[NoRecipe.KIND] == 3  # of the bare ones; the driver's own do not say for whom they are
+
+    house.live(work)
+
+
+def test_a_doctor_is_asked_of_its_own_kind_only(house: House) -> None:
+    async def work() -> None:
+        for name in ("bare", "full"):
+            (house.place / name / "blocked").write_text("")
+        job = await house.done(await house.service.verify(api.VerifyStores(faults_only=True, fix=True)))
+        assert job.verify is not None
+        assert [(one.store.kind, one.action, one.done) for one in job.verify.findings] == [
+            ("full", RepairAction.CLEAR, True)
+        ]
+
+    house.live(work)
+
+
+def test_what_programs_do_is_read_by_the_kind_of_the_store(house: House) -> None:
+    async def work() -> None:
+        program = Program(
+            7, datetime.now(UTC) - timedelta(days=1), os.getuid(), "app", "app", libraries=("libfull.so",)
+        )
+        tracker = house.service._tracker
+        for name in ("full", "bare"):
+            event = FileEvent(house.root(name), f"a1.{name}", FileAct.READ, 7, 10.0)
+            tracker._waiting.append((event, program))
+        await tracker.digest(last=True)
+        rows = (await house.service.entries(EntryQuery(limit=100))).entries
+        assert {one.entry.id.key for one in rows if one.program} == {"a1.full"}
+
+    house.live(work)
+
+
+def test_a_path_that_two_kinds_recognise_is_left_alone_until_its_kind_is_said(house: House) -> None:
+    fakes.fill(house.place / "full", fakes.BARE, OLD)
+
+    async def work() -> None:
+        assert "full" not in await house.entries()
+        (problem,) = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        assert problem.subject == str(house.place / "full")
+        assert "of bare and of full" in problem.message
+        assert f"KIND:{house.place}/full" in problem.hint
+
+    house.live(work)
+
+
+def test_the_kind_that_is_said_holds(house: House) -> None:
+    fakes.fill(house.place / "full", fakes.BARE, OLD)
+    house.paths[2] = f"full:{house.paths[2]}"
+    house.paths.append(f"nothing:{house.place}/other")
+
+    async def work() -> None:
+        found = await house.entries()
+        assert (set(found["full"]), len(found["bare"])) == ({"a1.full", "b2.full", "c3.full"}, 3)
+        (problem,) = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        assert "kinds are: bare, full, neo, sycl" in problem.hint
+
+    house.live(work)
+
+
+def test_what_holds_nothing_yet_is_one_of_models_and_what_was_known_stays_what_it_was(house: House) -> None:
+    house.paths.append(str(house.place / "empty"))
+
+    async def work() -> None:
+        for path in (house.place / "bare").iterdir():
+            path.unlink()
+        await house.done(await house.service.scan(api.ScanStores()))
+        stores = {one.store for one in await house.service.stores()}
+        assert {Store(sycl.NAME, house.root("empty")), Store(fakes.BARE.name, house.root("bare"))} <= stores
+        assert Store(sycl.NAME, house.root("bare")) not in stores
+
+    house.live(work)

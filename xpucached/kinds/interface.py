@@ -1,0 +1,235 @@
+"""What a cache kind must offer, and what it may: small protocols, and `Kind`, one row of the table.
+
+Each part is satisfied by a module.  A kind that lacks an optional part cannot do that; who asks for it says so.
+Every function works with the rights of its caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from xpucached.domain.activity import FileEvent, Program
+    from xpucached.domain.defects import Generation, StoreFault
+    from xpucached.domain.diagnosis import RuntimeCheck
+    from xpucached.domain.host import OtherDriver, Process
+    from xpucached.domain.libraries import SyclRuntime
+    from xpucached.domain.models import Workload
+    from xpucached.domain.names import EntryKey, KindName, TrashRef
+    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store
+    from xpucached.domain.targets import Target
+    from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
+    from xpucached.planning.activity import Activity, Half
+
+    Failed = Callable[[Path, OSError], None]
+    """Is told what the disk of a store, by its root, refused."""
+
+
+# -- what each kind has -----------------------------------------------------------------------------------------------
+
+
+class Discovery(Protocol):
+    """Where programs keep stores of a kind, and how they are told to."""
+
+    @property
+    def LIBRARIES(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
+        """How the names of libraries begin by which a process shows that it may use a store."""
+
+    @property
+    def OFF(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
+        """The variables that make a process use no cache of this kind, whatever others say; empty if none can."""
+
+    @property
+    def OPTION_VARIABLES(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
+        """Variables that change with which options programs are compiled: for the hint to a model that lacks them."""
+
+    def enable(self, root: Path) -> Mapping[str, str]:
+        """Give the variables that make a process use this store, and leave eviction to us: of `CACHE_VARIABLES`."""
+
+    def locate(self, process: Process) -> tuple[Path, str] | None:
+        """Tell where a process keeps its store, and how we know; None if it keeps none.
+
+        Process 0 is nobody's: it stands for any program of this user, and the answer is the standard place.
+        """
+
+    def enabled(self, process: Process) -> bool:
+        """Tell whether a process uses its store at all."""
+
+    def recognise(self, root: Path) -> bool:
+        """Tell whether a directory looks like a store of this kind.  Never raises for what it meets."""
+
+    def writes(self, path: str) -> bool:
+        """Tell whether a program that has this file open may be in the midst of writing to a store."""
+
+
+class Scanner(Protocol):
+    """What is in a store."""
+
+    def parts(
+        self,
+        found: FoundStore,
+        now: datetime,
+        known: Iterable[KnownEntry],
+        writer_since: datetime | None,
+        *,
+        quick: bool = False,
+    ) -> Iterator[Scan]:
+        """Look at a store bit by bit, in the memory that a part takes.  Never raises for what it meets there.
+
+        ``known`` comes in the order of the keys, and is taken as the look goes on; entries that still have the stamp
+        that is known come back as unchanged.  Each part names what vanished where it looked; the last one says how
+        the store is as a whole, and what is wrong there.  ``writer_since`` is when the oldest live process that could
+        be writing here started (None: there is none); a lock that is older was left behind.  With ``quick`` only
+        directories are looked at whose entries are known: what was written into a file in its place stays unseen.
+        """
+
+    def key(self, path: str) -> EntryKey | None:
+        """Tell to which entry a file belongs, by its path below the root; None if to none."""
+
+
+class Remover(Protocol):
+    """How entries go."""
+
+    def remove(
+        self,
+        entries: Sequence[Entry],
+        notes: Mapping[EntryId, TrashLabel] | None = None,
+        failed: Failed | None = None,
+    ) -> Mapping[EntryId, bool]:
+        """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
+
+        Those with a note go into the trash of their store, under that label, if there is room and the kind has a
+        trash; the others for good.
+        """
+
+    def sweep(self, entry: EntryId) -> bool:
+        """Finish what a dead daemon of ours began with an entry: True if something of ours was there."""
+
+
+# -- what only some have ----------------------------------------------------------------------------------------------
+
+
+class Trash(Protocol):
+    """Without it, what is removed is gone."""
+
+    def trash(self, of: Store) -> tuple[Trashed, ...]:
+        """Tell what is in a store's trash; of more than is fit for memory a part, another one each time."""
+
+    def trash_size(self, of: Store) -> int:
+        """Tell how many bytes of a disk a store's trash takes."""
+
+    def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
+        """Bring entries back to where the runtime finds them; where it has made them again, that one stays."""
+
+    def discard(self, of: Store, refs: tuple[TrashRef, ...], failed: Failed | None = None) -> frozenset[TrashRef]:
+        """Remove from a store's trash for good; give those that are gone."""
+
+
+class Recorder(Protocol):
+    """Without it, a run's entries are those that are new in the store after it."""
+
+    def variables(self, root: Path) -> Mapping[str, str]:
+        """Give the variables that make a process tell which entries of this store it uses."""
+
+    def collect(self, root: Path, lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+        """Read what a process told: the keys it created, and those it used without creating."""
+
+
+class ActivityReader(Protocol):
+    """Without it, nobody sees which entries programs load."""
+
+    def interpret(
+        self, events: Iterable[tuple[FileEvent, Program]], boot: datetime, halves: frozenset[Half] = frozenset()
+    ) -> Activity:
+        """Tell which entries were loaded, and which were made, by whom.
+
+        ``boot`` is when `FileEvent.at` was zero; ``halves`` is what an earlier answer left open.
+        """
+
+    def is_half(self, path: str) -> bool:
+        """Tell whether writing this file makes no entry yet, because another one follows."""
+
+
+class Rebuilder(Protocol):
+    """Without it, an entry is made by its program only: after a driver change the model must run."""
+
+    def lineage_key(self, key: EntryKey) -> str | None:
+        """Give the part of a key that stays when the driver changes; None if there is none."""
+
+    def recipe(self, entry: Entry) -> Recipe | NoRecipe:
+        """Read what an entry was compiled from, or say why it cannot be compiled again."""
+
+    def unusable(self, environment: Target, binary: bytes) -> str | None:
+        """Say what is wrong with a compiled program that a driver gave; None if nothing is known to be."""
+
+    def publish(self, recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
+        """Put a compiled program where the runtime looks for it, all at once: in its store, or in the one at ``into``.
+
+        Gives its key; None if the runtime has written one meanwhile, which stays.  Raises OSError.
+        """
+
+    def confirm(
+        self,
+        targets: Collection[Target],
+        driver: OtherDriver,
+        workloads: Sequence[Workload],
+        now: datetime,
+        timeout: float = 60.0,
+    ) -> str:
+        """Find out whether programs will look where `publish` puts what is for these targets; say how that is known.
+
+        ``workloads`` are those of the models that use this driver.  Raises `Unconfirmed` if they will not.  Blocks.
+        """
+
+
+class Doctor(Protocol):
+    """Without it, nothing is known to be wrong with a store as a whole, and nothing is mended in its place."""
+
+    def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
+        """Tell what is wrong with a store as a whole; ``writer_since`` as for `Scanner.parts`."""
+
+    def clear(self, store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:
+        """Put an end to a fault: True if it is over."""
+
+    def mend(self, repairs: Sequence[Repair], failed: Failed | None = None) -> Mapping[EntryId, bool]:
+        """Mend entries in their places (only those actions that leave them there): True if that was done."""
+
+
+class Preflight(Protocol):
+    """Without it, no runtime is known with which the cache should stay off."""
+
+    def runtimes(self, program: Path, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
+        """Give the runtimes that a program with these variables finds, in the order in which it looks."""
+
+    def mapped(self, libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:
+        """Give the runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
+
+    def readers(self, libraries: Iterable[Path]) -> frozenset[Generation]:
+        """Tell which runtimes there are among libraries; empty if any may be, because one of them cannot be told."""
+
+    def check(
+        self, runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0
+    ) -> RuntimeCheck:
+        """Find out whether programs crash when the cache is on with this runtime.  Blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One family of caches with one on-disk format: a row of the table."""
+
+    name: KindName  #: as stored and typed
+    discovery: Discovery
+    scanner: Scanner
+    remover: Remover
+    trash: Trash | None = None
+    recorder: Recorder | None = None
+    activity: ActivityReader | None = None
+    rebuilder: Rebuilder | None = None
+    doctor: Doctor | None = None
+    preflight: Preflight | None = None

@@ -1,0 +1,64 @@
+"""What the runtime tells of the entries that a program uses: ``SYCL_CACHE_TRACE``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from xpucached.domain.names import EntryKey
+from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
+
+# "binary" without "device" is a program that was compiled from source, and kept by the device's name.
+_HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
+_STORED: Final = ("binary has been cached: ", "storing device code IR: ")
+_LEVELS: Final = 6
+"""Names of a key, at most; a trace may say anything."""
+
+_MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
+
+
+def variables(root: Path) -> Mapping[str, str]:  # noqa: ARG001 - it tells of every store
+    """Give the variables that make the runtime tell; see `Recorder.variables`."""
+    # From 2025.1 on a mask: 1 is what is compiled ahead and at first use, 4 is what is compiled from source at run
+    # time.  Before that whatever is set means the first, and the second is not cached.
+    return {"SYCL_CACHE_TRACE": "5"}
+
+
+def _keys(root: str, text: str) -> list[EntryKey]:
+    """Turn the paths of a trace line into keys; the runtime ends each of several by a semicolon."""
+    keys: list[EntryKey] = []
+    for part in text.strip().split(";" + root):
+        path = part.strip().rstrip(";").strip()
+        path = path.removeprefix(root).strip("/").removesuffix(".bin")
+        pieces = path.split("/")
+        if pieces[0] == RTC and len(pieces) == 2 and IR_KEY.match(pieces[1]):  # noqa: PLR2004 - the IR's directory
+            pieces.append(IR)
+        known = (NUMBER.match(piece) or piece in (RTC, IR) or IR_KEY.match(piece) for piece in pieces)
+        if len(pieces) <= _LEVELS and all(known):
+            keys.append(EntryKey("/".join(pieces)))
+    return keys
+
+
+def collect(root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    """Read ``SYCL_CACHE_TRACE`` lines; see `Recorder.collect`.
+
+    Old runtimes also claim a hit after a failed read, and all of them claim a store after a failed write: what a trace
+    names must be looked for on disk before it is believed.
+    """
+    prefix = os.fspath(root)
+    created: set[EntryKey] = set()
+    used: set[EntryKey] = set()
+    for line in trace:
+        mark = _MARK.search(line)
+        if mark is None:
+            continue
+        event = line[mark.end() :]
+        for texts, keys in ((_HIT, used), (_STORED, created)):
+            for text in texts:
+                at = event.find(text)
+                if at >= 0 and prefix in event:
+                    keys.update(_keys(prefix, event[at + len(text) :]))
+    return frozenset(created), frozenset(used - created)

@@ -1,0 +1,75 @@
+"""The table of all kinds, and what is asked of entries of any of them.
+
+To add one: write its package, put its row into `KINDS`, add its line in ``tests/kinds/test_contract.py`` and its
+section in ``docs/kinds.md``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.plans import NoRecipe
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from xpucached.domain.names import EntryKey, KindName
+    from xpucached.domain.plans import Recipe
+    from xpucached.domain.stores import Entry, EntryId
+    from xpucached.domain.trash import Repair, TrashLabel
+    from xpucached.kinds.interface import Kind, Rebuilder
+
+KINDS: Final[dict[KindName, Kind]] = {kind.name: kind for kind in (sycl.KIND,)}
+"""Every kind there is."""
+
+MODELS: Final = sycl.NAME
+"""The kind of a model's own store, which its runs are proven by."""
+
+
+def libraries() -> tuple[str, ...]:
+    """Give how the names of libraries begin by which a process shows that it may use a store of any kind."""
+    return tuple(sorted({name for kind in KINDS.values() for name in kind.discovery.LIBRARIES}))
+
+
+def lineages() -> Mapping[KindName, Callable[[EntryKey], str | None]]:
+    """Give for each kind whose entries can be compiled again what stays of their keys when the driver changes."""
+    return {name: kind.rebuilder.lineage_key for name, kind in KINDS.items() if kind.rebuilder is not None}
+
+
+def rebuilder(entry: Entry) -> Rebuilder:
+    """Give what compiles entries of this kind again: of a kind that has it."""
+    found = KINDS[entry.id.store.kind].rebuilder
+    if found is None:
+        raise ValueError(f"{entry.id.store.kind}: {NoRecipe.KIND.words}")
+    return found
+
+
+def recipe(entry: Entry) -> Recipe | NoRecipe:
+    """Read what an entry was compiled from, or say why it cannot be compiled again; see `Rebuilder.recipe`."""
+    found = KINDS[entry.id.store.kind].rebuilder
+    return NoRecipe.KIND if found is None else found.recipe(entry)
+
+
+def remove(
+    entries: Sequence[Entry],
+    notes: Mapping[EntryId, TrashLabel] | None = None,
+    failed: Callable[[Path, OSError], None] | None = None,
+) -> Mapping[EntryId, bool]:
+    """Take entries of any kinds out; see `Remover.remove`."""
+    results: dict[EntryId, bool] = {}
+    for name in {entry.id.store.kind for entry in entries}:
+        some = [entry for entry in entries if entry.id.store.kind == name]
+        results.update(KINDS[name].remover.remove(some, notes, failed))
+    return results
+
+
+def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:
+    """Mend entries of any kinds in their places; see `Doctor.mend`."""
+    results: dict[EntryId, bool] = {}
+    for name in {repair.entry.id.store.kind for repair in repairs}:
+        some = [repair for repair in repairs if repair.entry.id.store.kind == name]
+        doctor = KINDS[name].doctor
+        results.update(doctor.mend(some, failed) if doctor is not None else {one.entry.id: False for one in some})
+    return results

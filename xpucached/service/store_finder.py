@@ -1,0 +1,148 @@
+"""Where stores are: ours, those of the configuration and of models, and those that programs use."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xpucached import deadlines, host
+from xpucached.domain.host import Problem, Process
+from xpucached.domain.names import KindName
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
+from xpucached.kinds.table import KINDS, MODELS, libraries
+from xpucached.service.owners import STORES, foreign, foreign_store, named_by
+from xpucached.service.survey import runtimes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from datetime import datetime
+
+    from xpucached.catalog import Catalog
+    from xpucached.domain.defects import Generation
+    from xpucached.domain.models import Model
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WritersSince = Mapping[KindName, "datetime | None"]
+"""When the oldest process began that could be writing to a store of each kind; None where there is none."""
+
+
+def writers_since(processes: Iterable[Process]) -> WritersSince:
+    """Tell when the oldest of these began that could be writing to a store of each kind."""
+    found = tuple(processes)
+    kinds = ((name, kind.discovery) for name, kind in KINDS.items())
+    return {name: host.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
+
+
+def _unclear(path: Path, names: Collection[KindName]) -> Problem:
+    """Say that a configured store is of no kind that we know, or of several."""
+    what = f"looks like a store of {' and of '.join(sorted(names))}" if names else "is said to be of a kind that is not"
+    hint = f"write its kind in front: KIND:{path}; kinds are: {', '.join(sorted(KINDS))}"
+    return Problem("unclear-store", f"{path} (configuration) {what}: it is left alone", hint, str(path))
+
+
+class StoreFinder:
+    """Finds stores, and remembers where they lay."""
+
+    def __init__(self, catalog: Catalog, base: Mapping[str, str], started: datetime) -> None:
+        """``base`` is the environment of this process, for finding the stores of its user."""
+        self._catalog = catalog
+        self._base = base
+        self._started = started
+        self._roots: dict[Path, Path] = {}
+
+    def real_root(self, path: Path) -> Path:
+        """Give where a store lies, links resolved; as it was known, where its file system does not answer.  Blocks."""
+        try:
+            self._roots[path] = deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+        except TimeoutError:
+            return self._roots.get(path, Path(os.path.abspath(path)))  # noqa: PTH100 - a text, and nothing is asked
+        return self._roots[path]
+
+    def find(self, settings: Settings) -> tuple[tuple[FoundStore, ...], tuple[Problem, ...], WritersSince]:
+        """Collect every store that we know of, each once, and when the oldest programs that may write there began.
+
+        Those of other users come as problems, and what of the configuration is of no kind that is clear: both are
+        left alone.
+        """
+        processes = host.processes(os.getuid(), libraries())
+        standard = Process(
+            0,
+            os.getuid(),
+            self._started,
+            "the standard place",
+            None,
+            {**self._base, **settings.variables},
+        )
+        found: dict[Store, FoundStore] = {}
+
+        def add(store: Store, origin: StoreOrigin, via: str) -> None:
+            try:
+                root = self.real_root(store.root)
+                os.fspath(root).encode("utf-8")
+            except (OSError, ValueError):
+                log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
+                return
+            real = dataclasses.replace(store, root=root)
+            found.setdefault(real, FoundStore(real, origin, via, readers))
+
+        models = self._catalog.models()
+        readers = self._readers(settings, models, processes)
+        kinds = {path: self._kinds(path, said) for path, said in settings.store_paths.items()}
+        for name, kind in KINDS.items():
+            add(Store(name, settings.managed(name)), StoreOrigin.MANAGED, "managed")
+            for path in settings.store_paths:
+                if kinds[path] == {name}:
+                    add(Store(name, path), StoreOrigin.CONFIGURED, "configuration")
+            for model in models:
+                if model.store is not None and name == MODELS:
+                    add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
+            for place, via in named_by(kind, (standard, *processes)) if settings.find_stores else ():
+                add(Store(name, place), StoreOrigin.FOUND, via)
+        if settings.find_stores:
+            # A program that ended leaves its store behind, and that is when the store needs us.
+            for known in self._catalog.stores():
+                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING and len(found) < STORES:
+                    add(known.store, known.origin, known.via)
+        owners = {store: foreign(store) for store in found}
+        problems = tuple(foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None)
+        problems += tuple(_unclear(path, names) for path, names in kinds.items() if len(names) != 1)
+        ours = tuple(one for store, one in found.items() if owners[store] is None)
+        return ours, problems, writers_since(processes)
+
+    def _kinds(self, path: Path, said: KindName | None) -> frozenset[KindName]:
+        """Give the kind of a configured store: as it is said there, as its files say, or as it was known.
+
+        A directory that holds nothing yet is one of models.
+        """
+        if said is not None:
+            return frozenset({said} & KINDS.keys())
+        known = {status.store.kind for status in self._catalog.stores() if status.store.root == self.real_root(path)}
+        try:
+            seen = deadlines.ask(path, lambda: {one.name for one in KINDS.values() if one.discovery.recognise(path)})
+        except TimeoutError:
+            seen = set()
+        return frozenset(seen or known or {MODELS})
+
+    @staticmethod
+    def _readers(settings: Settings, models: Iterable[Model], processes: Collection[Process]) -> frozenset[Generation]:
+        """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
+        preflight = KINDS[MODELS].preflight
+        if preflight is None or not all(one.known for one in processes):
+            return frozenset()
+        found = {path for one in processes for path in one.libraries}
+        for model in models:
+            variables = {**settings.variables, **model.workload.variables}
+            try:
+                found |= {one.library for one in runtimes_of(model, variables)}
+            except TimeoutError:
+                return frozenset()
+        try:
+            return deadlines.ask("runtimes", lambda: preflight.readers(found))
+        except TimeoutError:
+            return frozenset()
