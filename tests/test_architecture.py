@@ -475,7 +475,7 @@ LONGER: Final = {
     "catalog/opening.py": 444,
     "catalog/scans.py": 425,
     "catalog/tables.py": 414,
-    "cli/commands.py": 501,
+    "cli/commands.py": 439,
     "cli/installation.py": 425,
     "daemon/user_daemon.py": 585,
     "hostd/supervisor.py": 541,

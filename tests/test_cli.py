@@ -26,9 +26,12 @@ from xpucached.domain.models import Outcome
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from xpucached.domain.queries import EntryPage, EntryQuery
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 COMMAND: Final = (sys.executable, "-m", "xpucached.cli")
@@ -133,6 +136,36 @@ def test_all_pages_are_shown(served: Running, capsys: pytest.CaptureFixture[str]
     data = json.loads(out)["data"]
     assert (status, len(data["entries"]), data["total"], data["next"]) == (0, 2300, 2300, None)
     assert len({one["ref"] for one in data["entries"]}) == 2300
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("-q",)])
+def test_a_page_is_printed_before_the_next_one_is_asked_for(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    served.service.known = [make_entry(number) for number in range(2300)]
+    entries, printed = served.service.entries, [""]
+
+    async def noting(query: EntryQuery) -> EntryPage:
+        printed.append(printed[-1] + capsys.readouterr().out)
+        return await entries(query)
+
+    monkeypatch.setattr(served.service, "entries", noting)
+    assert run(capsys, "ls", *words)[0] == 0
+
+    shown = [sum(one.entry.id.ref in text for one in served.service.known) for text in printed[1:]]
+    assert shown == [0, 1000, 2000]
+
+
+def test_pages_have_an_end(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.service.known = [make_entry(number) for number in range(3500)]
+    monkeypatch.setattr("xpucached.cli.listing._MOST_PAGES", 3)
+
+    status, _, err = run(capsys, "ls")
+
+    assert (status, len(served.service.asked)) == (Unavailable.exit, 3)
+    assert "do not end" in err
 
 
 def test_a_limit_ends_the_pages(served: Running, capsys: pytest.CaptureFixture[str]) -> None:

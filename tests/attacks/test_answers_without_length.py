@@ -51,12 +51,16 @@ def answering(place: Path, head: bytes, taken: list[int]) -> threading.Thread:
     ],
     ids=["negative", "nonsense", "huge", "head", "continued"],
 )
-def test_no_answer_is_read_beyond_its_bound(short_dir: Path, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+def test_no_answer_is_read_beyond_its_bound(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, *, follow: bool
+) -> None:
     monkeypatch.setattr(reading, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(reading, "_LONGEST_LINE", 1 << 20)
     taken: list[int] = []
     thread = answering(short_dir / "s", head, taken)
     with Client(short_dir / "s", largest=1 << 20) as client, pytest.raises(XpucachedError):
-        client.call(api.GetHello())
+        next(client.follow(0)) if follow else client.call(api.GetHello())
     thread.join(30)
 
     # And what fits into the two sockets.

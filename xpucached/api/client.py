@@ -85,9 +85,11 @@ class _Connection(http.client.HTTPConnection):
         super().__init__("localhost", timeout=_PATIENCE)
         self._path = path
         self._owner = owner
+        self.stream: _Socket | None = None
 
     def connect(self) -> None:
-        self.sock = _Socket(fileno=sockets.connect(self._path, owner=self._owner).detach())
+        # Kept, because an answer of unknown length takes ``sock`` away with it.
+        self.sock = self.stream = _Socket(fileno=sockets.connect(self._path, owner=self._owner).detach())
         self.sock.settimeout(self.timeout)
 
 
@@ -159,20 +161,25 @@ class Client:
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
-        response = self._send(ListEvents(since=since, follow=True), self._patience)
-        if response.status != http.client.OK:
-            _unwrap(response.read(self._largest + 1), self._largest, self._most)
+        response = self._send(ListEvents(since=since, follow=True), self._patience, _LONGEST_LINE + _HEAD)
         try:
-            while line := response.readline(_LONGEST_LINE + 1):
+            if response.status != http.client.OK:
+                _unwrap(response.read(self._largest + 1), self._largest, self._most)
+            while line := self._line(response):
                 if len(line) > _LONGEST_LINE or not line.isascii():
                     self.close()
                     raise errors.Unavailable("what came is no event", hint="another program may listen on that socket")
                 if line.strip():
                     yield line.decode("ascii", "replace").rstrip("\n")
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
 
-    def _send(self, request: Request[T], patience: float, most: int | None = None) -> http.client.HTTPResponse:
+    def _line(self, response: http.client.HTTPResponse) -> bytes:
+        if self._connection.stream is not None:
+            self._connection.stream.left = _LONGEST_LINE + _HEAD
+        return response.readline(_LONGEST_LINE + 1)
+
+    def _send(self, request: Request[T], patience: float, most: int) -> http.client.HTTPResponse:
         method, target, body = compose(request)
         if self._of:
             target = f"/v1/users/{quote(self._of, safe='')}{target.removeprefix('/v1')}"
@@ -190,10 +197,9 @@ class Client:
                 # Who refuses early may close before we have sent all; the refusal is there to be read all the same.
                 with contextlib.suppress(BrokenPipeError):
                     connection.request(method, target, body, headers)
-                if self._all_in_time and isinstance(connection.sock, _Socket):
-                    connection.sock.end = time.monotonic() + patience
-                if isinstance(connection.sock, _Socket):
-                    connection.sock.left = most
+                if connection.stream is not None:
+                    connection.stream.end = time.monotonic() + patience if self._all_in_time else None
+                    connection.stream.left = most
                 return connection.getresponse()
             except sockets.UntrustedPeer as error:
                 connection.close()

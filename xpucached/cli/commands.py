@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from xpucached import __version__, api, messages, render
 from xpucached.api import codec, host_requests
 from xpucached.api.client import refusal
-from xpucached.cli import capture_env, connect, workload_options
+from xpucached.cli import capture_env, connect, listing, workload_options
 from xpucached.cli.output import Output, say
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
@@ -19,7 +19,7 @@ from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.status import Verdict
 from xpucached.domain.workloads import Loader
-from xpucached.errors import Conflict, NotFound, RequestError, RunFailed, Unavailable
+from xpucached.errors import Conflict, RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import CACHE_VARIABLES
 from xpucached.render import diagnosis, users
 from xpucached.render.text import TextStyle, plain, section
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-    from xpucached.api import Json, Request
+    from xpucached.api import Request
     from xpucached.domain.models import ModelStatus
 
 T = TypeVar("T")
@@ -83,68 +83,6 @@ def _status(output: Output) -> int:
         level, sentence = 1, f"{sentence} But {warnings[0]}"
     output.tell(answer, lambda _value, _style: f"XPUCACHED {_LEVELS[level]} - {plain(sentence)}")
     return level
-
-
-def _ls(output: Output) -> int:
-    given = output.options
-    smallest = [low for low, _ in given.size if low is not None]
-    largest = [high for _, high in given.size if high is not None]
-    values: list[Json] = []
-    after: str | None = None
-    while True:
-        left = given.limit - len(values) if given.limit else api.MAX_PAGE
-        answer = output.client.call(
-            api.ListEntries(
-                kind=given.kind,
-                store=given.store,
-                driver=given.driver,
-                architecture=given.arch,
-                device=given.device,
-                model=given.model,
-                state=given.state,
-                defect=given.defect,
-                kernel=given.kernel,
-                min_size=max(smallest, default=None),
-                max_size=min(largest, default=None),
-                unused=given.unused,
-                limit=min(left, api.MAX_PAGE),
-                after=after,
-            )
-        )
-        page = answer.data
-        rows = page.get("entries") if isinstance(page, dict) else None
-        if not isinstance(page, dict) or not isinstance(rows, list):
-            raise Unavailable("the answer is not xpucached's")
-        values += rows
-        after = answer.value.next
-        if after is None or (given.limit and len(values) >= given.limit):
-            break
-    # All pages as one: whoever asked does not care how they travelled.
-    whole = type(answer)({**page, "entries": values}, answer.kind)
-    if not values:
-        _check_names(output)
-    narrowed = any(getattr(given, name) for name in _NARROWING)
-    output.tell(
-        whole,
-        lambda value, style: "no entries match" if narrowed and not value.entries else render.entries(value, style),
-        lambda value: "\n".join(one.entry.id.ref for one in value.entries),
-    )
-    return 0
-
-
-_NARROWING: Final = (
-    *("kind", "driver", "arch", "device", "model", "store"),
-    *("state", "defect", "kernel", "size", "unused"),
-)
-
-
-def _check_names(output: Output) -> None:
-    # Nothing found for a name that does not exist is a slip of the finger, not an answer.
-    model, store = output.options.model, output.options.store
-    if model is not None:
-        output.client.call(api.GetModel(name=model))
-    if store is not None and all(one.store.root != store for one in output.client.call(api.ListStores()).value):
-        raise NotFound(f"no store {store}", hint="see: xpucachectl stores")
 
 
 def _show(output: Output) -> int:
@@ -472,7 +410,7 @@ _HOST_COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
 
 _COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": _status,
-    "ls": _ls,
+    "ls": listing.ls,
     "show": _show,
     "stores": _stores,
     "devices": _devices,

@@ -15,6 +15,7 @@ from xpucached.printing import safe
 from xpucached.render.entries import brief as brief
 from xpucached.render.entries import entries as entries
 from xpucached.render.entries import entry as entry
+from xpucached.render.entries import entry_total as entry_total
 from xpucached.render.entries import stores as stores
 from xpucached.render.jobs import UNDER_WAY
 from xpucached.render.jobs import event as event

@@ -55,11 +55,9 @@ _ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE"
 _SHARED: Final = ("ARCH", "DRIVER", "MODELS")
 
 
-def entries(page: EntryPage, style: TextStyle) -> str:
-    """Write one line per entry, store by store, and how many there are."""
-    if not page.entries:
-        return "no entries"
-    rows = _entry_rows(page.entries, style)
+def entries(values: Sequence[IndexedEntry], style: TextStyle) -> str:
+    """Write one line per entry, store by store."""
+    rows = _entry_rows(values, style)
     heads, shared = _ENTRY_HEADS, ""
     if len(rows) > 1 and not fits(heads, rows, style):
         same = {
@@ -71,17 +69,20 @@ def entries(page: EntryPage, style: TextStyle) -> str:
         rows = [[one for head, one in zip(heads, row, strict=True) if head not in same] for row in rows]
         heads = tuple(head for head in heads if head not in same)
     places: dict[str, list[list[str | Cell]]] = {}
-    for one, row in zip(page.entries, rows, strict=True):
+    for one, row in zip(values, rows, strict=True):
         places.setdefault(str(one.entry.id.store.root), []).append(row)
     tables = {
         place: table(heads, some, style, right="SIZE", first={"DRIVER": 12, "MODELS": 10})
         for place, some in places.items()
     }
     parts = [section(plain(place), text, style) if len(tables) > 1 else text for place, text in tables.items()]
-    shown = len(page.entries)
+    return "\n\n".join(parts) + (f"\nin every row: {plain(shared)}" if shared else "")
+
+
+def entry_total(page: EntryPage, shown: int) -> str:
+    """Say how many entries there are, and how many of them were shown with this page and those before."""
     total = f"{count(page.total, 'entry')}, {size(page.size)}"
-    last = total if shown == page.total else f"{shown} of {total}"
-    return "\n\n".join(parts) + f"\n{last}" + (f"\nin every row: {plain(shared)}" if shared else "")
+    return total if shown == page.total else f"{shown} of {total}"
 
 
 def _text(one: str | Cell) -> str:

@@ -1,0 +1,118 @@
+"""Door: `xpucachectl ls`, page by page: each is printed before the next one is asked for, and none is kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached import api, render
+from xpucached.api import codec
+from xpucached.cli.output import say
+from xpucached.errors import NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterator
+
+    from xpucached.api.client import Answer
+    from xpucached.cli.output import Output
+    from xpucached.domain.queries import EntryPage
+
+_MOST_PAGES: Final = 10_000
+"""Ten million entries, if they are full."""
+
+_LONGEST_CURSOR: Final = 20
+
+_NARROWING: Final = (
+    *("kind", "driver", "arch", "device", "model", "store"),
+    *("state", "defect", "kernel", "size", "unused"),
+)
+
+
+def ls(output: Output) -> int:
+    """Print the entries that match; gives the exit status."""
+    shown, last = 0, ""
+    for answer in _pages(output):
+        page = answer.value
+        if not shown and not page.entries:
+            _check_names(output)
+        before, shown = shown, shown + len(page.entries)
+        if output.json:
+            last = _dump(answer, first=not before)
+        elif output.quiet:
+            say("\n".join(one.entry.id.ref for one in page.entries))
+        elif page.entries:
+            say(("\n" if before else "") + render.entries(page.entries, output.style))
+            last = render.entry_total(page, shown)
+        elif not shown:
+            narrowed = any(getattr(output.options, name) for name in _NARROWING)
+            last = "no entries match" if narrowed else "no entries"
+    say(last)
+    return 0
+
+
+def _dump(answer: Answer[EntryPage], *, first: bool) -> str:
+    """Print a page's entries as they stood on the wire; gives what stands behind the last one.
+
+    All pages come out as one: whoever asked does not care how they travelled.
+    """
+    data = dict(answer.data) if isinstance(answer.data, dict) else {}
+    rows = codec.dumps(data.pop("entries")).decode("ascii")[1:-1]
+    before = f'{{"api":{api.VERSION},"data":{{"entries":[' if first else "," if rows else ""
+    print(before + rows, end="")
+    return f"],{codec.dumps(data).decode('ascii')[1:]}}}"
+
+
+def _pages(output: Output) -> Iterator[Answer[EntryPage]]:
+    """Ask for page after page.  Raises `Unavailable` for one that does not go on from the one before."""
+    shown, after = 0, None
+    for _ in range(_MOST_PAGES):
+        answer = output.client.call(_request(output.options, shown, after))
+        page = answer.value
+        if len(page.entries) > api.MAX_PAGE or not _goes_on(page, after):
+            break
+        yield answer
+        shown, after = shown + len(page.entries), page.next
+        if after is None or (output.options.limit and shown >= output.options.limit):
+            return
+    raise Unavailable(
+        "the pages of entries do not go on, or do not end", hint="what came before may be no truth either"
+    )
+
+
+def _goes_on(page: EntryPage, after: str | None) -> bool:
+    """Tell whether a page is the last one, or has entries and ends as many further on at least."""
+    if page.next is None:
+        return True
+    if not (page.next.isascii() and page.next.isdigit() and len(page.next) <= _LONGEST_CURSOR):
+        return False
+    return bool(page.entries) and int(page.next) >= int(after or 0) + len(page.entries)
+
+
+def _request(given: Namespace, shown: int, after: str | None) -> api.ListEntries:
+    smallest = [low for low, _ in given.size if low is not None]
+    largest = [high for _, high in given.size if high is not None]
+    return api.ListEntries(
+        kind=given.kind,
+        store=given.store,
+        driver=given.driver,
+        architecture=given.arch,
+        device=given.device,
+        model=given.model,
+        state=given.state,
+        defect=given.defect,
+        kernel=given.kernel,
+        min_size=max(smallest, default=None),
+        max_size=min(largest, default=None),
+        unused=given.unused,
+        limit=min(given.limit - shown, api.MAX_PAGE) if given.limit else api.MAX_PAGE,
+        after=after,
+    )
+
+
+def _check_names(output: Output) -> None:
+    # Nothing found for a name that does not exist is a slip of the finger, not an answer.
+    model, store = output.options.model, output.options.store
+    if model is not None:
+        output.client.call(api.GetModel(name=model))
+    if store is not None and all(one.store.root != store for one in output.client.call(api.ListStores()).value):
+        raise NotFound(f"no store {store}", hint="see: xpucachectl stores")
