@@ -476,7 +476,7 @@ LONGER: Final = {
     "catalog/scans.py": 425,
     "catalog/tables.py": 414,
     "cli/commands.py": 439,
-    "cli/installation.py": 425,
+    "cli/installation.py": 424,
     "daemon/user_daemon.py": 585,
     "hostd/supervisor.py": 541,
     "kinds/sycl/reader.py": 432,

@@ -27,12 +27,18 @@ ACCOUNT = "xpucached"
 """The account of the host's daemon."""
 
 
+PEOPLE = 1000
+"""The first number of people's groups."""
+
+
 class UntrustedPeer(OSError):
     """What is at a socket's path may be somebody else's."""
 
-    def __init__(self, message: str, hint: str) -> None:
+    def __init__(self, message: str, hint: str, place: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        self.place = place
+        """The directory or link that is not to be believed."""
 
 
 class Homeless(LookupError):
@@ -82,7 +88,7 @@ def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
 
 # `stat` has these as well, and takes its time to load.
 _TYPE, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
-_STICKY, _OTHERS_WRITE = 0o1000, 0o022
+_STICKY, _OTHERS_WRITE, _EVERYBODY_WRITES = 0o1000, 0o022, 0o002
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as many as the kernel follows
 _UCRED = 12
@@ -92,9 +98,16 @@ _ELOOP, _ENOTDIR, _ENOENT = 40, 20, 2
 class Trusted:
     """The users whose directories may be on the way to a socket: root, the caller, and whom the caller names."""
 
-    def __init__(self, owner: int | None = None, account: str = "") -> None:
+    def __init__(self, owner: int | None = None, account: str = "", *, groups: bool = False) -> None:
+        """With ``groups``, a group of the system may write there, and to directories of the caller's any but root's."""
         self._users = {0, os.geteuid()} | ({owner} if owner is not None else set())
         self._account = account
+        self._groups = groups
+
+    def others_write(self, found: os.stat_result) -> bool:
+        """Tell whether somebody else may write to a directory."""
+        harmless = self._groups and (found.st_gid < PEOPLE or found.st_uid == os.geteuid() != 0)
+        return bool(found.st_mode & (_EVERYBODY_WRITES if harmless else _OTHERS_WRITE))
 
     def __contains__(self, uid: int) -> bool:
         """Tell whether a user is one of them."""
@@ -198,19 +211,31 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
             raise FileNotFoundError(_ENOENT, os.strerror(_ENOENT), path)  # noqa: TRY301 - as above
         if open_to_all:
             message = f"everybody may write to {walked}, where the socket is"
-            raise UntrustedPeer(message, "use a directory of your own")  # noqa: TRY301 - what is open is closed below
+            raise UntrustedPeer(message, "use a directory of your own", walked)  # noqa: TRY301 - what is open is closed below
     except BaseException:
         os.close(here)
         raise
     return here, name
 
 
+def check_way(path: str, trusted: Trusted) -> None:
+    """See that nobody else can have put anything at a path, nor can before we do; it need not be there yet.
+
+    Raises `UntrustedPeer`, or what the kernel says.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 - as above
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)  # noqa: PTH120 - as above
+    # Any name that is not there will do: what is at the path itself is not followed.
+    os.close(enter(f"{folder}/.xpucached-", trusted)[0])
+
+
 def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:
     """See that a directory is safe to go through; whether others can nevertheless make something in it."""
     _belongs(found, place, trusted)
-    others = bool(found.st_mode & _OTHERS_WRITE)
+    others = trusted.others_write(found)
     if others and not found.st_mode & _STICKY:
-        raise UntrustedPeer(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}")
+        raise UntrustedPeer(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}", place)
     return others
 
 
@@ -219,4 +244,5 @@ def _belongs(found: os.stat_result, place: str, trusted: Trusted) -> None:
         raise UntrustedPeer(
             f"{place}, on the way to the socket, belongs to user {found.st_uid}: what answers there is not believed",
             "the directories of a socket must be root's or yours, and writable by nobody else",
+            place,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ from xpucached.cli import installation
 from xpucached.errors import Conflict, Denied
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.users import User
 
 
@@ -65,7 +64,56 @@ def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Pat
         installation.check(place, programs, remove=False)
 
 
-def test_root_does_not_set_up_in_the_home_of_another_user(attacker: User) -> None:
+@pytest.mark.parametrize("variable", ["HOME", "XDG_DATA_HOME"])
+@pytest.mark.parametrize("below", ["", "new", "link/share", "closed/share"])
+def test_root_does_not_set_up_in_the_home_of_another_user(
+    attacker: User, common: Path, variable: str, below: str
+) -> None:
     """The record there would name the files that root removes."""
+    ours = common / "ours"
+    ours.mkdir()
+    (ours / "link").symlink_to(attacker.home)
+    # What root made there is root's, and can be moved away all the same.
+    (attacker.home / "closed/share").mkdir(parents=True)
+    there = ours / below if below.startswith("link") else attacker.home / below
+    precious = common / "precious"
+    precious.write_text("of root's")
+    record = there / (".local/share" if variable == "HOME" else "") / "xpucached/setup.json"
+    if below != "new":
+        record.parent.mkdir(parents=True)
+        record.write_bytes(installation._spelled({str(precious): installation._digest(precious.read_bytes())}))
+    place = installation.Place.of(user=True, root=None, environ={"HOME": str(ours), variable: str(there)})
+
     with pytest.raises(Denied, match="belongs to somebody else"):
-        installation.Place.of(user=True, root=None, environ={"HOME": str(attacker.home)})
+        installation.removal(place, running=False)
+    with pytest.raises(Denied, match="belongs to somebody else"):
+        installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+
+
+def test_nor_where_everybody_may_write(common: Path) -> None:
+    (common / "open").mkdir()
+    (common / "open").chmod(0o1777)
+    place = installation.Place.of(
+        user=True, root=None, environ={"HOME": str(common), "XDG_DATA_HOME": str(common / "open/share")}
+    )
+
+    with pytest.raises(Denied, match="others may write to it"):
+        installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+
+
+def test_a_group_of_the_system_may_write_where_root_sets_up_and_a_user_s_own_where_he_does(
+    attacker: User, common: Path
+) -> None:
+    staff = common / "staff"
+    staff.mkdir()
+    os.chown(staff, 0, 50)
+    staff.chmod(0o2775)
+    place = installation.Place.of(user=False, root=staff, environ={})
+    assert installation.plan(place, Path("/usr/bin"), installation.packed(), running=False).steps
+
+    os.chown(staff, 0, 1000)
+    with pytest.raises(Denied, match="others may write to it"):
+        installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+
+    attacker.home.chmod(0o775)
+    assert "nothing was set up" in attacker.ctl("setup", "--user", "--remove").stdout

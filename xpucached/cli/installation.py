@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import sockets
 from xpucached.errors import Conflict, Denied
 from xpucached.processes import child
 
@@ -31,8 +32,6 @@ _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
 _PROGRAMS: Final = ("xpucached", "xpucachectl", "xpucached-watch")
 _COMMAND: Final = re.compile(rf"^(Exec\w+=[-@:+!|]*)(?:/usr/bin/)?({'|'.join(_PROGRAMS)})(?=\s|$)", re.MULTILINE)
 _LONGEST: Final = 1 << 20
-_PEOPLE: Final = 1000
-"""The first number of people's groups."""
 _PACKAGED: Final = "/usr/lib/systemd/system/xpucached.service"
 
 
@@ -89,9 +88,6 @@ class Place:
         home = environ.get("HOME", "")
         if not home.startswith("/"):
             raise Denied("HOME does not say where your home directory is", hint="set HOME to an absolute path")
-        if os.path.lexists(home) and Path(home).stat().st_uid != os.geteuid():
-            # Whoever owns it decides what the record there says, and so what would be removed.
-            raise Denied(f"{home} belongs to somebody else", hint="set up as that user, or as root with --system")
 
         def xdg(name: str, otherwise: str) -> Path:
             # The specification says that a relative value is to be ignored.
@@ -153,11 +149,10 @@ def packed() -> Mapping[str, bytes]:
     units = _PACKAGE / "units"
     # In a source tree the folder has not been moved into the package.
     units = units if units.is_dir() else _PACKAGE.parent / "systemd"
-    found = {}
+    found: dict[str, bytes] = {}
     for top in (units, _PACKAGE / "data" / "manual"):
-        for path in sorted(top.rglob("*")):
-            if path.is_file():
-                found[path.relative_to(top).as_posix()] = path.read_bytes()
+        files = (path for path in sorted(top.rglob("*")) if path.is_file())
+        found |= {path.relative_to(top).as_posix(): path.read_bytes() for path in files}
     if not any(name.endswith(_UNITS) for name in found):
         raise Conflict(
             "this xpucached came with a package of the distribution, which has put everything in place",
@@ -205,7 +200,7 @@ def _foreign(bin_: Path) -> Path | None:
             found = step.lstat()
             shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
             # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
-            if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= _PEOPLE):
+            if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= sockets.PEOPLE):
                 return step
     return None
 
@@ -269,10 +264,9 @@ def removal(place: Place, *, running: bool) -> Plan:
 
 def _adapted(content: bytes, bin_: Path) -> bytes:
     """Let the commands of a unit be those of this installation."""
-    text = content.decode("utf-8")
     folder = str(bin_).replace("%", "%%")
     quoted = '"' if re.search(r"\s", folder) else ""
-    return _COMMAND.sub(lambda match: f"{match[1]}{quoted}{folder}/{match[2]}{quoted}", text).encode("utf-8")
+    return _COMMAND.sub(lambda match: f"{match[1]}{quoted}{folder}/{match[2]}{quoted}", content.decode()).encode()
 
 
 def _put(target: Path, content: bytes, before: Mapping[str, str]) -> Step:
@@ -326,16 +320,23 @@ def _digest(content: bytes) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """Read a regular file; None for none, and for what cannot be ours: a link, a device, something large."""
+    """Read a regular file; None for none, and for what cannot be ours: a link, a device, something large.
+
+    Whatever is believed, written or removed is read first.  Raises `Denied` where others could have put it there: they
+    would decide what our record says, and so what is removed.
+    """
     try:
+        # The directory of polkit's rules is its account's, which may let anybody do anything as it is.
+        sockets.check_way(str(path), sockets.Trusted(account="polkitd", groups=True))
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except sockets.UntrustedPeer as error:
+        why = f"{error.place} belongs to somebody else, or others may write to it"
+        raise Denied(why, hint="see HOME, XDG_DATA_HOME and XDG_CONFIG_HOME; or set up as that user") from error
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        content = stream.read(_LONGEST + 1)
-    return content if len(content) <= _LONGEST else None
+        content = stream.read(_LONGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    return content if content is not None and len(content) <= _LONGEST else None
 
 
 def _noted(record: Path) -> Mapping[str, str]:
@@ -369,8 +370,6 @@ def carry_out(plan_: Plan) -> Plan:
                     Path(step.what).unlink(missing_ok=True)
                 case StepKind.RUN:
                     failed = _run(step.what)
-                case _:
-                    pass
         except OSError as error:
             failed = error.strerror or str(error)
         if failed and step.verb in {StepKind.PUT, StepKind.UPDATE, StepKind.REMOVE}:
