@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import stat
@@ -44,6 +45,14 @@ def look(root: Path) -> Scan:
     return sycl.scanner.scan(found, datetime.now(UTC), {}, None)
 
 
+@functools.cache
+def without_cache(runtime: Runtime) -> str:
+    """Return what the program prints where nothing is cached."""
+    variables = runtime.environment(runtime.root) | {"SYCL_CACHE_PERSISTENT": "0"}
+    command = [str(runtime.python), "-W", "ignore", "-c", PROGRAM]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+
+
 def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, int]:
     """Run a real program; give its exit status, and how many entries it wrote and used."""
     environment = runtime.environment(root, trace=True)
@@ -57,7 +66,8 @@ def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, 
     )
     created, used = sycl.trace.collect(root, done.stderr.splitlines())
     if done.returncode == 0:
-        assert "2080.0" in done.stdout
+        # An old driver may calculate wrongly on a CPU that is newer than it, whatever lies in the cache.
+        assert "2080.0" in done.stdout or done.stdout == without_cache(runtime), done.stdout
     return done.returncode, len(created), len(used)
 
 
