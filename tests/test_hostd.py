@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
 
@@ -40,9 +40,12 @@ from xpucached.server.hosting import HostRoutes
 from xpucached.settings.schema import Workers
 
 if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_values
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from xpucached.domain.jobs import Event
+
+T = TypeVar("T")
 
 OURS: Final = os.getuid()
 
@@ -670,6 +673,57 @@ def test_a_number_that_another_account_has_now_is_somebody_else(
 
     go(one, work)
     assert (one._said, worker_units.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
+
+
+class Counting(dict[int, T]):
+    """Counts how often all of it is walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.walks += 1
+        return super().__iter__()
+
+    def values(self) -> dict_values[int, T]:
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> dict_items[int, T]:
+        self.walks += 1
+        return super().items()
+
+
+def test_who_asks_for_himself_costs_no_walk_through_all_users(tmp_path: Path) -> None:
+    """Anybody may ask, in the loop that administrators wait for, on a host of tens of thousands."""
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._people = people = Counting({OURS + number: f"u{number}" for number in range(3)})
+    one._said = said = Counting({uid: UserStatus(name, uid) for uid, name in people.items()})
+    people.walks = 0
+
+    async def work() -> None:
+        for _ in range(5):
+            assert [row.uid for row in one.status(OURS + 1).users] == [OURS + 1]
+            assert one.status(OURS + 7).users == ()
+            assert one.find("u2", OURS) == OURS + 2
+        assert (said.walks, people.walks) == (0, 1)
+        one._people = {OURS: "u2"}
+        assert one.find("u2", OURS) == OURS
+
+    go(one, work)
+
+
+def test_all_users_are_shown_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one._said = {1003: UserStatus("c", 1003), 1001: UserStatus("z", 1001)}
+    known = [(1001, "z"), (1000, "b"), (1003, "c"), (1002, "a")]
+    monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((n, "x", u, u, "", "/", "")) for u, n in known])
+
+    async def work() -> None:
+        await one._meet()
+        one._say(1000, state=WorkerState.ASLEEP)
+
+    go(one, work)
+    assert [row.user for row in one.status(None).users] == ["a", "b", "c", "z"]
 
 
 def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:

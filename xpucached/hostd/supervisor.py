@@ -112,8 +112,10 @@ class HostDaemon:
         kept = self._memory.recall()
         self._stamp, self._changed = kept.stamp, kept.changed
         self._said: dict[int, UserStatus] = dict(kept.of())
+        """In the order of their names."""
         self._owed: dict[int, None] = dict.fromkeys(kept.owed)
         self._people: Mapping[int, str] = {}
+        self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
         self._owners: Mapping[ModelName, int] = {}
         self._failing: dict[int, datetime] = {}
         """Since when a user's worker does not do what it should."""
@@ -227,8 +229,8 @@ class HostDaemon:
             if self._said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
                 self._unwanted.add(uid)
             self._owed.pop(uid, None)
-        for uid, name in self._people.items():
-            self._said.setdefault(uid, UserStatus(name, uid))
+        new = {uid: UserStatus(name, uid) for uid, name in self._people.items() if uid not in self._said}
+        self._said = dict(sorted((self._said | new).items(), key=lambda one: one[1].user))
 
     def _see_no_names(self, why: str) -> None:
         log.warning("the host's user database %s", why)
@@ -422,9 +424,10 @@ class HostDaemon:
         """
         if isinstance(name, str):
             # Not asked of the host's user database: anybody may ask us, and it may be slow, or not answer.
-            known = {user: uid for uid, user in self._people.items()}
+            if self._numbers[0] is not self._people:
+                self._numbers = self._people, {user: uid for uid, user in self._people.items()}
             number = int(name) if name.isdecimal() and len(name) < _LONG_NUMBER else None
-            found = known.get(name, number)
+            found = self._numbers[1].get(name, number)
             if found is None:
                 hint = "an administrator can add a user: include in [workers] of /etc/xpucached/xpucached.toml"
                 raise NotFound(f"the host's daemon knows no user {name}", hint=hint)
@@ -439,9 +442,8 @@ class HostDaemon:
         return uid
 
     def status(self, only: int | None) -> HostStatus:
-        """Tell how the host stands: all users, or one."""
-        users = sorted(self._said.values(), key=lambda one: one.user)
-        shown = tuple(one for one in users if only is None or one.uid == only)
+        """Tell how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
+        shown = tuple(one for one in (self._said.values() if only is None else [self._said.get(only)]) if one)
         failing = tuple(failure(one, self._failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED)
         problems = (*(self._problems if only is None else ()), *failing)
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
