@@ -172,14 +172,17 @@ class Service:
         something is not settled yet.
         """
         parts, inventory = self.automatic, self._inventory
+        renewed = False
         async with parts.part(automatic.CATALOG):
-            if await asyncio.to_thread(self._catalog.mend):
+            renewed = await asyncio.to_thread(self._catalog.mend)
+            if renewed:
                 self._say_rebuilt(self._catalog.rebuilt or "")
         if not self._catalog.examined and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine(), name="examine")
         triggers = frozenset(triggers)
         kinds = {type(trigger) for trigger in triggers}
-        whole = bool(kinds & {Started, DriverChanged, Periodic})
+        # A new catalog knows no store whose change one could look for.
+        whole = renewed or bool(kinds & {Started, DriverChanged, Periodic})
         async with self._looking:
             if whole or ModelsChanged in kinds:
                 async with parts.part(automatic.MODELS):
