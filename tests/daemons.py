@@ -79,7 +79,7 @@ class Daemon:
                     [sys.executable, *self.words, "--user"], env=self.environment, stdout=log, stderr=log
                 )
             else:
-                self.process = forks.start("xpucached", ["--user"], self.environment, log.fileno(), log.fileno())
+                self.process = forks.start(forks.DAEMON, ["--user"], self.environment, log.fileno(), log.fileno())
         if ready:
             self.until(lambda: self.ask("status").get("verdict") not in (None, "starting"))
         return self
@@ -106,7 +106,7 @@ class Daemon:
     ) -> subprocess.CompletedProcess[str]:
         """Call ``xpucachectl``."""
         if self.uid is None:
-            done = forks.run("xpucached.cli", ["--user", *arguments], self.environment, timeout)
+            done = forks.run(forks.CTL, ["--user", *arguments], self.environment, timeout)
         else:
             done = subprocess.run(
                 [*self.client, *arguments],
@@ -176,5 +176,4 @@ def daemon(home: Path, run: Path, **variables: str) -> Iterator[Daemon]:
         if one.process is not None:
             one.process.kill()
             one.process.wait()
-        if any(name.startswith(forks.AT_START) for name in variables):
-            forks.forget(one.environment)
+        forks.forget(variables)

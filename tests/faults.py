@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import forks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -98,10 +100,12 @@ def faults(place: Path) -> Iterator[Faults]:
     with page.open("r+b") as file:
         # It lives as long as something points into it; so it is not closed here.
         control = _Control.from_buffer(mmap.mmap(file.fileno(), 0))
+    one = Faults(library, page, control)
     try:
-        yield Faults(library, page, control)
+        yield one
     finally:
         control.armed = 0
+        forks.forget(one.variables)
 
 
 def with_store(one: Daemon, store: SyclStore, policy: str = "") -> None:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
-PROGRAMS: Final = {"xpucached": "xpucached.daemon.user_daemon", "xpucached.cli": "xpucached.cli"}
-"""What can be forked, as ``python -m`` calls it, and the module with its ``main``."""
+DAEMON: Final = "xpucached.daemon.user_daemon"
+CTL: Final = "xpucached.cli"
 
-_LOADED: Final = (*PROGRAMS.values(), "xpucached.cli.program")
+_LOADED: Final = (DAEMON, CTL, "xpucached.cli.program")
 
-AT_START: Final = ("FAULTS_", "GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
+_AT_START: Final = ("FAULTS_", "GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
 """Variables that a program reads before its ``main``: each set of them has a process of its own to fork from."""
 
 _LARGEST: Final = 1 << 17
@@ -108,7 +108,7 @@ def pids() -> set[int]:
 
 
 def start(program: str, arguments: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int) -> Forked:
-    """Fork one of the programs, and let it run."""
+    """Fork a program, and let it run: a module, whose ``main`` reads ``sys.argv``."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     asked: _Asked = {
         "program": program,
@@ -125,7 +125,7 @@ def start(program: str, arguments: Sequence[str], environment: Mapping[str, str]
 def run(
     program: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float | None
 ) -> subprocess.CompletedProcess[str]:
-    """Fork one of the programs, and wait for its end, as `subprocess.run` does with what it starts."""
+    """Fork a program, and wait for its end, as `subprocess.run` does with what it starts."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         child = start(program, arguments, environment, stdout.fileno(), stderr.fileno())
         try:
@@ -140,10 +140,11 @@ def run(
     return subprocess.CompletedProcess([program, *arguments], status, *printed)
 
 
-def forget(environment: Mapping[str, str]) -> None:
-    """End the process from which those with these variables are forked."""
-    if one := LOADED.pop(_variables(environment), None):
-        one.end()
+def forget(variables: Mapping[str, str]) -> None:
+    """End what was loaded for programs with these variables."""
+    theirs = set(_variables(variables))
+    for one in [one for one in LOADED if theirs and theirs <= set(one)]:
+        LOADED.pop(one).end()
 
 
 def forget_all() -> None:
@@ -153,7 +154,7 @@ def forget_all() -> None:
 
 
 def _variables(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, value) for name, value in environment.items() if name.startswith(AT_START)))
+    return tuple(sorted((name, value) for name, value in environment.items() if name.startswith(_AT_START)))
 
 
 def _loaded(environment: Mapping[str, str]) -> _Loaded:
@@ -219,8 +220,8 @@ def main() -> int:
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
     sys.argv = [asked["program"], *asked["arguments"]]
-    status: int = importlib.import_module(PROGRAMS[asked["program"]]).main()
-    if asked["program"] == "xpucached.cli":
+    status: int = importlib.import_module(asked["program"]).main()
+    if asked["program"] != DAEMON:
         # It has nothing to end, and letting go of all that was loaded would take longer than all that it did.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.acts import look
 from tests.ailing import CHANGES
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
 from tests.faults import with_store
-from tests.test_faults import keys, look, old, problems, truth
+from tests.test_faults import keys, old, problems, truth
 from xpucached.domain.plans import EvictReason, Policy
 from xpucached.domain.stores import Store
 from xpucached.domain.trash import TrashLabel

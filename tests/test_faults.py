@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import forks
+from tests.acts import KEPT, look
 from tests.daemons import Daemon, daemon
 from tests.faults import Calls, Faults, with_store
 from xpucached.catalog import Catalog, opening
 from xpucached.domain.host import Problem
-from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import EntryState, Store, StoreState
 from xpucached.domain.trash import Trashed
 from xpucached.errors import CatalogError
 from xpucached.host import architecture
@@ -66,10 +68,6 @@ def truth(store: SyclStore) -> set[object]:
     return {str(path.relative_to(store.root).with_suffix("")) for path in store.root.glob("[0-9]*/*/*/*/*.bin")}
 
 
-def look(root: Path) -> Scan:
-    return sycl.scanner.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None)
-
-
 # -- the store's disk -------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +102,7 @@ def test_a_file_that_cannot_be_read_just_now_is_not_found_guilty(
     strike.fail(sycl_store.root, errno.EIO, Calls.READS, first=first, last=first + 1)
     script = f"""
         from pathlib import Path
-        from tests.test_faults import look
+        from tests.acts import look
         scan = look(Path({str(sycl_store.root)!r}))
         print(scan.state, len(scan.entries), sorted({{str(entry.state) for entry in scan.entries}}))
         """
@@ -494,38 +492,6 @@ def test_a_clock_is_believed_again_after_an_hour_without_a_jump() -> None:
 # -- death between any two calls --------------------------------------------------------------------------------------
 
 
-ACTS = """
-import sys
-from pathlib import Path
-from datetime import UTC, datetime
-from tests.builders import native
-from tests.test_faults import KEPT, look
-from xpucached.domain.plans import EvictReason, Recipe
-from xpucached.domain.stores import EntryId
-from xpucached.domain.targets import Target
-from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import sycl
-root, act = Path(sys.argv[1]), sys.argv[2]
-scan = look(root)
-if act == "remove":
-    assert all(sycl.remover.remove([one for one in scan.entries if one.environment.driver != KEPT]).values())
-elif act == "trash":
-    going = [one for one in scan.entries if one.environment.driver != KEPT]
-    note = TrashLabel(datetime.now(UTC), EvictReason.UNUSED, "test")
-    assert all(sycl.remover.remove(going, {one.id: note for one in going}).values())
-elif act == "restore":
-    refs = tuple(one.ref for one in sycl.trash_files.trash(scan.found.store))
-    assert all(one.key for one in sycl.trash_files.restore(scan.found.store, refs))
-elif act == "publish":
-    recipe = sycl.recipes.recipe(next(one for one in scan.entries if one.environment.driver == KEPT))
-    assert isinstance(recipe, Recipe), recipe
-    assert sycl.recipes.publish(recipe, Target("P", "D", "v", "new"), native(300))
-elif act == "sweep":
-    assert all(sycl.remover.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
-"""
-KEPT = "2025.20.12.0.09_233955.xmain-hotfix"
-
-
 def filled(root: Path, store: SyclStore) -> SyclStore:
     """Fill a store: one leaf with slots that stay above one that goes, one whole leaf that goes, one that stays."""
     made = type(store)(root, store.defaults)
@@ -544,9 +510,8 @@ def test_killed_before_any_change_nothing_is_lost(
     """However far it came: what stays is whole, what goes is whole or gone, and nothing of ours is left."""
 
     def run(root: Path, what: str, status: int) -> None:
-        command = [sys.executable, "-c", ACTS, str(root), what]
-        variables = {**os.environ, **strike.variables, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        variables = {**os.environ, **strike.variables, "PYTHONWARNINGS": "error"}
+        done = forks.run("tests.acts", [str(root), what], variables, None)
         assert done.returncode == status, done.stderr[-3000:]
 
     def prepared(root: Path) -> SyclStore:
