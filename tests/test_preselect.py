@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import math
 import random
+import shutil
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from xpucached.service import evict
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
+EMPTY: Final = "empty.sqlite"
 STORES: Final = tuple(Store(KindName("sycl"), Path(f"/var/cache/{name}")) for name in ("one", "two"))
 ENVIRONMENTS: Final = tuple(
     Target(platform, device, "1", driver)
@@ -45,11 +47,15 @@ def architecture(environment: Target) -> Architecture:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sifting")
+    """Give a directory for catalogs, with one that is empty: to make its tables takes longer than an example."""
+    place = tmp_path_factory.mktemp("sifting")
+    Catalog.open(place / EMPTY).close()
+    return place
 
 
 def filled(path: Path, chance: random.Random) -> Catalog:
     """Make a catalog with a history, some models, and entries of every sort."""
+    shutil.copy(path.with_name(EMPTY), path)
     catalog = Catalog.open(path)
     for ago in sorted(chance.sample(range(120), k=chance.randint(0, 4)), reverse=True):
         offered = tuple(chance.sample(ENVIRONMENTS, k=2))
