@@ -5,17 +5,18 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint man dist deb rpm demo record fuzz stress bench clean
+.PHONY: help test lint man dist deb rpm demo record fuzz mutants stress bench clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
-	@echo 'make test    check the style, the types and all the tests'
+	@echo 'make test    check the style, the types and all the tests; with FAST=1 the unit tests only'
 	@echo 'make lint    check the style and the types'
 	@echo 'make man     write man pages, shell completions and an example configuration'
 	@echo 'make dist    build the source archive and the wheel, with those, into dist'
 	@echo 'make deb     build a package for Debian 12 and 13 into dist'
 	@echo 'make rpm     build a package with the same content for distributions with rpm into dist'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
+	@echo 'make mutants put MUTANTS (20) faults into each room, one at a time, and see whether its unit tests find them'
 	@echo 'make stress  real programs on one store for two minutes while all goes wrong, a death at every change,'
 	@echo '             and the daemon killed at STRESS_KILLS (500) random moments of all that it does'
 	@echo 'make bench   measure us and others at 10,000 to a million entries, and write docs/performance.md (BENCH_SIZES)'
@@ -24,13 +25,24 @@ help:
 
 # Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
 # fails is run once more, and both are listed: real programs on a busy machine may miss a moment that a test waits for.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
+ifdef FAST
+test: .venv/tested
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
+else
 test: lint
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
+endif
+
+# The same seed puts the same faults into the code.
+MUTANTS ?= 20
+MUTANTS_SEED ?= 1
+mutants: .venv/tested
+	$(BIN)/python tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(ROOMS)
 
 lint: .venv/tested
 	$(BIN)/ruff check .

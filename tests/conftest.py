@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -49,6 +50,26 @@ MUST_HAVE_GPU_DRIVER: Final = os.environ.get("XPUCACHED_REQUIRE_GPU_DRIVER") == 
 DEBIAN: Final = Path(os.environ.get("XPUCACHED_DEBIAN") or RUNTIMES / "debian").absolute()
 MUST_HAVE_SYSTEMD: Final = os.environ.get("XPUCACHED_REQUIRE_SYSTEMD") == "1"
 
+LONGEST: Final = (
+    *("test_systemd.py", "test_daemon.py", "test_faults.py", "test_model_runner.py", "test_sycl_mending.py"),
+    *("test_deb.py", "test_replay.py", "test_absent.py", "test_preselect.py", "test_drivers.py", "test_fuzz.py"),
+    *("test_field_reports.py", "test_stress.py", "test_demo.py", "test_neighbours.py", "test_sycl_damage.py"),
+    *("test_watching.py", "test_endless_output.py", "test_elsewhere.py", "test_inherited.py", "test_compare.py"),
+)
+"""Files that take long, the longest first: begun in this order, no process waits at the end for another one's last."""
+
+UNIT: Final = frozenset(
+    {
+        *("test_api.py", "test_catalog.py", "test_connection.py", "test_departed.py", "test_diagnosis.py"),
+        *("test_hostd.py", "test_messages.py", "test_planning.py", "test_planning_replay.py"),
+        *("test_properties.py", "test_render.py", "test_server.py", "test_settings.py"),
+        *("test_contract.py", "test_sycl.py", "test_sycl_links.py", "test_sycl_locks.py"),
+        *("test_sycl_parts.py", "test_sycl_recipes.py", "test_sycl_structure.py", "test_sycl_trash.py"),
+        *("test_sycl_unread.py",),
+    }
+)
+"""Files whose tests, but for those of a runtime, need nothing outside their own process (`make test FAST=1`)."""
+
 # Whatever steers a SYCL runtime, a driver, the daemon or systemd's talk with it must not reach a test from outside.
 FOREIGN: Final = (
     "CL_CONFIG_",
@@ -70,6 +91,27 @@ FOREIGN: Final = (
 
 # How long an ended child may take to be reaped, or an ended thread to go.  Only a failing test waits that long.
 PATIENCE: Final = 5.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the unit tests, and put what takes long first; within that the order stays random."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    for item in items:
+        if item.path.name in UNIT and not any(item.iter_markers("runtime")) and not any(item.iter_markers("flow")):
+            item.add_marker("unit")
+
+
+@pytest.fixture(autouse=True)
+def _unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no unit test start a process."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        pytest.fail("a unit test starts a process: mark it with `flow`")
+
+    if request.node.get_closest_marker("unit") is not None:
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+        monkeypatch.setattr(os, "fork", refuse)
 
 
 @pytest.fixture(autouse=True)

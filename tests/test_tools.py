@@ -7,10 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import mutants
 import pytest
 import runtimes as tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 RECIPE: Final = tool.RECIPES["rt2024.2"]
@@ -91,3 +95,25 @@ def test_the_commands_in_the_readme_are_there_and_checked() -> None:
     assert {"demo", "test"} <= targets
     assert check.endswith("\nmake test\n")
     assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
+
+
+def test_each_fault_changes_what_the_code_does(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text(
+        "log = print\n"
+        "def told(a: int = 3) -> list[int]:\n"
+        "    found = []\n"
+        "    if a < 4 and not a == 2:\n"
+        "        found.append(7)\n"
+        "    return found\n"
+    )
+    faults = mutants.faults(file)
+
+    assert [one.words for one in faults] == [
+        *("3", "a < 4 and (not a == 2)", "found.append(7)", "a < 4", "not a == 2", "4", "a == 2", "7", "2"),
+    ]
+    for one in faults:
+        module: dict[str, Callable[..., list[int]]] = {}
+        exec(mutants.code(one), module)  # noqa: S102 - it stands above
+        told = module["told"]
+        assert [told(), *(told(a) for a in range(8))] != [[7], [7], [7], [], [7], [], [], [], []], one
