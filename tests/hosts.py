@@ -247,7 +247,8 @@ class Machine:
                 told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
                 wanted = what if isinstance(what, str) else what()
                 raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
-            time.sleep(0.05)
+            # Each question is a process of the machine's, which takes the time of what is waited for.
+            time.sleep(0.2)
 
     # -- the project --------------------------------------------------------------------------------------------------
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.kinds import sycl
 
 _PROGRAM: Final = """
@@ -44,6 +46,12 @@ class Runtime:
     def driver(self) -> Path:
         """The OpenCL driver, for ``OCL_ICD_FILENAMES``."""
         return self.lib / "libintelocl.so"
+
+    def builder(self, shape: str) -> list[str]:
+        """Give the words that start a program which makes a program of that shape with this SYCL runtime."""
+        library = self.lib / "libsycl.so.8"
+        words = ["-I", "-S", "-B", str(SYCL_CHECK), "--library", str(library), "--layout", "2", "--shape", shape]
+        return [sys.executable, *words]
 
     def environment(self, cache: Path, *, driver: Path | None = None, trace: bool = False) -> dict[str, str]:
         """Give all the variables of a program that caches in ``cache``.

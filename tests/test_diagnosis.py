@@ -353,22 +353,11 @@ def test_a_model_that_crashes_with_the_cache_on_is_told_from_one_that_is_broken(
 ) -> None:
     real = runtime("rt2025.3")
     variables = f"{{ LD_LIBRARY_PATH = '{real.lib}', OCL_ICD_FILENAMES = '{real.driver}' }}"
-    build = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-B",
-        str(SYCL_CHECK),
-        "--library",
-        str(real.lib / "libsycl.so.8"),
-        "--layout",
-        "2",
-    ]
     with daemon(home, short_dir) as one:
         one.configure(f"[driver]\nvariables = {variables}\n[schedule]\nsettle = '0.2s'\nprewarm = false\n")
         one.start()
-        one.ctl("model", "add", "bf16", "--", *build, "--shape", "library")
-        one.ctl("model", "add", "plain", "--", *build, "--shape", "parts")
+        one.ctl("model", "add", "bf16", "--", *real.builder("library"))
+        one.ctl("model", "add", "plain", "--", *real.builder("parts"))
 
         # Before anybody ran them: nobody knows whether they are of the kind that crashes.
         assert one.ask("why", "plain")["explanations"][0]["cause"] == "never-run"  # type: ignore[index]

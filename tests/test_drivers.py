@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -22,7 +21,6 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Policy, Subtotal
 from xpucached.domain.status import Verdict
 from xpucached.domain.targets import Target
-from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.kinds.table import lineages
 from xpucached.planning import of_drivers, plan_prewarm, plan_replay, sift, verdict, warmth
 from xpucached.planning.prewarm import need
@@ -302,23 +300,12 @@ def test_after_a_driver_change_the_cache_stays_on_for_what_ran_with_this_runtime
     home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real, link = runtime("rt2025.3"), tmp_path / "driver"
-    build = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-B",
-        str(SYCL_CHECK),
-        "--library",
-        str(real.lib / "libsycl.so.8"),
-        "--layout",
-        "2",
-    ]
     with daemon(home, short_dir) as one:
         driven(one, real, link)
         with one.config.open("a") as file:
             file.write("\nprewarm = false\nreplay = false\n")
         one.start()
-        one.ctl("model", "add", "plain", "--", *build, "--shape", "parts")
+        one.ctl("model", "add", "plain", "--", *real.builder("parts"))
         # It finds the same runtime beside its interpreter, and never loads it.
         one.ctl("model", "add", "idle", "--", str(real.python), "-c", "import json")
         one.ctl("prewarm", "plain")

@@ -228,6 +228,7 @@ def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file(host: Dae
         *("model", "add", "compiled", "--loader", "python", "--python", str(torch.python), "--device", "cpu"),
         *("--target", "networks:compiled", "--directory", str(APPLICATION), "--compile", "--require-device"),
         *("--store", "default", "--steps", "2", "--env", "PYTHONWARNINGS=default"),
+        *("--env", "TORCHINDUCTOR_COMPILE_THREADS=1"),  # each one more would load a torch of its own
     )
     last = prewarmed(host, "compiled")
     trials = last["trials"]

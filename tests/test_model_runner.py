@@ -340,7 +340,11 @@ def test_files_that_are_missing_or_something_else(
 
 @pytest.mark.torch
 def test_what_a_compiler_writes_is_written_once(torch: Torch, tmp_path: Path) -> None:
-    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    variables = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # each one more would load a torch of its own
+    }
     exercise = torch.exercise(Loader.PYTHON, "networks:compiled", compile=True)
 
     good(run(exercise, variables=variables))

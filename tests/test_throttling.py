@@ -26,7 +26,6 @@ from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
 from xpucached.host import HostRoots, PressureMeter, family
-from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.pause import RunLimits
 from xpucached.processes.supervised import ProcessStarter, RunResult
@@ -428,17 +427,6 @@ def test_outside_its_window_only_what_is_asked_for_is_run(
     hour = time.localtime().tm_hour
     # Open in twelve hours, for one: whatever hour it is when this ends, it is not then.
     closed = f"{(hour + 12) % 24:02}:00-{(hour + 13) % 24:02}:00"
-    build = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-B",
-        str(SYCL_CHECK),
-        "--library",
-        str(real.lib / "libsycl.so.8"),
-        "--layout",
-        "2",
-    ]
     with daemon(home, short_dir) as one:
 
         def configure(window: str) -> None:
@@ -450,7 +438,7 @@ def test_outside_its_window_only_what_is_asked_for_is_run(
         configure(closed)
         one.start()
         for name in ("asked", "left"):
-            one.ctl("model", "add", name, "--", *build, "--shape", "parts")
+            one.ctl("model", "add", name, "--", *real.builder("parts"))
         one.ctl("prewarm", "asked")
         (ran,) = one.rows("runs")
         assert (ran["model"], ran["outcome"]) == ("asked", "warmed")
