@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl.preflight import SYCL_CHECK
 
 _PROGRAM: Final = """
 import os

@@ -290,6 +290,7 @@ def test_a_refusal_becomes_the_error_that_it_was() -> None:
     assert type(client.refusal("never-heard", "so", "")) is XpucachedError
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("module", ["api", "api.client", "api.codec", "cli", "render"])
 def test_the_clients_side_is_light(module: str) -> None:
     program = f"import sys, xpucached.{module}; print(sorted(sys.modules))"

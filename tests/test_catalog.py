@@ -366,6 +366,7 @@ def test_what_a_start_needs_of_a_large_catalog_is_read_before_it(
         assert opened.examined
 
 
+@pytest.mark.flow
 def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_path: Path) -> None:
     words = (
         "import sys; from pathlib import Path; from xpucached.catalog import Catalog;"
@@ -396,6 +397,7 @@ def older(path: Path, tmp_path: Path) -> None:
     engine.dispose()
 
 
+@pytest.mark.flow
 def test_a_child_that_does_not_migrate_leaves_it_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for child in ("/bin/false", "/there/is/none"):
         monkeypatch.setattr(sys, "executable", child)
@@ -642,6 +644,7 @@ USELESS = (
 )
 
 
+@pytest.mark.flow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("damage", USELESS, ids=lambda one: one.__name__)
 def test_what_cannot_be_used_is_set_aside_whatever_it_is(path: Path, damage: Callable[[Path], None]) -> None:
@@ -1524,6 +1527,7 @@ catalog.record_scan(t.scan(t.entry("c", environment=t.CPU), at=t.NOW + t.HOUR), 
 """
 
 
+@pytest.mark.flow
 def test_a_killed_writer_leaves_the_last_whole_scan(path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(path)]
     root = Path(__file__).resolve().parent.parent

@@ -22,7 +22,6 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import Variant
 from xpucached.host import HostRoots
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl.preflight import SYCL_CHECK
 from xpucached.planning import baselines, diagnose, trusted
 from xpucached.render import diagnosis
 from xpucached.render.text import TextStyle
@@ -316,6 +315,7 @@ def test_what_is_worse_is_shown_and_is_a_reason() -> None:
 # -- the processes of a unit ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.flow
 def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", "print(1, flush=True); input()"],

@@ -467,6 +467,7 @@ def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
     assert worker_units.started == []
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize(
     ("said", "active"),
     [
@@ -760,6 +761,7 @@ def test_a_model_of_the_host_is_its_user_s(tmp_path: Path) -> None:
 # -- files alone ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.flow
 def test_the_fingerprint_changes_with_files_and_with_nothing_else(tmp_path: Path) -> None:
     places = HostRoots(tmp_path / "sys", tmp_path / "proc", tmp_path / "etc", tmp_path / "dev", (tmp_path / "lib",))
     firmware = tmp_path / "firmware"

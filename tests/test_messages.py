@@ -195,6 +195,7 @@ def test_lines_of_a_pipe_are_bounded() -> None:
         messages.line(io.BytesIO(b"12345"), largest=5)
 
 
+@pytest.mark.flow
 def test_it_loads_nothing_but_the_standard_library() -> None:
     """The watcher runs with rights that no other part has, and must stay small."""
     done = subprocess.run(

@@ -457,6 +457,7 @@ def test_who_holds_all_his_places_busy_is_told_so(short_dir: Path) -> None:
 HALF_A_BODY: bytes = b"POST /v1/scan HTTP/1.1\r\nHost:\r\nContent-Length: 9\r\n\r\n{"
 
 
+@pytest.mark.flow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 @pytest.mark.parametrize("sent", [b"", HALF_A_BODY], ids=["idle", "half a body"])
 def test_another_user_finds_a_place(short_dir: Path, sent: bytes) -> None:
@@ -723,6 +724,7 @@ def activate(one: socket.socket, **more: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.flow
 def test_systemds_sockets_are_taken(short_dir: Path) -> None:
     with server.bind(short_dir / "s", 0o600) as one:
         done = activate(one)
@@ -730,6 +732,7 @@ def test_systemds_sockets_are_taken(short_dir: Path) -> None:
     assert done.stdout == f"['{short_dir}/s'] False []\n", done.stderr
 
 
+@pytest.mark.flow
 def test_another_kind_of_socket_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         done = activate(one)

@@ -634,6 +634,7 @@ sycl.remover.remove(entries)
 """
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("higher", [False, True], ids=["alone", "with a higher slot"])
 def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
     """Whatever moment the daemon dies at, its successor leaves no lock and no half entry."""

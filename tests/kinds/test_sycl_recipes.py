@@ -164,6 +164,7 @@ sycl.recipes.publish(sycl.recipes.recipe(entry), Target("P", "D", "V", "X"), b"x
 """
 
 
+@pytest.mark.flow
 def test_what_a_killed_daemon_was_making_is_cleared(sycl_store: SyclStore) -> None:
     sycl_store.add()
     done = subprocess.run([sys.executable, "-c", KILLED, str(sycl_store.root)], check=False)
