@@ -93,6 +93,12 @@ FOREIGN: Final = (
 PATIENCE: Final = 5.0
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read what holds no unit test where only these are asked for."""
+    other = collection_path.name.startswith("test_") and collection_path.name not in UNIT
+    return True if other and config.getoption("markexpr") == "unit" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the unit tests, and put what takes long first; within that the order stays random."""
     places = {name: place for place, name in enumerate(LONGEST)}

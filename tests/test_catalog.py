@@ -705,6 +705,7 @@ def test_a_mistake_of_a_caller_does_not_set_the_catalog_aside(path: Path) -> Non
         assert len(opened.all_entries()) == 500
 
 
+@pytest.mark.flow
 def test_any_flipped_bytes_leave_a_catalog_that_opens(path: Path) -> None:
     """A short sample; `python -m tests.fuzz catalog` tries as many as one likes."""
     filled(path)

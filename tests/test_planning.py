@@ -1184,6 +1184,7 @@ def test_the_order_in_which_entries_come_does_not_matter(
     assert situation.evict(shuffled) == situation.evict(some)
 
 
+@pytest.mark.flow
 def test_a_hundred_thousand_entries() -> None:
     # A quadratic step would not end within the test's time limit.
     some = [

@@ -180,6 +180,7 @@ def filled(catalog: Catalog, some: list[Entry]) -> None:
         catalog.record_scan(Scan(found, NOW, StoreState.OK, 1000, entries=mine), architecture)
 
 
+@pytest.mark.flow
 @given(some=entries(), query=QUERIES)
 @settings(max_examples=300, deadline=None)
 def test_a_filter_says_the_same_as_python(shared: Catalog, some: list[Entry], query: EntryQuery) -> None:

@@ -344,6 +344,7 @@ def write(store: SyclStore, chance: random.Random) -> Slot:
     return store.add(kernel, device=device, options=options, constants=constants, slot=slot, binary=binary)
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("seed", range(4))
 def test_quick_looks_give_the_catalog_that_a_first_look_gives(
     sycl_store: SyclStore, tmp_path: Path, catalog: Catalog, seed: int
