@@ -171,18 +171,15 @@ class Service:
         Each part for itself: what fails is shown, and stops no other.  Gives the seconds after which to look again, if
         something is not settled yet.
         """
-        parts, inventory = self.automatic, self._inventory
-        renewed = False
+        parts, inventory, renewed = self.automatic, self._inventory, False
         async with parts.part(automatic.CATALOG):
-            renewed = await asyncio.to_thread(self._catalog.mend)
-            if renewed:
+            if renewed := await asyncio.to_thread(self._catalog.mend):
                 self._say_rebuilt(self._catalog.rebuilt or "")
         if not self._catalog.examined and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine(), name="examine")
         triggers = frozenset(triggers)
         kinds = {type(trigger) for trigger in triggers}
-        # A new catalog knows no store whose change one could look for.
-        whole = renewed or bool(kinds & {Started, DriverChanged, Periodic})
+        whole = renewed or bool(kinds & {Started, DriverChanged, Periodic})  # a new catalog knows no store yet
         async with self._looking:
             if whole or ModelsChanged in kinds:
                 async with parts.part(automatic.MODELS):
