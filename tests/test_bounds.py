@@ -39,6 +39,7 @@ from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
 from xpucached.kinds.sycl.scan_state import OURS
 from xpucached.libexec import supervisor
 from xpucached.processes import environ, signals
+from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import trash, trial
 from xpucached.service.owners import named_by
@@ -511,7 +512,7 @@ def reached(link: Path) -> Path | None:
 
 
 def test_where_we_fail_while_we_listen_all_that_was_started_is_ended(tmp_path: Path) -> None:
-    def failing(_: object) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    def failing(_: object) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
         raise RuntimeError
 
     away = "env -i setsid sh -c 'echo $$ > new; mv new pid; exec sleep 50' & while [ ! -e pid ]; do sleep 0.01; done"
@@ -519,7 +520,9 @@ def test_where_we_fail_while_we_listen_all_that_was_started_is_ended(tmp_path: P
         ("/bin/sh", "-c", f"{away}; echo '[Persistent Cache]: some words' >&2; sleep 50"), tmp_path, {}, 30
     )
     with pytest.raises(RuntimeError):
-        asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, failing, polite=True))
+        asyncio.run(
+            ProcessStarter(os.environ, "test").execute(workload, {}, Trace(sycl.trace.MARKS, failing), polite=True)
+        )
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 

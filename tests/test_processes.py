@@ -18,9 +18,12 @@ import psutil
 import pytest
 
 from xpucached.domain.models import Outcome, Workload
-from xpucached.domain.names import EntryKey
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
+from xpucached.kinds import sycl
 from xpucached.processes import supervised
+from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter, RunResult
 
 if TYPE_CHECKING:
@@ -29,15 +32,25 @@ if TYPE_CHECKING:
 KEY = "1/2/3/4"
 
 
-def trace(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+STORE = Store(KindName("sycl"), Path("/nowhere/store"))
+
+
+def entry(key: str) -> EntryId:
+    return EntryId(STORE, EntryKey(key))
+
+
+def named(lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
     """Read a trace of two words a line."""
-    created: set[EntryKey] = set()
-    used: set[EntryKey] = set()
+    created: set[EntryId] = set()
+    used: set[EntryId] = set()
     for line in lines:
         event, _, key = line.removeprefix("[Persistent Cache]: ").partition(" ")
         if event in ("stored", "hit"):
-            (created if event == "stored" else used).add(EntryKey(key))
+            (created if event == "stored" else used).add(entry(key))
     return frozenset(created), frozenset(used)
+
+
+trace = Trace(sycl.trace.MARKS, named)
 
 
 def execute(command: tuple[str, ...], directory: Path, *, timeout: float = 20, **variables: str) -> RunResult:
@@ -74,14 +87,14 @@ def test_figures_are_those_of_the_child(tmp_path: Path) -> None:
 def test_trace_is_read_and_kept_out_of_the_output(tmp_path: Path) -> None:
     lines = [f"[Persistent Cache]: stored {KEY}/0", "words", f"[Persistent Cache]: hit {KEY}/1"]
     done = shell("printf '%s\\n' " + " ".join(f"'{line}'" for line in lines) + " >&2", tmp_path)
-    assert done.created == {f"{KEY}/0"}
-    assert done.used == {f"{KEY}/1"}
+    assert done.created == {entry(f"{KEY}/0")}
+    assert done.used == {entry(f"{KEY}/1")}
     assert done.traced
     assert done.output == "words"
 
 
 def test_last_line_needs_no_end(tmp_path: Path) -> None:
-    assert shell(f"printf '[Persistent Cache]: hit {KEY}/0' >&2", tmp_path).used == {f"{KEY}/0"}
+    assert shell(f"printf '[Persistent Cache]: hit {KEY}/0' >&2", tmp_path).used == {entry(f"{KEY}/0")}
 
 
 @pytest.mark.parametrize(

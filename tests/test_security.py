@@ -12,6 +12,7 @@ import pytest
 
 from tests.test_docs import codes, page, rows, section
 from xpucached.domain.models import Workload
+from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 
 TESTS: Final = Path(__file__).resolve().parent
@@ -89,8 +90,7 @@ def test_a_command_is_words_and_never_a_line(tmp_path: Path) -> None:
     words = ("$(touch owned)", "; touch owned", "`touch owned`", "a b", "*", "", "'\"", "\n")
     workload = Workload(("/usr/bin/printf", "%s|", *words), tmp_path, {"A": "$(touch owned)"}, 20.0)
     starter = ProcessStarter({"PATH": "/usr/bin:/bin"}, "test")
-    nothing: frozenset[str] = frozenset()
-    done = asyncio.run(starter.execute(workload, {}, lambda _: (nothing, nothing), polite=False))  # type: ignore[arg-type, return-value]
+    done = asyncio.run(starter.execute(workload, {}, Trace(), polite=False))
     assert done.outcome is None
     assert done.output == "".join(f"{word}|" for word in words)
     assert list(tmp_path.glob("owned")) == []

@@ -27,6 +27,7 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
 from xpucached.host import HostRoots, PressureMeter, family
 from xpucached.processes.cgroup import Cgroup
+from xpucached.processes.output import Trace
 from xpucached.processes.pause import RunLimits
 from xpucached.processes.supervised import ProcessStarter, RunResult
 from xpucached.service.throttle import PauseWatcher, Throttle
@@ -223,12 +224,11 @@ def test_pressure_that_comes_back_much_later_is_not() -> None:
 
 def run(script: str, directory: Path, run_limits: RunLimits, *, timeout: float = 20) -> RunResult:
     workload = Workload((sys.executable, "-c", script), directory, {}, timeout)
-    none: frozenset[object] = frozenset()
     return asyncio.run(
         ProcessStarter(os.environ, "throttling").execute(
             workload,
             {},
-            lambda _: (none, none),  # type: ignore[arg-type,return-value]
+            Trace(),
             polite=True,
             run_limits=run_limits,
         )
@@ -286,9 +286,7 @@ def test_a_run_that_stands_still_can_be_ended(tmp_path: Path) -> None:
     async def cancel() -> None:
         starter = ProcessStarter(os.environ, "throttling")
         workload = Workload((sys.executable, "-c", "import time; time.sleep(600)"), tmp_path, {}, 600)
-        work = starter.execute(
-            workload, {}, lambda _: (frozenset(), frozenset()), polite=True, run_limits=RunLimits(GAP, pause)
-        )
+        work = starter.execute(workload, {}, Trace(), polite=True, run_limits=RunLimits(GAP, pause))
         task = asyncio.create_task(work)
         await asyncio.to_thread(stands.wait)
         task.cancel()
@@ -370,8 +368,7 @@ def work(tmp_path: Path, run_limits: RunLimits) -> Callable[[ProcessStarter], Ru
     workload = Workload((sys.executable, "-c", "print('done')"), tmp_path, {}, 60)
 
     def execute(starter: ProcessStarter) -> RunResult:
-        nothing: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-        return asyncio.run(starter.execute(workload, {}, lambda _: nothing, polite=True, run_limits=run_limits))  # type: ignore[arg-type,return-value]
+        return asyncio.run(starter.execute(workload, {}, Trace(), polite=True, run_limits=run_limits))
 
     return execute
 

@@ -12,7 +12,7 @@ from tests.builders import SyclStore
 from tests.test_upkeep import alone
 from xpucached.catalog import Catalog
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
-from xpucached.domain.names import EntryKey, ModelName
+from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Warm
 from xpucached.domain.workloads import Variant
 
@@ -30,9 +30,9 @@ def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Att
     async def attempt() -> Attempt:
         service = alone(catalog)
         found = service._inventory.store_of(model)
-        known = await service._inventory.entries_now(found)
+        known = await service._inventory.entries_now([found])
         trying = service._prewarmer._trials
-        return await trying.attempt(model, found, Variant(), WarmReason.MANUAL, known, lambda _what: None)
+        return await trying.attempt(model, [found], Variant(), WarmReason.MANUAL, known, lambda _what: None)
 
     return asyncio.run(attempt())
 
@@ -63,7 +63,7 @@ def test_entries_that_no_trace_names_are_not_passed_over(
     attempt = attempted(catalog, root, script, tmp_path)
 
     assert [len(one.created) for one in attempt.executions] == [1, 1 if comes_again else 0]
-    assert all(one.used == {EntryKey(str(shown))} for one in attempt.executions)
+    assert all({used.key for used in one.used} == {str(shown)} for one in attempt.executions)
     assert attempt.trial.outcome is (Outcome.UNPROVEN if comes_again else Outcome.WARMED)
     assert "trace does not name" in attempt.trial.detail
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
+from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ def run(
     base = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONDONTWRITEBYTECODE": "1"}
     dispatch = ProcessStarter(base, "test")
     workload = Workload((), directory, variables or {}, timeout, exercise)
-    return asyncio.run(
-        dispatch.execute(
-            workload, {}, lambda _: (frozenset(), frozenset()), polite=False, variant=variant, compare=compare
-        )
-    )
+    return asyncio.run(dispatch.execute(workload, {}, Trace(), polite=False, variant=variant, compare=compare))
 
 
 def make(python: Path, models: Path) -> Torch:

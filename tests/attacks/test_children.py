@@ -40,6 +40,7 @@ from xpucached.kinds.sycl import preflight
 from xpucached.processes import child
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
+from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ def run_model(lair: Path) -> None:
     elsewhere = lair.parent / "elsewhere"
     elsewhere.mkdir()
     workload = Workload(("/bin/sh", "-c", "ls -l /proc/$$/fd; exit 3"), elsewhere)
-    done = asyncio.run(
-        ProcessStarter(os.environ, "test").execute(workload, {}, lambda _: (frozenset(), frozenset()), polite=False)
-    )
+    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, Trace(), polite=False))
     assert done.exit_status == 3
     assert "secret" not in done.output
 

@@ -6,27 +6,24 @@ import asyncio
 import os
 import selectors
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from tests.daemons import daemon
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import sycl
 from xpucached.processes import child, output, supervised
 from xpucached.processes.reports import read_seen, read_told
 from xpucached.processes.supervised import ProcessStarter, RunResult
+from xpucached.service.trial import _trace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+STORE: Final = FoundStore(Store(sycl.NAME, Path("/nowhere/store")), StoreOrigin.FOUND, "test")
 
-STORE: Final = Path("/nowhere/store")
-
-
-def named(lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
-    return sycl.trace.collect(STORE, lines)
+named: Final = _trace([STORE])
 
 
 def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: RunSpec | None = None) -> RunResult:

@@ -62,6 +62,7 @@ class FakeKind:
     OFF: Mapping[str, str] = field(default_factory=dict)
     OPTION_VARIABLES: tuple[str, ...] = ()
     variable: str = ""
+    MARKS: tuple[bytes, ...] = ()
 
     def enable(self, root: Path) -> Mapping[str, str]:
         return {self.variable: str(root)} if self.variable else {}
@@ -356,6 +357,7 @@ _full = FullKind(
     LIBRARIES=("libfull",),
     OFF={"FULL_CACHE": "0"},
     variable="FULL_CACHE_DIR",
+    MARKS=(b"full: ",),
 )
 _neo = NeoReader(KindName("neo"), re.compile(r"([0-9a-f]/[0-9a-f]/)[0-9a-f]{16}\.(?:cl|l0)_cache"), depth=2)
 

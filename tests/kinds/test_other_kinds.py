@@ -18,11 +18,14 @@ from xpucached.catalog import Catalog
 from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.models import Model, Outcome, WarmReason, Workload
+from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.queries import EntryQuery
-from xpucached.domain.stores import Store
+from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
 from xpucached.domain.trash import RepairAction
+from xpucached.domain.workloads import Variant
 from xpucached.kinds import sycl
 from xpucached.kinds.table import KINDS
 from xpucached.processes.supervised import ProcessStarter
@@ -189,6 +192,37 @@ def test_what_programs_do_is_read_by_the_kind_of_the_store(house: House) -> None
         await tracker.digest(last=True)
         rows = (await house.service.entries(EntryQuery(limit=100))).entries
         assert {one.entry.id.key for one in rows if one.program} == {"a1.full"}
+
+    house.live(work)
+
+
+RUN = """
+    if [ -e "$FULL_CACHE_DIR/1.full" ]; then
+        echo 'full: used 1.full' >&2
+    else
+        printf '["P", "D", "V", "newer"]\\nprogram' > "$FULL_CACHE_DIR/1.full"
+        echo 'full: made 1.full' >&2
+    fi
+    [ "$FULL_TRACE" = "$FULL_CACHE_DIR" ] && echo "$SYCL_CACHE_DIR"
+"""
+
+
+def test_a_run_is_proven_by_what_it_tells_in_the_stores_of_all_kinds(house: House) -> None:
+    async def work() -> None:
+        inventory = house.service._inventory
+        command = Workload(("/bin/sh", "-c", RUN), house.place, {}, 60.0)
+        model = Model(ModelName("net"), command, house.root("sycl"))
+        stores = inventory.run_stores(inventory.store_of(model))
+        assert [one.store.kind for one in stores] == ["sycl", "full"]
+        made = EntryId(stores[1].store, EntryKey("1.full"))
+        made.store.root.mkdir(parents=True)
+        known = await inventory.entries_now(stores)
+        trials = house.service._prewarmer._trials
+        attempt = await trials.attempt(model, stores, Variant(), WarmReason.MANUAL, known, lambda _what: None)
+        first, second = attempt.executions
+        assert [first.created, first.used, second.created, second.used] == [{made}, set(), set(), {made}]
+        assert (attempt.trial.outcome, made in attempt.after) == (Outcome.WARMED, True)
+        assert second.output == str(house.root("sycl"))
 
     house.live(work)
 

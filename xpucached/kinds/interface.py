@@ -134,6 +134,10 @@ class Trash(Protocol):
 class Recorder(Protocol):
     """Without it, a run's entries are those that are new in the store after it."""
 
+    @property
+    def MARKS(self) -> tuple[bytes, ...]:  # noqa: N802 - a constant of the module
+        """What lines hold in which a process tells; any other line is its own."""
+
     def variables(self, root: Path) -> Mapping[str, str]:
         """Give the variables that make a process tell which entries of this store it uses."""
 

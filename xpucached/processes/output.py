@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import EntryId
 
-Trace = Callable[[Iterable[str]], tuple[frozenset[EntryKey], frozenset[EntryKey]]]
-"""Reads trace lines: keys created, keys used."""
-
-_MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
 _TAIL: Final = 16 << 10
 """So much of a child's output is kept: enough for a traceback."""
 _COMPLAINT: Final = 4 << 10
@@ -31,6 +27,19 @@ _MOST_ENTRIES: Final = 200_000
 """Entries that it may name."""
 
 
+def _nothing(_lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
+    return frozenset(), frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a child tells of the entries that it uses."""
+
+    marks: tuple[bytes, ...] = ()  #: each line of it holds one of these
+    read: Callable[[Iterable[str]], tuple[frozenset[EntryId], frozenset[EntryId]]] = _nothing
+    """Gives what such lines name: entries created, entries used."""
+
+
 @dataclass(slots=True)
 class ChildOutput:
     """What one child prints."""
@@ -40,8 +49,8 @@ class ChildOutput:
     tail: bytearray = field(default_factory=bytearray)
     complaint: bytearray = field(default_factory=bytearray)
     partial: dict[int, bytes] = field(default_factory=dict)
-    created: set[EntryKey] = field(default_factory=set)
-    used: set[EntryKey] = field(default_factory=set)
+    created: set[EntryId] = field(default_factory=set)
+    used: set[EntryId] = field(default_factory=set)
     traced: bool = False
     size: int = 0
     told: int = 0  #: bytes that came on the descriptor for answers
@@ -64,10 +73,10 @@ class ChildOutput:
     def _take(self, descriptor: int, data: bytes) -> None:
         if not data:
             return
-        if any(mark in data for mark in _MARKS):
-            lines = [(line, any(mark in line for mark in _MARKS)) for line in data.split(b"\n")]
+        if any(mark in data for mark in self.trace.marks):
+            lines = [(line, any(mark in line for mark in self.trace.marks)) for line in data.split(b"\n")]
             texts = [line.decode("utf-8", "surrogateescape") for line, is_trace in lines if is_trace]
-            created, used = self.trace(texts)
+            created, used = self.trace.read(texts)
             self.traced = self.traced or bool(created or used)
             self.created |= created
             self.used |= used

@@ -26,7 +26,7 @@ from uuid import uuid4
 import psutil
 
 from xpucached.domain.models import Outcome, Pass, Workload
-from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import EntryId
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.processes import child, scratch, signals
@@ -67,8 +67,8 @@ class RunResult:
     exit_status: int | None
     detail: str
     output: str
-    created: frozenset[EntryKey] = frozenset()
-    used: frozenset[EntryKey] = frozenset()
+    created: frozenset[EntryId] = frozenset()
+    used: frozenset[EntryId] = frozenset()
     traced: bool = False
     told: RunnerReport | None = None  #: what the model runner said
     engines: Mapping[str, int] = field(default_factory=dict)  #: PCI address to the time its engines worked for it
@@ -130,7 +130,7 @@ class ProcessStarter:
     async def devices(self, workload: Workload, variables: Mapping[str, str]) -> tuple[str, ...] | RunResult:
         """Ask the workload's interpreter for one device of each distinct environment; or give how that failed."""
         job = _Run(workload, Variant(workload.exercise.device), "devices", compare=False)
-        done = await self._run(job, variables, lambda _: (frozenset(), frozenset()), polite=False)
+        done = await self._run(job, variables, Trace(), polite=False)
         if done.told is not None and done.told.devices and done.outcome is None:
             return done.told.devices
         return done

@@ -30,7 +30,7 @@ from xpucached.service.store_finder import StoreFinder, writers_since
 from xpucached.service.survey import Surveyor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from xpucached.catalog import Catalog
@@ -316,12 +316,23 @@ class Inventory:
                 if len(some) < _TOUCHED:
                     some.add(file_event.path.rpartition("/")[0])
 
-    async def entries_now(self, found: FoundStore) -> frozenset[EntryId]:
-        """Look at one store, and give what is in it."""
+    def run_stores(self, found: FoundStore) -> tuple[FoundStore, ...]:
+        """Give the stores that a run writes to which caches in this one: this, and of other kinds our own.  Blocks."""
+        others = [
+            FoundStore(Store(name, self._finder.real_root(self.settings.managed(name))), StoreOrigin.MANAGED, "managed")
+            for name, kind in KINDS.items()
+            if name != found.store.kind and kind.discovery.enable(self.settings.managed(name))
+        ]
+        return (found, *others)
+
+    async def entries_now(self, stores: Sequence[FoundStore]) -> frozenset[EntryId]:
+        """Look at stores, and give what is in them."""
 
         def look() -> frozenset[EntryId]:
-            self.scan(found, self.writers()[found.store.kind])
-            return frozenset(EntryId(found.store, key) for key in self.catalog.keys(found.store))
+            writers = self.writers()
+            for one in stores:
+                self.scan(one, writers[one.store.kind])
+            return frozenset(EntryId(one.store, key) for one in stores for key in self.catalog.keys(one.store))
 
         async with self.storing:
             return await asyncio.to_thread(look)

@@ -199,40 +199,42 @@ class Prewarmer:
         """Run the variants of a model, and note in ``course`` what comes of each as it comes."""
         model, inventory = warm.model, self._inventory
         await asyncio.to_thread(inventory.refuse_foreign, model)
-        if found.origin is StoreOrigin.MANAGED:
-            await asyncio.to_thread(found.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+        stores = await asyncio.to_thread(inventory.run_stores, found)
+        for one in stores:
+            if one.origin is StoreOrigin.MANAGED:
+                await asyncio.to_thread(one.store.root.mkdir, 0o700, parents=True, exist_ok=True)
         variants = await self._trials.variants(model)
         if not isinstance(variants, tuple):
             course.executions.append(variants)
             course.outcome = variants.outcome or Outcome.FAILED
             course.detail = variants.detail or "no device was found"
             return
-        before = after = await inventory.entries_now(found)
+        before = after = await inventory.entries_now(stores)
         for variant in variants:
             name = model.name if variant == Variant() else f"{model.name} {variant.label}"
 
             def note(what: str, name: str = name) -> None:
                 tell(f"{name}: {what}")
 
-            attempt = await self._trials.attempt(model, found, variant, warm.reason, after, note)
+            attempt = await self._trials.attempt(model, stores, variant, warm.reason, after, note)
             after = attempt.after
             course.attempts.append(attempt)
             course.executions += attempt.executions
-            course.attribution = _attributed(found, before, after, course.executions)
+            course.attribution = _attributed(before, after, course.executions)
         course.outcome, course.detail = concluded(course.trials)
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
-            course.detail += await asyncio.to_thread(self._covered, found, course.executions)
+            course.detail += await asyncio.to_thread(self._covered, course.executions)
 
     def _met_another_driver(self, run: Run) -> bool:
         """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
         known = {file.target for file in self._inventory.present.seen_by(run.model).driver}
         return run.libraries is not None and not known.issuperset(run.libraries.further)
 
-    def _covered(self, found: FoundStore, executions: Sequence[RunResult]) -> str:
+    def _covered(self, executions: Sequence[RunResult]) -> str:
         """Say how much of what a run needed after a driver change replay had made."""
         used = frozenset().union(*(one.used for one in executions))
         created = frozenset().union(*(one.created for one in executions))
-        made = self._catalog.built_among(frozenset(EntryId(found.store, key) for key in used - created))
+        made = self._catalog.built_among(used - created)
         return f"; replay had made {made} of the {len(used | created)}" if made else ""
 
     def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
@@ -326,9 +328,7 @@ def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path])
     return None if elsewhere or not seen else libraries
 
 
-def _attributed(
-    found: FoundStore, before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[RunResult]
-) -> Attribution:
-    created = frozenset(EntryId(found.store, key) for one in executions for key in one.created)
-    used = frozenset(EntryId(found.store, key) for one in executions for key in one.used)
+def _attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[RunResult]) -> Attribution:
+    created = frozenset(entry for one in executions for entry in one.created)
+    used = frozenset(entry for one in executions for entry in one.used)
     return planning.attribute(before, after, created, used, traced=any(one.traced for one in executions))

@@ -15,6 +15,7 @@ from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
+from xpucached.processes.output import Trace
 from xpucached.processes.pause import RunLimits
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class TrialRunner:
     async def attempt(
         self,
         model: Model,
-        found: FoundStore,
+        stores: Sequence[FoundStore],
         variant: Variant,
         reason: WarmReason,
         known: frozenset[EntryId],
@@ -110,8 +111,9 @@ class TrialRunner:
     ) -> Attempt:
         """Run a variant until it is proven warm, or until it is clear that it will not be.
 
-        ``known`` is what the store holds now.
+        ``stores`` are those that it writes to, the model's own first; ``known`` is what they hold now.
         """
+        found = stores[0]
         entries, _ = (await asyncio.to_thread(self._inventory.catalog.model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
@@ -123,11 +125,11 @@ class TrialRunner:
         for number in ("first", "second"):
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
-            done = await self._execute(model, found, variant, reason, compare=number == "first", tell=tell)
-            known, after = after, await self._inventory.entries_now(found)
+            done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
+            known, after = after, await self._inventory.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
-            silent = frozenset(one.key for one in after - known) - done.created - done.used
-            unnamed.append(len(silent) if done.traced else 0)
+            silent = after - known - done.created - done.used
+            unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = dataclasses.replace(done, created=done.created | silent)
             now = await asyncio.to_thread(_files, watched)
             added.append(len(now - files))
@@ -141,12 +143,12 @@ class TrialRunner:
             outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
-            control = await self._execute(model, found, variant, reason, cache=False, tell=tell)
+            control = await self._execute(model, stores, variant, reason, cache=False, tell=tell)
             if control.outcome is None:
                 outcome = Outcome.CRASHED
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
         exercise = model.workload.exercise
-        ran_on, device, evidence = await self._place(model, variant, found, executions)
+        ran_on, device, evidence = await self._place(model, variant, executions)
         if exercise.require_device and outcome in _RAN and ran_on is not RanOn.MEANT:
             where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
             outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
@@ -169,7 +171,7 @@ class TrialRunner:
     async def _execute(
         self,
         model: Model,
-        found: FoundStore,
+        stores: Sequence[FoundStore],
         variant: Variant,
         reason: WarmReason,
         *,
@@ -177,17 +179,21 @@ class TrialRunner:
         compare: bool = False,
         tell: Callable[[str], None],
     ) -> RunResult:
-        kind = KINDS[found.store.kind]
-        root, recorder = found.store.root, kind.recorder
+        found = stores[0]
+        tracing: dict[str, str] = {}
+        for one in stores:
+            recorder = KINDS[one.store.kind].recorder
+            tracing.update(recorder.variables(one.store.root) if recorder is not None else {})
+        off = KINDS[found.store.kind].discovery.OFF
         return await self._starter.execute(
             self._workload(model),
             {
                 **self._inventory.variables(found),
                 **self.own_variables(model),
-                **(recorder.variables(root) if recorder is not None else {}),
-                **({} if cache else kind.discovery.OFF),
+                **tracing,
+                **({} if cache else off),
             },
-            lambda lines: recorder.collect(root, lines) if recorder is not None else (frozenset(), frozenset()),
+            _trace(stores),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
             run_limits=self._manner(reason, tell),
@@ -208,14 +214,12 @@ class TrialRunner:
         return RunLimits(run_priority, watcher, throttle.max_wait, throttle.isolate, throttle.tasks)
 
     async def _place(
-        self, model: Model, variant: Variant, found: FoundStore, executions: Sequence[RunResult]
+        self, model: Model, variant: Variant, executions: Sequence[RunResult]
     ) -> tuple[RanOn, str, tuple[str, ...]]:
         """Tell whether the work was done where it was meant to be, where that is, and how we know."""
         kind = (variant.device or model.workload.exercise.device).partition(":")[0]
-        keys = {key for one in executions for key in one.created | one.used}
-        rows = await asyncio.to_thread(
-            self._inventory.catalog.entries_by_id, frozenset(EntryId(found.store, key) for key in keys)
-        )
+        used = frozenset(entry for one in executions for entry in one.created | one.used)
+        rows = await asyncio.to_thread(self._inventory.catalog.entries_by_id, used)
         counts: dict[Target, int] = {}
         for row in rows:
             if row.entry.environment is not None:
@@ -239,6 +243,23 @@ class TrialRunner:
             return RanOn.UNKNOWN, ", ".join(names), tuple(evidence)
         meant = on_host and not on_gpu if kind == "cpu" else on_gpu
         return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence)
+
+
+def _trace(stores: Sequence[FoundStore]) -> Trace:
+    """Give what reads what programs tell of their entries in these stores."""
+    told = [(one.store, recorder) for one in stores if (recorder := KINDS[one.store.kind].recorder) is not None]
+
+    def read(lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
+        every = tuple(lines)
+        created: set[EntryId] = set()
+        used: set[EntryId] = set()
+        for store, recorder in told:
+            made, met = recorder.collect(store.root, every)
+            created.update(EntryId(store, key) for key in made)
+            used.update(EntryId(store, key) for key in met)
+        return frozenset(created), frozenset(used)
+
+    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
 
 
 def _files(places: Iterable[Path]) -> frozenset[str]:

@@ -11,6 +11,8 @@ from typing import Final
 from xpucached.domain.names import EntryKey
 from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
 
+MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
+
 # "binary" without "device" is a program that was compiled from source, and kept by the device's name.
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
 _STORED: Final = ("binary has been cached: ", "storing device code IR: ")
