@@ -35,7 +35,9 @@ from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import demangling, images, sycl
 from xpucached.kinds.sycl import entry_format, makers
-from xpucached.kinds.sycl.trash_labels import is_place, loads
+from xpucached.kinds.sycl.entry_format import is_place
+from xpucached.kinds.sycl.slots import ORDER
+from xpucached.kinds.trash_labels import loads
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
 
@@ -114,13 +116,13 @@ def trace(data: bytes) -> None:
 def label(data: bytes) -> None:
     """Read the label of an entry in the trash."""
     try:
-        read = loads(data)
+        read = loads(data, is_place, ORDER)
     except ValueError:
         return
     _check(is_place(read.key.split("/")), "a key that is no place")
     _check(all(suffix in entry_format.SLOT_SUFFIXES for suffix in read.files), "a file that is none of a slot's")
     _check(0 <= read.mode <= 0o777, "a mode with more than permissions")
-    _check(loads(read.dumps()).key == read.key, "what was read cannot be written")
+    _check(loads(read.dumps(), is_place, ORDER).key == read.key, "what was read cannot be written")
 
 
 _made: Final[list[tempfile.TemporaryDirectory[str]]] = []

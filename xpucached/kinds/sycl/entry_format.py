@@ -230,3 +230,11 @@ def frame(head: bytes, size: int, later: Callable[[int], bytes]) -> Frame:
     if at < size:
         return Frame(_FRAME, length, Defect.BIN_TRAILING, f"{size - at} bytes follow")
     return first
+
+
+def is_place(path: list[str]) -> bool:
+    """Tell whether a key names a slot where the runtime keeps one."""
+    if path[0] == RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
+        return IR_KEY.match(path[1]) is not None and path[2] == IR
+    numbers = path[1:] if path[0] == RTC else path
+    return len(path) == 5 and all(NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot

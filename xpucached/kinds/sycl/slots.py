@@ -16,6 +16,9 @@ from xpucached.domain.names import EntryKey
 from xpucached.kinds import listing
 from xpucached.kinds.sycl import entry_format, locks
 
+ORDER: Final = (".src", ".bin", "_access_time.txt")
+"""Files are taken out in this order; put back with the source last, because with it the entry can be found."""
+
 
 @dataclass(slots=True)
 class Slot:

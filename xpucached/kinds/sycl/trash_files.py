@@ -29,8 +29,8 @@ from xpucached.domain.stores import Entry, Store
 from xpucached.domain.trash import Restored, Trashed, TrashLabel
 from xpucached.kinds import fs
 from xpucached.kinds.sycl import entry_format, locks
-from xpucached.kinds.sycl.slots import slot_in
-from xpucached.kinds.sycl.trash_labels import BLANK, ORDER, Label, loads
+from xpucached.kinds.sycl.slots import ORDER, slot_in
+from xpucached.kinds.trash_labels import BLANK, Label, loads
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ def _items(root: int, device: int, names: Iterable[str]) -> Iterator[tuple[str, 
                     label = place = None
                     try:
                         with contextlib.suppress(ValueError), fs.regular_file(item, _ABOUT) as (descriptor, _):
-                            label = loads(fs.read(descriptor, _LIMIT))
+                            label = loads(fs.read(descriptor, _LIMIT), entry_format.is_place, ORDER)
                     except OSError as error:
                         if _unknown(error):
                             continue
@@ -434,7 +434,7 @@ def _restore(root: int, device: int, ref: TrashRef) -> Restored:
         item = stack.enter_context(fs.directory_in(bin_, ref, device))
         try:
             with fs.regular_file(item, _ABOUT) as (descriptor, _):
-                label = loads(fs.read(descriptor, _LIMIT))
+                label = loads(fs.read(descriptor, _LIMIT), entry_format.is_place, ORDER)
             place = stack.enter_context(fs.directory_in(item, _LEAF, device))
         except (FileNotFoundError, ValueError):
             return Restored(ref, None, "its label is damaged")

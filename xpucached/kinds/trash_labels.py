@@ -1,19 +1,18 @@
-"""Observe: the label of an entry in the trash, which says what the entry was and where; anybody may have forged it."""
+"""Observe: the label of an entry in the trash, which says what the entry was and where; anybody may have forged it.
+
+Every kind with a trash keeps the same.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import EvictReason
-from xpucached.kinds.sycl import entry_format
-
-ORDER: Final = (".src", ".bin", "_access_time.txt")
-"""Files are taken out in this order; put back with the source last, because with it the entry can be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,11 @@ def _text(values: Mapping[str, object], name: str) -> str:
     return value
 
 
-def loads(content: bytes) -> Label:
-    """Read a label.  The store's owner could write anything there: raises ValueError for what is not ours."""
+def loads(content: bytes, is_place: Callable[[list[str]], bool], suffixes: Collection[str]) -> Label:
+    """Read a label.  The store's owner could write anything there: raises ValueError for what is not ours.
+
+    ``is_place`` tells of a key's names whether a runtime keeps an entry there, ``suffixes`` are those of its files.
+    """
     try:
         values = json.loads(content)
         key = _text(values, "key")
@@ -90,7 +92,7 @@ def loads(content: bytes) -> Label:
             raise ValueError(key)
         found: dict[str, tuple[int, int]] = {}
         for suffix, (size, modified) in values["files"].items():
-            if suffix not in ORDER or not isinstance(size, int) or not isinstance(modified, int):
+            if suffix not in suffixes or not isinstance(size, int) or not isinstance(modified, int):
                 raise ValueError(suffix)
             found[suffix] = (size, modified)
         at = datetime.fromisoformat(_text(values, "at")).astimezone(UTC)
@@ -109,11 +111,3 @@ def loads(content: bytes) -> Label:
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         message = f"not a label of ours: {error}"
         raise ValueError(message) from error
-
-
-def is_place(path: list[str]) -> bool:
-    """Tell whether a key names a slot where the runtime keeps one."""
-    if path[0] == entry_format.RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
-        return entry_format.IR_KEY.match(path[1]) is not None and path[2] == entry_format.IR
-    numbers = path[1:] if path[0] == entry_format.RTC else path
-    return len(path) == 5 and all(entry_format.NUMBER.match(one) for one in numbers)  # noqa: PLR2004 - four levels and a slot
