@@ -7,10 +7,12 @@ import os
 import socket
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+from msgspec.structs import replace
 
 from xpucached import server
 from xpucached.api import Right
@@ -68,6 +70,7 @@ from xpucached.domain.trash import (
 from xpucached.domain.workloads import Variant
 from xpucached.errors import Conflict, NotFound
 from xpucached.server.connection import Connection
+from xpucached.service.handlers import Handlers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     )
     from xpucached.domain.queries import EntryQuery
     from xpucached.server.connection import ConnectionLimits
+    from xpucached.service import Service
 
 NOW: Final = datetime(2026, 3, 4, 5, 6, 7, 89000, tzinfo=UTC)
 OPENCL: Final = Target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
@@ -165,7 +169,7 @@ def make_model(name: str = "resnet", warmth: Warmth = Warmth.WARM) -> ModelStatu
     """Give a model's status."""
     workload = Workload(("/usr/bin/python3", "app.py"), Path("/srv/app"), {"HF_TOKEN": "geheim"}, 600.0)
     model = Model(ModelName(name), workload, pinned=True)
-    return ModelStatus(model, warmth, "17 of 17 entries are there", None, 17, 1 << 20, 42.5, 1.5, make_run())
+    return ModelStatus.of(model, warmth, "17 of 17 entries are there", None, 17, 1 << 20, 42.5, 1.5, make_run())
 
 
 def make_host() -> Host:
@@ -190,7 +194,22 @@ def make_host() -> Host:
 def make_store() -> StoreStatus:
     """Give a store's status."""
     notes = ("the runtime evicts here too",)
-    return StoreStatus(STORE, StoreOrigin.MANAGED, "managed", StoreState.OK, 1000, 3, 1, 0, 4000, 12288, 0, NOW, notes)
+    return StoreStatus(
+        STORE.kind,
+        STORE.root,
+        StoreOrigin.MANAGED,
+        "managed",
+        StoreState.OK,
+        1000,
+        3,
+        1,
+        0,
+        4000,
+        12288,
+        0,
+        NOW,
+        notes,
+    )
 
 
 def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> Status:
@@ -351,7 +370,7 @@ class Standin:
             raise Conflict(f"there is a model {request.name} already", hint="--replace")
         workload = Workload(request.command, request.directory, request.variables, request.timeout, request.exercise)
         model = Model(request.name, workload, request.store, request.priority, request.pinned)
-        made = ModelStatus(model, Warmth.COLD, "never run", WarmReason.NEVER, 0, 0, None, None, None)
+        made = ModelStatus.of(model, Warmth.COLD, "never run", WarmReason.NEVER)
         self.registered[request.name] = made
         return made
 
@@ -533,6 +552,11 @@ def owner_only(uid: int, right: Right) -> bool:
     return right is Right.READ or uid == os.geteuid()
 
 
+def handlers(standin: Standin) -> Handlers:
+    """Let a stand-in answer what the service would."""
+    return Handlers(cast("Service", standin))
+
+
 @contextmanager
 def running(
     directory: Path,
@@ -551,7 +575,7 @@ def running(
     async def live() -> None:
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
-        made = server.Server(standin, allowed, version="1.2.3", limits=limits, tends=tends)
+        made = server.Server(handlers(standin), allowed, limits=limits, tends=tends)
         await made.start([server.bind(path, 0o600)])
 
         def stop() -> None:

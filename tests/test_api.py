@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from pathlib import Path
@@ -17,10 +16,11 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from tests import doors
-from xpucached import api, quantities
-from xpucached.api import client, codec, intake, openapi
+from xpucached import api, codec, quantities
+from xpucached.api import client, intake, openapi
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
@@ -35,6 +35,7 @@ from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Trashed, TrashReport
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, XpucachedError
+from xpucached.service.handlers import HANDLERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +69,7 @@ SAMPLES: list[tuple[object, object]] = [
     (api.Hello, api.Hello(1, "1.2.3")),
 ]
 
-REQUESTS: list[api.AnyRequest] = [
+REQUESTS: list[api.Request[object]] = [
     api.GetHello(),
     api.GetStatus(),
     api.ListDevices(),
@@ -160,7 +161,7 @@ def test_a_value_comes_back_as_it_went(kind: object, value: object) -> None:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
-def test_a_request_comes_out_as_it_went_in(request_: api.AnyRequest) -> None:
+def test_a_request_comes_out_as_it_went_in(request_: api.Request[object]) -> None:
     method, target, body = client.compose(request_)
     path, _, query = target.partition("?")
     row = next(one for one in api.ENDPOINTS if one.request is type(request_))
@@ -185,7 +186,7 @@ def test_a_request_comes_out_as_it_went_in(request_: api.AnyRequest) -> None:
     ],
     ids=["empty", "above", "bytes"],
 )
-def test_what_no_request_can_say_is_refused_by_its_name(request_: api.AnyRequest, said: str) -> None:
+def test_what_no_request_can_say_is_refused_by_its_name(request_: api.Request[object], said: str) -> None:
     with pytest.raises(RequestError, match=re.escape(said)):
         client.compose(request_)
 
@@ -193,6 +194,10 @@ def test_what_no_request_can_say_is_refused_by_its_name(request_: api.AnyRequest
 def test_every_request_has_a_sample_and_a_row() -> None:
     assert {type(one) for one in REQUESTS} == {row.request for row in api.ENDPOINTS}
     assert len(api.ENDPOINTS) == len({(row.method, row.path) for row in api.ENDPOINTS})
+
+
+def test_every_request_has_a_handler() -> None:
+    assert set(HANDLERS) == {row.request for row in api.ENDPOINTS}
 
 
 def test_a_list_of_entries_asks_all_that_a_query_can() -> None:
@@ -218,7 +223,8 @@ def test_an_entry_is_flat() -> None:
     }
     assert wire["ref"] == doors.make_entry(1).entry.id.ref
     assert wire["fingerprint"] == doors.OPENCL.fingerprint
-    assert wire["kernels"] == [{"name": "_ZTS4Gemm", "display": "Gemm", "library": "oneDNN"}]
+    kernels = json.loads(codec.dumps(wire["kernels"]))
+    assert kernels == [{"name": "_ZTS4Gemm", "display": "Gemm", "library": "oneDNN"}]
 
 
 def test_a_defect_says_what_it_costs() -> None:
@@ -260,7 +266,7 @@ def test_a_newer_daemons_answer_is_read() -> None:
         ({"size": "1"}, "data.size"),
         ({"state": "splendid"}, "splendid"),
         ({"kernels": [{"name": 3, "display": "x"}]}, r"data.kernels\[0\].name"),
-        ({"created": "yesterday"}, "yesterday"),
+        ({"created": "yesterday"}, "data.created"),
     ],
 )
 def test_another_programs_answer_is_not(change: dict[str, api.Json], place: str) -> None:
@@ -271,7 +277,7 @@ def test_another_programs_answer_is_not(change: dict[str, api.Json], place: str)
 
 
 def test_a_missing_key_is_named() -> None:
-    with pytest.raises(ValueError, match=r"driver is missing|platform is missing"):
+    with pytest.raises(ValueError, match=r"data\.platform: is required"):
         codec.from_json(type(doors.OPENCL), {})
 
 
@@ -291,7 +297,7 @@ def test_a_refusal_becomes_the_error_that_it_was() -> None:
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("module", ["api", "api.client", "api.codec", "cli", "render"])
+@pytest.mark.parametrize("module", ["api", "api.client", "codec", "cli", "render"])
 def test_the_clients_side_is_light(module: str) -> None:
     program = f"import sys, xpucached.{module}; print(sorted(sys.modules))"
 
@@ -334,9 +340,11 @@ def test_every_reference_in_the_description_leads_somewhere() -> None:
 
 @pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=lambda one: getattr(one, "__name__", None))
 def test_values_are_as_described(kind: object, value: object) -> None:
-    parts = cast("Mapping[str, Mapping[str, object]]", openapi.document("1")["components"])["schemas"]
-    schema = openapi._describe(kind, {})
+    (schema,), parts = openapi.describe([kind])
 
+    assert (
+        parts.items() <= cast("dict[str, dict[str, api.Json]]", openapi.document("1")["components"])["schemas"].items()
+    )
     check(schema, codec.to_json(value), parts, "data")
 
 
@@ -362,7 +370,7 @@ def check(schema: Mapping[str, object], value: object, parts: Mapping[str, objec
         for name, one in value.items():
             check(cast("Mapping[str, object]", schema["additionalProperties"]), one, parts, f"{place}.{name}")
     elif schema["type"] == "array":
-        assert isinstance(value, list), place
+        assert isinstance(value, tuple), place
         for one in value:
             check(cast("Mapping[str, object]", schema["items"]), one, parts, f"{place}[]")
     else:
@@ -382,7 +390,7 @@ def test_the_manual_has_every_endpoint_and_its_keys() -> None:
     for row in api.ENDPOINTS:
         line = next((one for one in manual.splitlines() if f"`{row.method} {row.path}`" in one), "")
         assert line, f"{row.method} {row.path}"
-        for one in fields(row.request):  # type: ignore[arg-type] # all are
+        for one in fields(row.request):
             assert f"`{one.name}`" in line or f"{{{one.name}}}" in row.path, f"{row.path}: {one.name}"
         assert row.right.value in line
 

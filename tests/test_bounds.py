@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
 from xpucached import host, watch

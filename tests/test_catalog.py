@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import shutil
@@ -25,6 +24,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from xpucached.catalog import Catalog, opening, tables, targets
 from xpucached.catalog.scans import EarlierEntry, judge
@@ -59,7 +59,7 @@ HOUR: Final = timedelta(hours=1)
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/one"))
 OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
 OLD: Final = Target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
-NEW: Final = dataclasses.replace(OLD, driver="1.6.40")
+NEW: Final = replace(OLD, driver="1.6.40")
 CPU: Final = Target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
 MIGRATIONS: Final = opening._home()
 
@@ -79,13 +79,13 @@ def entry(key: str, store: Store = STORE, **facts: object) -> Entry:
         environment=OLD,
         digest=f"digest-{key}",
     )
-    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+    return replace(plain, **facts)
 
 
 def scan(*entries: Entry, store: Store = STORE, at: datetime = NOW, **facts: object) -> Scan:
     found = FoundStore(store, StoreOrigin.FOUND, "default")
     plain = Scan(found, at, StoreState.OK, 1000, entries=entries)
-    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+    return replace(plain, **facts)
 
 
 def stamps(catalog: Catalog) -> dict[EntryKey, str]:
@@ -119,7 +119,7 @@ def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
         tolerance=0.25,
         options={"a": "b"},
     )
-    loaded = dataclasses.replace(model("loaded"), workload=Workload((), Path("/"), {}, 1.0, exercise))
+    loaded = replace(model("loaded"), workload=Workload((), Path("/"), {}, 1.0, exercise))
     catalog.add_model(loaded)
     assert catalog.model(loaded.name) == loaded
     assert loaded.workload.digest != Workload((), Path("/"), {}, 1.0).digest
@@ -141,7 +141,7 @@ def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
 
 
 def ask(catalog: Catalog, **conditions: object) -> list[str]:
-    query = dataclasses.replace(EntryQuery(), **conditions)  # type: ignore[arg-type]
+    query = replace(EntryQuery(), **conditions)
     page = catalog.entries(query, present={NEW.fingerprint}, now=NOW)
     assert page.total == len(page.entries)
     assert page.size == sum(one.entry.allocated for one in page.entries)
@@ -162,7 +162,7 @@ def run(
     attribution = Attribution(frozenset(one.id for one in created), frozenset(one.id for one in used))
     passes = (Pass(2.5, 9.0, 1 << 30, 0, len(created), len(used)), Pass(1.0, 1.0, 1 << 29, None, 0, len(used)))
     ended = catalog.finish_run(begun.id, outcome, passes, attribution, (NEW, OLD), "as it should", "output\n", at)
-    assert ended == dataclasses.replace(
+    assert ended == replace(
         begun,
         finished=at,
         outcome=outcome,
@@ -484,7 +484,7 @@ def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Pa
             )
         for name in ("good", "garbled", "declared"):
             opened.add_model(model(name, source="/etc/m.toml" if name == "declared" else "socket", command=name))
-        loaded = {name: dataclasses.replace(model(name), workload=by_loader(name)) for name in ("loaded", "misled")}
+        loaded = {name: replace(model(name), workload=by_loader(name)) for name in ("loaded", "misled")}
         for one in loaded.values():
             opened.add_model(one)
     with closing(sqlite3.connect(path)) as direct:
@@ -941,7 +941,7 @@ def test_a_store_that_cannot_be_read_keeps_its_entries_and_a_missing_one_does_no
     for state in (StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY):
         catalog.record_scan(scan(state=state, at=NOW + HOUR, owner=None), architecture)
         status = catalog.stores()[0]
-        assert (status.store, status.state, status.entries, status.scanned) == (STORE, state, 1, NOW + HOUR)
+        assert (status.id, status.state, status.entries, status.scanned) == (STORE, state, 1, NOW + HOUR)
         assert (status.owner, status.foreign, status.notes) == (None, 0, ())
     delta = catalog.record_scan(scan(state=StoreState.MISSING), architecture)
     assert (delta.vanished, delta.entries, delta.size) == (1, 0, 0)
@@ -1000,7 +1000,7 @@ def test_after_any_scans_the_catalog_is_the_last_one(
     shared: Catalog, disks: list[dict[EntryKey, int]], others: dict[EntryKey, int], *, complete: bool
 ) -> None:
     def met(key: EntryKey, version: int, step: int, store: Store = STORE) -> Entry:
-        return dataclasses.replace(
+        return replace(
             entry(key, store),
             stamp=f"{key}{version}",
             size=version,
@@ -1052,11 +1052,11 @@ def test_what_was_not_there_or_not_whole_before_is_judged_anew() -> None:
     changed = entry("a/0", created=NOW, digest="two")
     assert judge(changed, before)[0].defect is Defect.BIN_CHANGED
     assert judge(changed, None) == (changed, "two")
-    assert judge(changed, dataclasses.replace(before, created=NOW - HOUR)) == (changed, "two")
-    assert judge(changed, dataclasses.replace(before, size=999)) == (changed, "two")
-    mended = dataclasses.replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
+    assert judge(changed, replace(before, created=NOW - HOUR)) == (changed, "two")
+    assert judge(changed, replace(before, size=999)) == (changed, "two")
+    mended = replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
     assert judge(changed, mended) == (changed, "two")
-    unread = dataclasses.replace(changed, digest=None)
+    unread = replace(changed, digest=None)
     assert judge(unread, before) == (unread, "one")
 
 
@@ -1065,15 +1065,15 @@ def test_while_its_source_is_the_same_another_program_is_damage() -> None:
     changed = entry("a/0", created=NOW - HOUR, size=7, digest="two", source="7.1")
     assert judge(changed, before)[0].defect is Defect.BIN_CHANGED
     # Whatever was seen in between.
-    missing = dataclasses.replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
+    missing = replace(before, state=EntryState.DEFECTIVE, defect=Defect.BIN_MISSING)
     assert judge(changed, missing)[0].defect is Defect.BIN_CHANGED
-    anew = dataclasses.replace(changed, source="7.2")
+    anew = replace(changed, source="7.2")
     assert judge(anew, before) == (anew, "two 7.2")
-    gone = dataclasses.replace(changed, digest=None, source=None, state=EntryState.DEFECTIVE, defect=Defect.SRC_MISSING)
+    gone = replace(changed, digest=None, source=None, state=EntryState.DEFECTIVE, defect=Defect.SRC_MISSING)
     assert judge(gone, before) == (gone, "one 7.1")
     # What an earlier version noted gets its source with the next look.
-    same = dataclasses.replace(changed, digest="one")
-    assert judge(same, dataclasses.replace(before, trusted="one", created=NOW - HOUR, size=7)) == (same, "one 7.1")
+    same = replace(changed, digest="one")
+    assert judge(same, replace(before, trusted="one", created=NOW - HOUR, size=7)) == (same, "one 7.1")
 
 
 def test_a_whole_copy_stands_for_the_one_that_changed(catalog: Catalog) -> None:
@@ -1082,7 +1082,7 @@ def test_a_whole_copy_stands_for_the_one_that_changed(catalog: Catalog) -> None:
         "a/1", digest="one", source="8.1", state=EntryState.DEFECTIVE, defect=Defect.DUPLICATE, detail="of slot 0"
     )
     catalog.record_scan(scan(first, second), architecture)
-    changed = dataclasses.replace(first, digest="two", stamp="later")
+    changed = replace(first, digest="two", stamp="later")
     catalog.record_scan(scan(changed, second), architecture)
     defects = [one.entry.defect for one in catalog.all_entries()]
     assert defects == [Defect.BIN_CHANGED, Defect.SHADOWED]
@@ -1250,7 +1250,7 @@ def test_models_are_kept_whole_and_replaced_with_their_runs(catalog: Catalog) ->
     assert catalog.models() == (model("a"), plain)
     assert catalog.model(ModelName("b")) == plain
     number = run(catalog, plain)
-    other = dataclasses.replace(plain, priority=1)
+    other = replace(plain, priority=1)
     catalog.add_model(other)
     assert catalog.model(ModelName("b")) == other
     assert [one.id for one in catalog.runs()] == [number]
@@ -1329,7 +1329,7 @@ def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytes
 
 def test_few_environments_that_stores_declare_are_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "MOST", 5)
-    forged = [dataclasses.replace(OLD, device=f"forged {number}") for number in range(20)]
+    forged = [replace(OLD, device=f"forged {number}") for number in range(20)]
     for round_ in range(3):
         some = [entry(f"{round_}-{number}", environment=one) for number, one in enumerate(forged[round_ * 4 :][:10])]
         catalog.record_scan(scan(*some), architecture)
@@ -1353,12 +1353,10 @@ def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     assert first.good is not None
     assert first.good.id == good
     assert (other.model, other.last, other.good, other.entries, other.remaining) == ("other", None, None, 0, 0)
-    catalog.record_scan(
-        scan(a, dataclasses.replace(b, state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY)), architecture
-    )
+    catalog.record_scan(scan(a, replace(b, state=EntryState.DEFECTIVE, defect=Defect.BIN_EMPTY)), architecture)
     assert catalog.coverage()[0].remaining == 1
     # Programs skip what has a lock.
-    catalog.record_scan(scan(dataclasses.replace(a, state=EntryState.UNFINISHED), vanished=()), architecture)
+    catalog.record_scan(scan(replace(a, state=EntryState.UNFINISHED), vanished=()), architecture)
     assert catalog.coverage()[0].remaining == 0
     catalog.forget([a.id, gone.id])
     assert (catalog.coverage()[0].entries, catalog.coverage()[0].remaining) == (4, 0)

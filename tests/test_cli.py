@@ -86,7 +86,7 @@ LOOKING: Final = [
     (("runs", "resnet", "--limit", "3"), "warmed"),
     (("env",), "export SYCL_CACHE_PERSISTENT=1"),
     (("config", "show"), "policy.grace  600"),
-    (("version",), f"xpucachectl {__version__}\nxpucached 1.2.3"),
+    (("version",), f"xpucachectl {__version__}\nxpucached {__version__}"),
 ]
 
 

@@ -8,11 +8,11 @@ import os
 import random
 import sys
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import native, spirv
 from tests.daemons import daemon
@@ -84,7 +84,8 @@ class Bench:
         tool.write_text(f"#!{sys.executable}\n{places}\n{COMPILER}")
         tool.chmod(0o755)
         self.catalog = catalog
-        environment = Target(*(store.defaults[part] for part in ("platform", "device", "version", "driver")))
+        parts = store.defaults
+        environment = Target(parts["platform"], parts["device"], parts["version"], parts["driver"])
         catalog.record_host(Host(datetime.now(UTC), "boot", "6", "stamp", environments=(environment,)))
         driver = OtherDriver((environment,), "stamp", {}, (os.fspath(tool),))
         monkeypatch.setattr(compare, "drivers_in_use", lambda _inventory: (driver,))
@@ -114,7 +115,7 @@ class Bench:
 
     def service(self, **changed: object) -> Service:
         """Give all of a daemon's parts, for these stores alone."""
-        service = Service(replace(self.config, **changed), self.catalog, ProcessStarter(os.environ, "test"), {})  # type: ignore[arg-type]
+        service = Service(replace(self.config, **changed), self.catalog, ProcessStarter(os.environ, "test"), {})
 
         async def nothing(**_given: object) -> None: ...
 

@@ -7,11 +7,12 @@ import json
 import os
 import re
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVarTuple
 
 import pytest
 import uvicorn
+from msgspec.structs import replace
 
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool, Peer
 

@@ -515,7 +515,7 @@ def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> No
     of = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
     said = ("/secret/token was modified",)
     why = f"not proven as it is now: {said[0]}"
-    status = ModelStatus(of, warmth, why, WarmReason.PROGRAM, 0, 0, None, None, None, said)
+    status = ModelStatus.of(of, warmth, why, WarmReason.PROGRAM, changes=said)
     findings = tuple(Explanation(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
     event = Event(1, NOW, "run-started", "net", {"model": "net", "reason": WarmReason.PROGRAM, "detail": why})
     assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.daemons import daemon
 from tests.doors import make_entry, make_model, make_run
@@ -43,8 +43,8 @@ def status(
     warmth: Warmth = Warmth.WARM, reason: WarmReason | None = None, outcome: Outcome = Outcome.WARMED
 ) -> ModelStatus:
     one = make_model("net", warmth)
-    run = dataclasses.replace(make_run(), outcome=outcome, detail="ended by SIGSEGV with the cache on")
-    return dataclasses.replace(one, reason=reason, run=run)
+    run = replace(make_run(), outcome=outcome, detail="ended by SIGSEGV with the cache on")
+    return replace(one, reason=reason, run=run)
 
 
 def check_runtime(safety: Safety) -> RuntimeCheck:
@@ -57,8 +57,8 @@ def app(*, uid: int = 1000, visible: bool = True, enabled: bool = True, store: P
 
 def entry(key: str, *, root: Path = STORE, models: Sequence[str] = (), options: str = "") -> IndexedEntry:
     one = make_entry(1)
-    held = dataclasses.replace(one.entry, id=EntryId(Store(KindName("sycl"), root), EntryKey(key)), options=options)
-    return dataclasses.replace(one, entry=held, models=tuple(map(ModelName, models)))
+    held = replace(one.entry, id=EntryId(Store(KindName("sycl"), root), EntryKey(key)), options=options)
+    return replace(one, entry=held, models=tuple(map(ModelName, models)))
 
 
 def ask(
@@ -177,7 +177,7 @@ def ran(outcome: Outcome = Outcome.WARMED, build: str = "b1", *, cached: bool = 
     made = Pass(1.0, 1.0, 1, 0, int(cached), 0)
     libraries = Libraries((SyclRuntime(Path("/venv/lib/libsycl.so.8"), build, 2),))
     digest = workload or status().model.workload.digest
-    return dataclasses.replace(make_run(), outcome=outcome, workload=digest, passes=(made,), libraries=libraries)
+    return replace(make_run(), outcome=outcome, workload=digest, passes=(made,), libraries=libraries)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def ran(outcome: Outcome = Outcome.WARMED, build: str = "b1", *, cached: bool = 
         ([ran(Outcome.FAILED)], False),
         ([ran(Outcome.FAILED), ran()], True),
         ([ran(Outcome.CRASHED), ran()], False),
-        ([dataclasses.replace(ran(), libraries=None)], False),
+        ([replace(ran(), libraries=None)], False),
     ],
 )
 def test_what_ran_well_with_this_build_of_the_runtime_is_trusted_with_another_driver(
@@ -237,8 +237,8 @@ def run(number: int, *, warm: float, host: str = "h1", outcome: Outcome = Outcom
     if cold:
         passes = (Pass(cold, cold, 1 << 30, 0, 17, 0), *passes)
     at = NOW + timedelta(hours=number)
-    one = dataclasses.replace(make_run(), id=number, started=at, finished=at, outcome=outcome, host=host)
-    return dataclasses.replace(one, passes=passes, trials=())
+    one = replace(make_run(), id=number, started=at, finished=at, outcome=outcome, host=host)
+    return replace(one, passes=passes, trials=())
 
 
 def figure(made: Sequence[Baseline], which: Figure, host: str = "h1") -> Baseline:
@@ -291,7 +291,7 @@ def test_variants_have_figures_of_their_own() -> None:
         )
         for precision, seconds in (("float16", 1.0), ("float32", 2.0))
     )
-    made = baselines([dataclasses.replace(run(1, warm=9), trials=trials)])
+    made = baselines([replace(run(1, warm=9), trials=trials)])
 
     assert {(one.variant, one.newest) for one in made if one.figure is Figure.WARM} == {
         ("xpu:0 float16", 1.0),
@@ -338,7 +338,7 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
     assert one.pid == child.pid
     assert sycl.discovery.locate(one) == (Path("/srv/cache"), f"process {child.pid} ({one.name})")
     assert sycl.discovery.enabled(one)
-    assert not sycl.discovery.enabled(dataclasses.replace(one, variables={}))
+    assert not sycl.discovery.enabled(replace(one, variables={}))
     assert "TOKEN" not in one.variables
     assert host.of_units(()) == {}
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import manual
 import pytest
 
 from tests.kinds import damage
@@ -335,6 +336,11 @@ def test_every_request_is_in_the_manual() -> None:
     told = [code for row in rows(section(page("docs/protocol.md"), "Requests")) for code in codes(row[0])]
 
     assert sorted(told) == sorted(f"{one.method} {one.path}" for one in api.ENDPOINTS)
+
+
+def test_the_table_of_requests_is_the_one_that_is_declared() -> None:
+    """`make man` writes it."""
+    assert manual.REQUESTS.findall(page("docs/protocol.md")) == [manual.requests()]
 
 
 # -- design.md, and what leads to it --------------------------------------------------------------------------------

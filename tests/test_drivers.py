@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests import test_planning as planned
 from tests.daemons import daemon
@@ -74,7 +74,7 @@ def test_each_model_is_judged_by_the_driver_to_which_it_is_led() -> None:
     here = two(A1, led(B1))
     own, trial = planned.model("own"), planned.model("trial")
     known = {
-        name: dataclasses.replace(planned.coverage(planned.run(of, environments=(met,))), model=of.name)
+        name: replace(planned.coverage(planned.run(of, environments=(met,))), model=of.name)
         for name, of, met in (("own", own, A1), ("trial", trial, B1))
     }
 
@@ -94,7 +94,7 @@ def test_each_model_is_judged_by_the_driver_to_which_it_is_led() -> None:
 
 def test_who_may_only_read_sees_a_driver_and_not_what_leads_to_it() -> None:
     missing = Problem("driver-missing", "OCL_ICD_FILENAMES names /secret, which is not there")
-    driver = dataclasses.replace(led(B1, place="/secret"), stamp="s", problems=(missing,))
+    driver = replace(led(B1, place="/secret"), stamp="s", problems=(missing,))
     shown = redact((two(A1, driver), *of_drivers(two(A1, driver)), *of_drivers(two(A1, led(place="/secret")))))
 
     assert "/secret" not in str(shown)
@@ -106,11 +106,11 @@ def test_an_earlier_driver_brings_its_proof_with_it() -> None:
     model = planned.model()
     old = Proof(planned.run(model, on=two(A1), environments=(A1,), number=1), 4, 4)
     known = planned.coverage(planned.run(model, on=two(A2), environments=(A2,), number=2), remaining=0)
-    known = dataclasses.replace(known, proofs=(Proof(known.good or old.run, 4, 0), old))
+    known = replace(known, proofs=(Proof(known.good or old.run, 4, 0), old))
 
     assert need(model, known, two(A1)) is None
     assert warmth(model, known, two(A1), Policy(), NOW)[1].startswith("all its 4 entries are there; run 1 proved it")
-    lost = dataclasses.replace(known, proofs=(dataclasses.replace(old, remaining=3),))
+    lost = replace(known, proofs=(replace(old, remaining=3),))
     assert (need(model, lost, two(A1)) or old).reason is WarmReason.LOST  # type: ignore[union-attr]
     assert (need(model, known, two(A3)) or old).reason is WarmReason.DRIVER  # type: ignore[union-attr]
 
@@ -142,7 +142,7 @@ def test_entries_are_rebuilt_for_the_drivers_that_their_models_use() -> None:
 def test_each_driver_in_use_keeps_a_generation_of_its_own() -> None:
     def here(environment: Target, first: float, last: float, driver: DriverInUse | None) -> Presence:
         known = planned.presence(environment, first, last)
-        return dataclasses.replace(known, drivers=frozenset({driver.id if driver is not None else ""}))
+        return replace(known, drivers=frozenset({driver.id if driver is not None else ""}))
 
     trial = led(B2)
     # The one on trial changed long ago, the host's own twice since then.

@@ -12,12 +12,12 @@ import sys
 import textwrap
 import time
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests import forks
 from tests.acts import KEPT, look

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.daemons import daemon
 from tests.torches import APPLICATION, Torch, run
@@ -49,7 +49,7 @@ def here(exercise: RunSpec, torch: Torch, target: str, **changes: object) -> Run
     known: dict[str, object] = {"python": str(torch.python), "target": target, "device": "cpu", "steps": 3, **changes}
     if exercise.inputs:
         known.setdefault("inputs", str(torch.models / "text.txt"))
-    return dataclasses.replace(exercise, **known)  # type: ignore[arg-type] # fields of it
+    return replace(exercise, **known)
 
 
 def test_all_examples_are_in_order_and_in_the_manual(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_runtime_of_each_sort_of_model_is_found_beside_its_interpreter(name:
         workload = Workload((str(python), "app.py"), tmp_path)
     else:
         workload = example(name, tmp_path / "models.d").workload
-        workload = dataclasses.replace(workload, exercise=dataclasses.replace(workload.exercise, python=str(python)))
+        workload = replace(workload, exercise=replace(workload.exercise, python=str(python)))
 
     assert folders([Workload((), tmp_path), workload], {})[0] == tmp_path / "venv" / "lib"
 
@@ -168,10 +168,10 @@ def test_random_prompts_must_be_asked_for_by_name(tmp_path: Path) -> None:
     models = tmp_path / "models.d"
     exercise = example("qwq", models).workload.exercise
 
-    (key, words), *others = dataclasses.replace(exercise, inputs="").mistakes()
+    (key, words), *others = replace(exercise, inputs="").mistakes()
     assert (key, others) == ("inputs", [])
     assert 'inputs = "random"' in words
-    assert not list(dataclasses.replace(exercise, inputs="random").mistakes())
+    assert not list(replace(exercise, inputs="random").mistakes())
 
 
 @pytest.mark.torch

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from xpucached import host
 from xpucached.domain.host import Device, Host, ProbeReport, Problem, Process

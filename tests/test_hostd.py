@@ -11,17 +11,18 @@ import socket
 import struct
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
+from msgspec.structs import fields, replace
 
 from tests import doors, users
 from tests.test_docs import codes, page, rows, section
-from xpucached import api, host, server, settings, sockets, systemd
-from xpucached.api import codec, host_requests
+from xpucached import api, codec, host, server, settings, sockets, systemd
+from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Problem
@@ -56,7 +57,7 @@ OURS: Final = os.getuid()
 def test_what_may_be_tended_names_no_path_and_no_command() -> None:
     free = {"model", "models", "name", "id", "dry_run", "all", "stale", "force", "limit", "timeout", "full", "reasons"}
     for row in api.ENDPOINTS:
-        for one in fields(row.request):  # type: ignore[arg-type] # all are
+        for one in fields(row.request):
             if one.name in free:
                 continue
             for value in (Path("/x"), (Path("/x"),), "ab", ("ab",), True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.test_planning import NOW, STORE, decided, entry, evict, host
 from xpucached.domain.names import EntryKey, TrashRef
@@ -27,7 +27,7 @@ LONG = Policy(max_unused=None)
 
 def at(one: IndexedEntry, store: Store) -> IndexedEntry:
     name = EntryId(store, one.entry.id.key)
-    return dataclasses.replace(one, entry=dataclasses.replace(one.entry, id=name))
+    return replace(one, entry=replace(one.entry, id=name))
 
 
 def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[DiskSpace, ...] = ()) -> EvictionPlan:
@@ -35,17 +35,17 @@ def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[DiskSpace, ...] = 
 
 
 def test_the_budget_keeps_what_takes_longest_to_make() -> None:
-    slow = dataclasses.replace(entry("slow", used=20), cost=100.0)
-    cheap = dataclasses.replace(entry("cheap", used=1), cost=0.1)
-    large = dataclasses.replace(entry("large", used=1, size=5000), cost=1.0)
+    slow = replace(entry("slow", used=20), cost=100.0)
+    cheap = replace(entry("cheap", used=1), cost=0.1)
+    large = replace(entry("large", used=1, size=5000), cost=1.0)
 
     assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=6000)))) == ["cheap"]
     assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=5500)))) == ["cheap", "large"]
 
 
 def test_what_is_not_used_loses_its_worth() -> None:
-    slow = dataclasses.replace(entry("slow", used=80), cost=10.0)
-    cheap = dataclasses.replace(entry("cheap", used=1), cost=1.0)
+    slow = replace(entry("slow", used=80), cost=10.0)
+    cheap = replace(entry("cheap", used=1), cost=1.0)
 
     assert list(decided(evict(slow, cheap, policy=Policy(max_bytes=1000)))) == ["slow"]
 
@@ -54,9 +54,9 @@ def test_a_store_and_a_user_have_limits_of_their_own() -> None:
     mine = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
     theirs = [at(one, OTHER) for one in mine]
     rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
-    by_store = dataclasses.replace(LONG, limits=(Limits(STORE.root, max_bytes=2000),))
-    by_user = dataclasses.replace(LONG, limits=(Limits(user=1001, max_bytes=1000),))
-    quota = dataclasses.replace(LONG, quota=2000, limits=(Limits(user=1001, max_bytes=3000),))
+    by_store = replace(LONG, limits=(Limits(STORE.root, max_bytes=2000),))
+    by_user = replace(LONG, limits=(Limits(user=1001, max_bytes=1000),))
+    quota = replace(LONG, quota=2000, limits=(Limits(user=1001, max_bytes=3000),))
 
     def gone(policy: Policy) -> list[tuple[str, str]]:
         made = planned(*mine, *theirs, policy=policy, rooms=rooms)
@@ -79,7 +79,7 @@ def test_a_stores_own_rules_come_before_its_users() -> None:
 
 def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
     some = [entry(str(number), used=number + 1) for number in range(9)]
-    policy = dataclasses.replace(LONG, min_free_bytes=5000)
+    policy = replace(LONG, min_free_bytes=5000)
 
     def gone(free: int, trash: int) -> int:
         made = planned(*some, policy=policy, rooms=(DiskSpace(STORE, 0, 1, free, trash),))
@@ -87,7 +87,7 @@ def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
         return len(made.evict)
 
     assert [gone(5000, 0), gone(3000, 0), gone(3000, 2000), gone(3000, 500)] == [0, 2, 0, 2]
-    policy = dataclasses.replace(policy, low_water=0.5)
+    policy = replace(policy, low_water=0.5)
     assert gone(3000, 0) == 7
 
 
@@ -107,7 +107,7 @@ def test_what_a_process_has_open_stays() -> None:
 
 @pytest.mark.parametrize("known", ["run", "restored", "created", "access-time"])
 def test_where_no_access_times_are_kept_they_decide_nothing(known: str) -> None:
-    old = dataclasses.replace(entry("a", used=300), last_used_by=known)
+    old = replace(entry("a", used=300), last_used_by=known)
     made = planned(old, policy=Policy(), rooms=(DiskSpace(STORE, keeps_access_times=False),))
 
     assert bool(made.evict) == (known in {"run", "restored"})
@@ -115,7 +115,7 @@ def test_where_no_access_times_are_kept_they_decide_nothing(known: str) -> None:
 
 
 def test_what_was_brought_back_stays_for_a_while() -> None:
-    back = dataclasses.replace(entry("a", used=300), restored=NOW - timedelta(days=3))
+    back = replace(entry("a", used=300), restored=NOW - timedelta(days=3))
 
     assert not evict(back).evict
     assert evict(back, policy=Policy(trash_keep=86400.0)).evict
@@ -123,7 +123,7 @@ def test_what_was_brought_back_stays_for_a_while() -> None:
 
 def test_a_plans_id_changes_with_what_would_go() -> None:
     one, two = entry("a", used=300), entry("b", used=300)
-    changed = dataclasses.replace(one, entry=dataclasses.replace(one.entry, stamp="other"))
+    changed = replace(one, entry=replace(one.entry, stamp="other"))
 
     assert evict(one, two).id == evict(two, one, entry("c")).id
     assert len({evict(one, two).id, evict(one).id, evict(changed).id, evict().id}) == 4

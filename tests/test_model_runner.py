@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.torches import APPLICATION, Torch, run
 from xpucached.domain.models import Outcome, RanOn
@@ -374,7 +374,7 @@ def test_one_device_of_each_environment_is_taken(monkeypatch: pytest.MonkeyPatch
     job = model_runner.RunOrder(
         {
             "token": "",
-            "exercise": dataclasses.asdict(exercise),
+            "exercise": asdict(exercise),
             "variant": {"device": "xpu:*", "precision": "", "shape": ""},
         }
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.host import Host, Presence, Problem
@@ -344,7 +344,7 @@ def test_how_a_model_stands(
 
 
 def status(name: str, state: Warmth) -> ModelStatus:
-    return ModelStatus(model(name), state, "why", None, 0, 0, None, None, None)
+    return ModelStatus.of(model(name), state, "why")
 
 
 def statuses(*states: Warmth) -> list[ModelStatus]:
@@ -920,7 +920,7 @@ def test_warm_before_evict(owners: tuple[str, ...], warm: tuple[str, ...], *, go
         pytest.param(13, 20, host(NEW), False, id="gone for a while"),
         pytest.param(15, 3, host(NEW), False, id="somebody uses it"),
         pytest.param(15, 20, host(), False, id="no device at all: the survey may be wrong"),
-        pytest.param(15, 20, host(dataclasses.replace(OTHER, driver="8")), False, id="its device is here"),
+        pytest.param(15, 20, host(replace(OTHER, driver="8")), False, id="its device is here"),
         pytest.param(None, 20, host(NEW), False, id="never here"),
     ],
 )

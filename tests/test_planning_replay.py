@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.test_planning import DAY, NEW, NOW, OLD, STORE, env, host, model
 from xpucached.domain.defects import Defect

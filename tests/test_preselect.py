@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import math
 import random
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from xpucached import planning
 from xpucached.catalog import Catalog, preselect
@@ -112,7 +112,7 @@ def wanted(chance: random.Random, allocated: int) -> Policy:
     limits = (
         Limits(STORES[1].root, None, 0, chance.choice((None, 86400.0)), chance.choice((None, 40_000)), grace=0.0),
     )
-    return dataclasses.replace(plain, limits=chance.choice(((), limits)))
+    return replace(plain, limits=chance.choice(((), limits)))
 
 
 @settings(max_examples=120, deadline=None)
@@ -267,7 +267,7 @@ def test_the_sums_are_what_a_count_gives(folder: Path, seed: int) -> None:
             assert catalog.summary().defective == sum(one.entry.state is EntryState.DEFECTIVE for one in every)
             assert catalog.summary().allocated == sum(one.entry.allocated for one in every)
             for status in catalog.stores():
-                mine = [one.entry for one in every if one.entry.id.store == status.store]
+                mine = [one.entry for one in every if one.entry.id.store == status.id]
                 assert (status.entries, status.size) == (len(mine), sum(one.size for one in mine))
             for query in (EntryQuery(limit=3, driver="1.2"), EntryQuery(limit=3, state=EntryState.DEFECTIVE)):
                 fit = [
@@ -283,7 +283,7 @@ def test_the_sums_are_what_a_count_gives(folder: Path, seed: int) -> None:
             elif step == 1:
                 # The same keys again, other sizes and states: what was there is changed, and the rest is gone.
                 fresh = tuple(
-                    dataclasses.replace(made(STORES[0], number, chance), id=one.entry.id)
+                    replace(made(STORES[0], number, chance), id=one.entry.id)
                     for number, one in enumerate(every)
                     if one.entry.id.store == STORES[0] and chance.random() < 0.7
                 )

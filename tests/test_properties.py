@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from xpucached import quantities
 from xpucached.catalog import Catalog
@@ -185,7 +185,7 @@ def filled(catalog: Catalog, some: list[Entry]) -> None:
 @settings(max_examples=300, deadline=None)
 def test_a_filter_says_the_same_as_python(shared: Catalog, some: list[Entry], query: EntryQuery) -> None:
     filled(shared, some)
-    page = shared.entries(dataclasses.replace(query, limit=100), present={PRESENT.fingerprint}, now=NOW)
+    page = shared.entries(replace(query, limit=100), present={PRESENT.fingerprint}, now=NOW)
     wanted = {one.id for one in some if fits(one, query)}
     assert {one.entry.id for one in page.entries} == wanted
     assert page.total == len(wanted)
@@ -197,7 +197,7 @@ def test_a_filter_says_the_same_as_python(shared: Catalog, some: list[Entry], qu
 )
 @settings(max_examples=200, deadline=None)
 def test_any_text_in_a_filter_is_only_looked_for(shared: Catalog, text: str, field: str) -> None:
-    query = dataclasses.replace(EntryQuery(limit=5), **{field: text})  # type: ignore[arg-type]
+    query = replace(EntryQuery(limit=5), **{field: text})
     try:
         shared.entries(query, present=(), now=NOW)
     except RequestError:

@@ -11,13 +11,13 @@ import struct
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import SyclStore, bomb, framed, native, spirv
 from tests.daemons import daemon

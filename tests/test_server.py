@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doors import NASTY, NOW, Running, Standin, make_entry, running
-from xpucached import api, server
+from xpucached import __version__, api, server
 from xpucached.api.client import Client
 from xpucached.domain.jobs import Event
 from xpucached.domain.names import ModelName
@@ -92,7 +92,7 @@ def test_an_answer_is_wrapped(served: Running) -> None:
     status, body = ask(served, get("/v1"))
 
     assert (status, body["api"]) == (200, 1)
-    assert body["data"] == {"api": 1, "version": "1.2.3", "features": list(api.FEATURES)}
+    assert body["data"] == {"api": 1, "version": __version__, "features": list(api.FEATURES)}
 
 
 def test_a_connection_is_used_again(served: Running) -> None:

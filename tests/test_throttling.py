@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import stat
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.daemons import daemon
 from xpucached import planning
@@ -404,7 +404,7 @@ def test_a_host_without_systemd_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_the_nice_level_is_that_of_the_effort(tmp_path: Path) -> None:
-    run_priority = dataclasses.replace(GAP, nice=7)
+    run_priority = replace(GAP, nice=7)
     done = run("import os; print(os.nice(0))", tmp_path, RunLimits(run_priority, isolate=False))
 
     assert done.outcome is not Outcome.FAILED

@@ -1,4 +1,4 @@
-"""Write the man pages, the shells' completions and the example of a configuration.
+"""Write the man pages, the shells' completions, the example of a configuration, and the table in docs/protocol.md.
 
 Usage: ``python tools/manual.py [DIRECTORY]`` (``xpucached/data/manual``, from where the wheel takes them)
 
@@ -16,9 +16,11 @@ import shutil
 import sys
 import textwrap
 import tomllib
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args, get_origin
 
 import shtab
 import source_date
@@ -26,7 +28,7 @@ from argparse_manpage.manpage import Manpage
 from docutils.core import publish_string
 from myst_parser.parsers.docutils_ import Parser
 
-from xpucached import __version__
+from xpucached import __version__, api
 from xpucached.cli import arguments
 from xpucached.daemon import user_daemon
 from xpucached.domain.defects import Defect
@@ -339,6 +341,33 @@ def _is_toml(literal: str) -> bool:
 # -- the whole ------------------------------------------------------------------------------------------------------
 
 
+# -- what docs/protocol.md says of the requests ---------------------------------------------------------------------
+
+REQUESTS: Final = re.compile(
+    r"(?<=<!-- the table of api.ENDPOINTS, by tools/manual.py -->\n).*?(?=<!-- until here -->)", re.DOTALL
+)
+
+
+def _reply(kind: object) -> str:
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple:
+        return f"list of {_reply(kinds[0])}"
+    if get_origin(kind) is Mapping:
+        return "name to text"
+    return "null" if kind is type(None) else getattr(kind, "__name__", str(kind))
+
+
+def requests() -> str:
+    """Give the table of the requests to a user's daemon."""
+    lines = ["| request | keys | right | answer | what it is |", "| --- | --- | --- | --- | --- |"]
+    for row in api.ENDPOINTS:
+        keys = " ".join(f"`{name}`" for name in row.request.__struct_fields__ if name not in row.placeholders)
+        answer = ("" if row.status == HTTPStatus.OK else f"{row.status}, ") + _reply(row.reply)
+        words = " ".join((row.request.__doc__ or "").split()).replace("``", "`")
+        lines.append(f"| `{row.method} {row.path}` | {keys} | {row.right} | {answer} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
 def write(target: Path) -> None:
     """Write everything into a directory of its own."""
     shutil.rmtree(target, ignore_errors=True)
@@ -357,6 +386,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Write man pages, completions and an example configuration.")
     options.add_argument("target", nargs="?", type=Path, default=TARGET, metavar="DIRECTORY")
     write(options.parse_args().target)
+    protocol = ROOT / "docs" / "protocol.md"
+    protocol.write_text(REQUESTS.sub(lambda _: requests(), page(protocol.name)), encoding="utf-8")
     return 0
 
 

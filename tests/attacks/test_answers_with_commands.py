@@ -14,8 +14,7 @@ import pytest
 
 from tests.doors import make_model, make_run, make_status
 from tests.liars import liar
-from xpucached import api, printing
-from xpucached.api import codec
+from xpucached import api, codec, printing
 from xpucached.domain.jobs import Event
 from xpucached.printing import COLOURS, Clean, lines
 from xpucached.render.text import Colour

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.test_hostd import Hands, make
 from tests.test_units import SYSTEMD
-from xpucached.api import codec
+from xpucached import codec
 from xpucached.daemon import host_daemon
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.test_hostd import OURS, Hands, make
 from tests.users import REPOSITORY

@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.test_answers_with_commands import ctl, envelope
 from tests.doors import make_entry
 from tests.liars import liar
-from xpucached.api import codec
+from xpucached import codec
 from xpucached.domain.queries import EntryPage
 from xpucached.errors import Unavailable
 

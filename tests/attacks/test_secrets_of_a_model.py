@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests import doors
 from tests.doors import NOW, Standin, running
-from xpucached import api, settings
-from xpucached.api import Right, codec
+from xpucached import api, codec, settings
+from xpucached.api import Right
 from xpucached.daemon import user_daemon
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, RuntimeCheck, Safety
 from xpucached.domain.host import DriverFile, DriverInUse, Problem
@@ -60,7 +61,8 @@ def model() -> ModelStatus:
         variables={"TOKEN": SECRET},
         exercise=exercise,
     )
-    return replace(known, model=replace(known.model, workload=workload), why=f"failed: {SECRET}", run=run())
+    again = replace(known.model, workload=workload)
+    return ModelStatus.of(again, known.warmth, f"failed: {SECRET}", run=run())
 
 
 def job() -> Job:

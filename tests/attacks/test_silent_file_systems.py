@@ -98,7 +98,7 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
         for name in ("driver", "program", "store", "well"):
             await service.env(ModelName(name))
             await service.why(ModelName(name))
-        states = {one.store.root: one.state for one in status.stores}
+        states = {one.store: one.state for one in status.stores}
         assert states[store.root] is StoreState.OK
         assert {states[away], states[away / "store"]} == {StoreState.UNREADABLE}
         said = {(one.code, one.subject): one.message for one in status.problems}

@@ -7,10 +7,10 @@ import os
 import pwd
 import signal
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests import doors
 from xpucached import settings

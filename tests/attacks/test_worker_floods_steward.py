@@ -13,8 +13,7 @@ import pytest
 
 from tests import doors
 from tests.test_hostd import OURS, Hands, go, http, liar, make
-from xpucached import api
-from xpucached.api import codec
+from xpucached import api, codec
 from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
 

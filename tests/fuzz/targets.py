@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from tests.builders import framed, native, spirv
-from tests.doors import Standin, owner_only
+from tests.doors import Standin, handlers, owner_only
 from xpucached import api, messages
 from xpucached.api import intake
 from xpucached.catalog import Catalog
@@ -384,7 +384,7 @@ class _Door:
 
     async def _speak(self, pieces: list[bytes]) -> bytes:
         limits = ConnectionLimits(head=4096, body=65536, head_time=5, body_time=0.02, idle_time=5, heartbeat=5)
-        routes = Routes(Standin(), owner_only, "1.2.3", limits)
+        routes = Routes(handlers(Standin()), owner_only, limits)
         config = uvicorn.Config(
             routes.application,
             http=Connection,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import SyclStore
 from tests.kinds import fakes
@@ -109,7 +109,7 @@ def house(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
     async def work() -> None:
         found = await house.entries()
-        stores = {(one.store.kind, one.store.root): one.entries for one in await house.service.stores() if one.entries}
+        stores = {(one.kind, one.store): one.entries for one in await house.service.stores() if one.entries}
         assert stores == {
             ("sycl", house.root("sycl")): 2,
             ("bare", house.root("bare")): 3,
@@ -261,7 +261,7 @@ def test_what_holds_nothing_yet_is_one_of_models_and_what_was_known_stays_what_i
         for path in (house.place / "bare").iterdir():
             path.unlink()
         await house.done(await house.service.scan(api.ScanStores()))
-        stores = {one.store for one in await house.service.stores()}
+        stores = {one.id for one in await house.service.stores()}
         assert {Store(sycl.NAME, house.root("empty")), Store(fakes.BARE.name, house.root("bare"))} <= stores
         assert Store(sycl.NAME, house.root("bare")) not in stores
 

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from xpucached.domain.defects import Defect, StoreFault
 from xpucached.domain.host import Process

@@ -8,11 +8,11 @@ import os
 import random
 import shutil
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import Slot, SyclStore, native
 from xpucached import host

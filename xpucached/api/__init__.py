@@ -1,28 +1,29 @@
 """Door: what one may ask the daemon, as values, and the one table that server, client and documentation come from.
 
-Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at every start, and pydantic stays out.
+Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at every start.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from xpucached import messages, sockets
-from xpucached.domain.defects import Defect
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Event, Job
 from xpucached.domain.models import ModelStatus, Run, check_name, is_unit
-from xpucached.domain.names import JobId, KindName, ModelName
+from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.status import Status
-from xpucached.domain.stores import EntryState, StoreStatus
+from xpucached.domain.stores import StoreStatus
 from xpucached.domain.trash import Trashed
 from xpucached.domain.workloads import Loader, RunSpec
 
@@ -34,6 +35,7 @@ FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "r
 
 Json = messages.Json
 
+R = TypeVar("R", bound="Request[object]")
 Reply_co = TypeVar("Reply_co", covariant=True)
 
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
@@ -69,16 +71,63 @@ def _see_names(models: tuple[ModelName, ...]) -> None:
     _need(all(len(name) <= _LONGEST_NAME for name in models), "models: no model has so long a name")
 
 
-class Request(Generic[Reply_co]):
+class Request(Struct, Generic[Reply_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something one may ask; the parameter is the type of what comes back."""
 
-    __slots__ = ()
-    # Read by pydantic where the server checks a request; naming it here does not import pydantic.
-    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "strict": True}
+
+class Endpoint(Struct, frozen=True):
+    """One row of the table.
+
+    Fields of the request that the path names come from there.  The rest comes from the query string, or for POST from
+    the body, which is a JSON object.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    request: type[Request[object]]
+    right: Right = Right.READ
+    status: int = 200
+    location: str | None = None  #: where the thing made can be found; braces name fields of the reply
+
+    @property
+    def reply(self) -> object:
+        """The type of what comes back; None's where the answer has no data."""
+        bases: tuple[object, ...] = vars(self.request)["__orig_bases__"]
+        return get_args(bases[-1])[0]
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The fields that stand in the path."""
+        return tuple(re.findall(r"{(\w+)}", self.path))
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+_BY_REQUEST: Final[dict[type[Request[object]], Endpoint]] = {}
+_JOB: Final = "/v1/jobs/{id}"
+
+
+def endpoint(
+    method: Literal["GET", "POST", "DELETE"],
+    path: str,
+    *,
+    right: Right = Right.READ,
+    status: int = 200,
+    location: str | None = None,
+) -> Callable[[type[R]], type[R]]:
+    """Declare where a request goes and who may make it: server, client and documentation come from this."""
+
+    def note(request: type[R]) -> type[R]:
+        _BY_REQUEST[request] = Endpoint(method, path, request, right, status, location)
+        return request
+
+    return note
+
+
+def row(request: type[Request[object]]) -> Endpoint:
+    """Give the row of a kind of request."""
+    return _BY_REQUEST[request]
+
+
+class Hello(Struct, frozen=True):
     """Who answers: the version of the wire, of the program, and what it can do."""
 
     api: int
@@ -86,45 +135,29 @@ class Hello:
     features: tuple[str, ...] = FEATURES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetHello(Request[Hello]):
+@endpoint("GET", "/v1")
+class GetHello(Request[Hello], frozen=True, kw_only=True):
     """Ask which daemon this is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetStatus(Request[Status]):
-    """Ask how this host stands."""
+@endpoint("GET", "/v1/status")
+class GetStatus(Request[Status], frozen=True, kw_only=True):
+    """Ask how this host stands; its jobs come without reports, its runs without output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListDevices(Request[Host]):
+@endpoint("GET", "/v1/devices")
+class ListDevices(Request[Host], frozen=True, kw_only=True):
     """Ask for the host's devices and drivers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListStores(Request[tuple[StoreStatus, ...]]):
+@endpoint("GET", "/v1/stores")
+class ListStores(Request[tuple[StoreStatus, ...]], frozen=True, kw_only=True):
     """Ask for all stores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListEntries(Request[EntryPage]):
-    """Ask for the entries that match; a page has at most `MAX_PAGE` of them."""
-
-    ref: str | None = None
-    kind: KindName | None = None
-    store: Path | None = None
-    driver: str | None = None
-    architecture: str | None = None
-    device: str | None = None
-    model: ModelName | None = None
-    state: EntryState | None = None
-    defect: Defect | None = None
-    kernel: str | None = None
-    min_size: int | None = None
-    max_size: int | None = None
-    unused: float | None = None
-    limit: int | None = None
-    after: str | None = None
+@endpoint("GET", "/v1/entries")
+class ListEntries(EntryQuery, Request[EntryPage], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask for the entries that match, a page of them; see below."""
 
     def __post_init__(self) -> None:
         """Refuse what no entry can match."""
@@ -136,13 +169,12 @@ class ListEntries(Request[EntryPage]):
 
     @property
     def query(self) -> EntryQuery:
-        """The same, in the catalog's word, and with a limit."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return EntryQuery(**{**values, "limit": min(self.limit or DEFAULT_PAGE, MAX_PAGE)})
+        """The same with a limit."""
+        return replace(self, limit=min(self.limit or DEFAULT_PAGE, MAX_PAGE))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetEntry(Request[IndexedEntry]):
+@endpoint("GET", "/v1/entries/{ref}")
+class GetEntry(Request[IndexedEntry], frozen=True, kw_only=True):
     """Ask for one entry by its ref, or by the beginning of it if that is unique."""
 
     ref: str
@@ -152,34 +184,34 @@ class GetEntry(Request[IndexedEntry]):
         _need(_REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListModels(Request[tuple[ModelStatus, ...]]):
-    """Ask for all models."""
+@endpoint("GET", "/v1/models")
+class ListModels(Request[tuple[ModelStatus, ...]], frozen=True, kw_only=True):
+    """Ask for all models; their runs come without output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetModel(Request[ModelStatus]):
+@endpoint("GET", "/v1/models/{name}")
+class GetModel(Request[ModelStatus], frozen=True, kw_only=True):
     """Ask for one model."""
 
     name: ModelName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetWhy(Request[Diagnosis]):
+@endpoint("GET", "/v1/models/{name}/why")
+class GetWhy(Request[Diagnosis], frozen=True, kw_only=True):
     """Ask why a model is cold or slow, and what mends it."""
 
     name: ModelName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetHistory(Request[tuple[Baseline, ...]]):
-    """Ask for a model's figures over its last runs."""
+@endpoint("GET", "/v1/models/{name}/history")
+class GetHistory(Request[tuple[Baseline, ...]], frozen=True, kw_only=True):
+    """Ask for a model's figures over its last 60 runs."""
 
     name: ModelName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddModel(Request[ModelStatus]):
+@endpoint("POST", "/v1/models", right=Right.CHANGE, status=201, location="/v1/models/{name}")
+class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
     """Register a model: its command or loader, and where and how it runs.  ``store`` None is the managed store."""
 
     name: ModelName
@@ -218,16 +250,16 @@ class AddModel(Request[ModelStatus]):
             _need(bool(key) and "=" not in key and "\0" not in key + value, f"variables: {key!r} cannot be a variable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveModel(Request[None]):
+@endpoint("DELETE", "/v1/models/{name}", right=Right.CHANGE)
+class RemoveModel(Request[None], frozen=True, kw_only=True):
     """Forget a model; its entries stay until they are evicted."""
 
     name: ModelName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListRuns(Request[tuple[Run, ...]]):
-    """Ask for the newest runs, of one model or of all."""
+@endpoint("GET", "/v1/runs")
+class ListRuns(Request[tuple[Run, ...]], frozen=True, kw_only=True):
+    """Ask for the newest runs, newest first, of one model or of all."""
 
     model: ModelName | None = None
     limit: int = 20
@@ -237,9 +269,9 @@ class ListRuns(Request[tuple[Run, ...]]):
         _need(1 <= self.limit <= MAX_PAGE, f"limit: expected 1 to {MAX_PAGE}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrewarmModels(Request[Job]):
-    """Warm these models, or all, or those that need it (``stale``); ``force`` even what is warm."""
+@endpoint("POST", "/v1/prewarm", right=Right.CHANGE, status=202, location=_JOB)
+class PrewarmModels(Request[Job], frozen=True, kw_only=True):
+    """Warm exactly one of these models, all, and those that need it (``stale``); ``force`` even what is warm."""
 
     models: tuple[ModelName, ...] = ()
     all: bool = False
@@ -255,9 +287,12 @@ class PrewarmModels(Request[Job]):
         _see_names(self.models)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictEntries(Request[Job]):
-    """Evict what the policy lets go; only these refs or reasons if any are given.  ``dry_run`` only plans."""
+@endpoint("POST", "/v1/evict", right=Right.CHANGE, status=202, location=_JOB)
+class EvictEntries(Request[Job], frozen=True, kw_only=True):
+    """Evict what the policy lets go; only these refs or reasons if any are given; ``dry_run`` only plans.
+
+    With ``plan``, the id of a dry run's, alone: exactly that goes, or it is a `conflict`.
+    """
 
     dry_run: bool = False
     refs: tuple[str, ...] = ()
@@ -271,8 +306,8 @@ class EvictEntries(Request[Job]):
         _need(self.plan is None or _REF.fullmatch(self.plan) is not None, "plan: expected up to 12 hex digits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyStores(Request[Job]):
+@endpoint("POST", "/v1/verify", right=Right.CHANGE, status=202, location=_JOB)
+class VerifyStores(Request[Job], frozen=True, kw_only=True):
     """Read everything in these stores, or in all, and say what is wrong; ``fix`` mends what loses nothing.
 
     With ``deep`` each entry is compiled again and compared, where its driver is here.  With ``faults_only`` only what
@@ -290,14 +325,14 @@ class VerifyStores(Request[Job]):
         _need(not (self.deep and self.faults_only), "deep: expected not to be given with faults_only")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTrash(Request[tuple[Trashed, ...]]):
-    """Ask for what was evicted and can still come back, and for what is in quarantine."""
+@endpoint("GET", "/v1/trash")
+class ListTrash(Request[tuple[Trashed, ...]], frozen=True, kw_only=True):
+    """Ask for what was evicted and can still come back, and for what is in quarantine, newest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreTrash(Request[Job]):
-    """Bring these back from the trash, or ``all`` that is whole."""
+@endpoint("POST", "/v1/trash/restore", right=Right.CHANGE, status=202, location=_JOB)
+class RestoreTrash(Request[Job], frozen=True, kw_only=True):
+    """Bring these back from the trash, or else ``all`` that is whole; what is in quarantine is a `conflict`."""
 
     refs: tuple[str, ...] = ()
     all: bool = False
@@ -308,8 +343,8 @@ class RestoreTrash(Request[Job]):
         _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmptyTrash(Request[Job]):
+@endpoint("POST", "/v1/trash/empty", right=Right.CHANGE, status=202, location=_JOB)
+class EmptyTrash(Request[Job], frozen=True, kw_only=True):
     """Let these in the trash go for good, or everything."""
 
     refs: tuple[str, ...] = ()
@@ -319,8 +354,8 @@ class EmptyTrash(Request[Job]):
         _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayEntries(Request[Job]):
+@endpoint("POST", "/v1/replay", right=Right.CHANGE, status=202, location=_JOB)
+class ReplayEntries(Request[Job], frozen=True, kw_only=True):
     """Rebuild for the present driver what was compiled for an older one, without the models; ``dry_run`` only plans.
 
     Only of these stores or models if any are given; ``to`` is the beginning of an environment's fingerprint.
@@ -350,8 +385,8 @@ class ReplayEntries(Request[Job]):
             _need(path is None or _is_place(path), f"{name}: expected an absolute path")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanStores(Request[Job]):
+@endpoint("POST", "/v1/scan", right=Right.CHANGE, status=202, location=_JOB)
+class ScanStores(Request[Job], frozen=True, kw_only=True):
     """Look at these stores, or at all; ``full`` reads also what seems unchanged."""
 
     stores: tuple[Path, ...] = ()
@@ -362,26 +397,26 @@ class ScanStores(Request[Job]):
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refresh(Request[None]):
-    """Say that something may have changed on the host: its driver, its devices, its stores."""
+@endpoint("POST", "/v1/refresh", right=Right.CHANGE, status=202)
+class Refresh(Request[None], frozen=True, kw_only=True):
+    """Say that something may have changed on the host, its driver, devices or stores: it is looked at soon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListJobs(Request[tuple[Job, ...]]):
+@endpoint("GET", "/v1/jobs")
+class ListJobs(Request[tuple[Job, ...]], frozen=True, kw_only=True):
     """Ask for the jobs that the daemon remembers, without their reports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetJob(Request[Job]):
+@endpoint("GET", _JOB)
+class GetJob(Request[Job], frozen=True, kw_only=True):
     """Ask for one job, with its report."""
 
     id: JobId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitJob(Request[Job]):
-    """Ask for one job as soon as it has ended, or as it is after ``timeout`` seconds."""
+@endpoint("GET", "/v1/jobs/{id}/wait")
+class WaitJob(Request[Job], frozen=True, kw_only=True):
+    """Ask for one job as soon as it has ended, or as it is after ``timeout`` seconds (30, at most 300)."""
 
     id: JobId
     timeout: float = 30.0
@@ -391,142 +426,40 @@ class WaitJob(Request[Job]):
         _need(0 <= self.timeout <= MAX_WAIT, f"timeout: expected 0 to {MAX_WAIT:.0f} seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelJob(Request[Job]):
+@endpoint("DELETE", _JOB, right=Right.CHANGE)
+class CancelJob(Request[Job], frozen=True, kw_only=True):
     """Cancel one job; what it has done stays done."""
 
     id: JobId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListEvents(Request[tuple[Event, ...]]):
+@endpoint("GET", "/v1/events")
+class ListEvents(Request[tuple[Event, ...]], frozen=True, kw_only=True):
     """Ask for events after ``since``; with ``follow`` as an endless stream, one JSON object per line."""
 
     since: int = 0
     follow: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetConfig(Request[Mapping[str, str]]):
+@endpoint("GET", "/v1/config")
+class GetConfig(Request[Mapping[str, str]], frozen=True, kw_only=True):
     """Ask for the settings in effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetEnv(Request[Mapping[str, str]]):
+@endpoint("GET", "/v1/env")
+class GetEnv(Request[Mapping[str, str]], frozen=True, kw_only=True):
     """Ask for the variables that make a program use the cache, of one model or of the managed store."""
 
     model: ModelName | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetOpenApi(Request[Mapping[str, str]]):
-    """Ask for this description."""
+@endpoint("GET", "/v1/openapi.json")
+class GetOpenApi(Request[Mapping[str, str]], frozen=True, kw_only=True):
+    """Ask for all of this as an OpenAPI 3.1 document."""
 
 
-AnyRequest = (
-    GetHello
-    | GetStatus
-    | ListDevices
-    | ListStores
-    | ListEntries
-    | GetEntry
-    | ListModels
-    | GetModel
-    | GetWhy
-    | GetHistory
-    | AddModel
-    | RemoveModel
-    | ListRuns
-    | PrewarmModels
-    | EvictEntries
-    | ReplayEntries
-    | VerifyStores
-    | ListTrash
-    | RestoreTrash
-    | EmptyTrash
-    | ScanStores
-    | Refresh
-    | ListJobs
-    | GetJob
-    | WaitJob
-    | CancelJob
-    | ListEvents
-    | GetConfig
-    | GetEnv
-    | GetOpenApi
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One row of the table.
-
-    Fields of the request that the path names come from there.  The rest comes from the query string, or for POST from
-    the body, which is a JSON object.
-    """
-
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    request: type[Request[object]]
-    reply: object  #: a type, or None where the answer has no data
-    right: Right = Right.READ
-    status: int = 200
-    location: str | None = None  #: where the thing made can be found; braces name fields of the reply
-
-    @property
-    def placeholders(self) -> tuple[str, ...]:
-        """The fields that stand in the path."""
-        return tuple(re.findall(r"{(\w+)}", self.path))
-
-
-_JOB: Final = "/v1/jobs/{id}"
-
-ENDPOINTS: Final = (
-    Endpoint("GET", "/v1", GetHello, Hello),
-    Endpoint("GET", "/v1/status", GetStatus, Status),
-    Endpoint("GET", "/v1/devices", ListDevices, Host),
-    Endpoint("GET", "/v1/stores", ListStores, tuple[StoreStatus, ...]),
-    Endpoint("GET", "/v1/entries", ListEntries, EntryPage),
-    Endpoint("GET", "/v1/entries/{ref}", GetEntry, IndexedEntry),
-    Endpoint("GET", "/v1/models", ListModels, tuple[ModelStatus, ...]),
-    Endpoint("POST", "/v1/models", AddModel, ModelStatus, Right.CHANGE, 201, "/v1/models/{name}"),
-    Endpoint("GET", "/v1/models/{name}", GetModel, ModelStatus),
-    Endpoint("GET", "/v1/models/{name}/why", GetWhy, Diagnosis),
-    Endpoint("GET", "/v1/models/{name}/history", GetHistory, tuple[Baseline, ...]),
-    Endpoint("DELETE", "/v1/models/{name}", RemoveModel, None, Right.CHANGE),
-    Endpoint("GET", "/v1/runs", ListRuns, tuple[Run, ...]),
-    Endpoint("POST", "/v1/prewarm", PrewarmModels, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/evict", EvictEntries, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/replay", ReplayEntries, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/verify", VerifyStores, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("GET", "/v1/trash", ListTrash, tuple[Trashed, ...]),
-    Endpoint("POST", "/v1/trash/restore", RestoreTrash, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/trash/empty", EmptyTrash, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/scan", ScanStores, Job, Right.CHANGE, 202, _JOB),
-    Endpoint("POST", "/v1/refresh", Refresh, None, Right.CHANGE, 202),
-    Endpoint("GET", "/v1/jobs", ListJobs, tuple[Job, ...]),
-    Endpoint("GET", _JOB, GetJob, Job),
-    Endpoint("DELETE", _JOB, CancelJob, Job, Right.CHANGE),
-    Endpoint("GET", "/v1/jobs/{id}/wait", WaitJob, Job),
-    Endpoint("GET", "/v1/events", ListEvents, tuple[Event, ...]),
-    Endpoint("GET", "/v1/config", GetConfig, Mapping[str, str]),
-    Endpoint("GET", "/v1/env", GetEnv, Mapping[str, str]),
-    Endpoint("GET", "/v1/openapi.json", GetOpenApi, Mapping[str, str]),
-)
-"""Everything one may ask."""
-
-_BY_REQUEST: Final[dict[type[object], Endpoint]] = {one.request: one for one in ENDPOINTS}
-
-
-def register(table: Iterable[Endpoint]) -> None:
-    """Let `endpoint` know the requests of a further table."""
-    for one in table:
-        _BY_REQUEST.setdefault(one.request, one)
-
-
-def endpoint(request: Request[object]) -> Endpoint:
-    """Give the row of a request."""
-    return _BY_REQUEST[type(request)]
+ENDPOINTS: Final = tuple(_BY_REQUEST.values())
+"""Everything one may ask a user's daemon."""
 
 
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> Path:

@@ -9,12 +9,14 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from xpucached import errors, messages, sockets
-from xpucached.api import ListEvents, Request, WaitJob, codec, endpoint
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from xpucached import codec, errors, messages, sockets
+from xpucached.api import ListEvents, Request, WaitJob, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +30,7 @@ T = TypeVar("T")
 _PATIENCE: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class Answer(Struct, Generic[T], frozen=True):
     """What came back: the data as it stood on the wire, and what kind of value it is."""
 
     data: Json
@@ -157,7 +158,7 @@ class Client:
 
     def read(self, request: Request[T], text: bytes) -> Answer[T]:
         """Read an answer.  Raises what the daemon refused with."""
-        return Answer(_unwrap(text, self._largest, self._most), endpoint(request).reply)
+        return Answer(_unwrap(text, self._largest, self._most), row(type(request)).reply)
 
     def follow(self, since: int) -> Iterator[str]:
         """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
@@ -232,22 +233,22 @@ def compose(request: Request[T]) -> tuple[str, str, bytes | None]:
 
     Raises `errors.RequestError` for what no address and no JSON can say.
     """
-    row = endpoint(request)
-    values = {one.name: getattr(request, one.name) for one in fields(request)}  # type: ignore[arg-type] # all are
-    target = row.path
-    for name in row.placeholders:
+    goes = row(type(request))
+    values = asdict(request)
+    target = goes.path
+    for name in goes.placeholders:
         text = str(values.pop(name))
         if text.strip("./") == "":
             raise errors.RequestError(f"{name}: there can be none that is called {text!r}")
         target = target.replace(f"{{{name}}}", quote(text, safe="", errors="surrogateescape"))
-    if row.method == "POST":
+    if goes.method == "POST":
         written = {name: codec.to_json(value) for name, value in values.items()}
         for name, value in written.items():
             _see_text(name, value)
-        return row.method, target, codec.dumps(written)
+        return goes.method, target, codec.dumps(written)
     pairs = [(name, _text(codec.to_json(value))) for name, value in values.items() if value is not None]
     query = urlencode(pairs, errors="surrogateescape")
-    return row.method, f"{target}?{query}" if query else target, None
+    return goes.method, f"{target}?{query}" if query else target, None
 
 
 def _see_text(place: str, value: Json) -> None:
@@ -256,7 +257,7 @@ def _see_text(place: str, value: Json) -> None:
         for name, one in value.items():
             _see_text(f"{place}.{name}", name)
             _see_text(f"{place}.{name}", one)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
             _see_text(f"{place}.{number}", one)
     elif isinstance(value, str):

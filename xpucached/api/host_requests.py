@@ -6,41 +6,44 @@ has it; see `is_tending` for what it passes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from xpucached import api
-from xpucached.api import Endpoint, Request, Right
-from xpucached.domain.jobs import Job
+from xpucached.api import Request, Right, endpoint
 from xpucached.domain.users import HostStatus, UserSocket
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetHost(Request[HostStatus]):
+@endpoint("GET", "/v1/host")
+class GetHost(Request[HostStatus], frozen=True, kw_only=True):
     """Ask how the host stands, and each user; who is no administrator sees himself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeWorker(Request[UserSocket]):
+@endpoint("POST", "/v1/wake", right=Right.CHANGE)
+class WakeWorker(Request[UserSocket], frozen=True, kw_only=True):
     """Start a user's worker if it sleeps, and give its socket; None is the caller."""
 
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepAside(Request[None]):
+@endpoint("POST", "/v1/aside", right=Right.CHANGE, status=202)
+class StepAside(Request[None], frozen=True, kw_only=True):
     """Say, as a worker, that its user runs a daemon himself, so that the worker ends."""
 
 
-ENDPOINTS: Final = (
-    Endpoint("GET", "/v1", api.GetHello, api.Hello),
-    Endpoint("GET", "/v1/host", GetHost, HostStatus),
-    Endpoint("POST", "/v1/wake", WakeWorker, UserSocket, Right.CHANGE),
-    Endpoint("POST", "/v1/aside", StepAside, None, Right.CHANGE, 202),
-    Endpoint("POST", "/v1/refresh", api.Refresh, None, Right.CHANGE, 202),
-    Endpoint("POST", "/v1/prewarm", api.PrewarmModels, Job, Right.CHANGE, 202, "/v1/jobs/{id}"),
-    Endpoint("GET", "/v1/jobs/{id}", api.GetJob, Job),
-    Endpoint("GET", "/v1/jobs/{id}/wait", api.WaitJob, Job),
+ENDPOINTS: Final = tuple(
+    map(
+        api.row,
+        (
+            api.GetHello,
+            GetHost,
+            WakeWorker,
+            StepAside,
+            api.Refresh,
+            api.PrewarmModels,
+            api.GetJob,
+            api.WaitJob,
+        ),
+    )
 )
 """Everything one may ask the host's daemon itself."""
 
@@ -80,6 +83,3 @@ def is_tending(asked: Request[object]) -> bool:
     if isinstance(asked, api.ScanStores):
         return not asked.stores
     return False
-
-
-api.register(ENDPOINTS)

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from datetime import datetime
-from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NewType, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from xpucached.api import ENDPOINTS, VERSION, Endpoint, Json, ListEvents, Right
-from xpucached.api.codec import SHAPES
-from xpucached.api.intake import adapter
+from xpucached.codec import to_json, twin
 from xpucached.domain.jobs import ErrorInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     Schema = dict[str, Json]
 
-_SCALARS: Final[Mapping[object, Mapping[str, str]]] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    Path: {"type": "string", "format": "path"},
-    datetime: {"type": "string", "format": "date-time"},
-}
+_PART: Final = "#/components/schemas/{name}"
 
 
 def document(version: str) -> Schema:
     """Describe every endpoint, its requests and its replies."""
-    parts: Schema = {}
+    schemas, parts = describe([*(kind for row in ENDPOINTS for kind in (row.request, row.reply)), ErrorInfo])
     paths: dict[str, Json] = {}
-    for row in ENDPOINTS:
-        operations = cast("Schema", paths.setdefault(row.path, {}))
-        operations[row.method.lower()] = _operation(row, parts)
-    _describe(ErrorInfo, parts)
+    for row, reply in zip(ENDPOINTS, schemas[1:-1:2], strict=True):
+        request = cast("Schema", parts[row.request.__name__])
+        if row.method != "POST":
+            del parts[row.request.__name__]
+        cast("Schema", paths.setdefault(row.path, {}))[row.method.lower()] = _operation(row, request, reply)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -49,27 +40,37 @@ def document(version: str) -> Schema:
     }
 
 
-def _operation(row: Endpoint, parts: Schema) -> Schema:
-    schema = cast("Schema", adapter(row).json_schema(ref_template="#/components/schemas/{model}"))
-    parts.update(cast("Schema", schema.pop("$defs", {})))
-    properties = cast("dict[str, Schema]", schema.get("properties", {}))
-    required = cast("list[Json]", schema.get("required", []))
+def describe(kinds: Sequence[object]) -> tuple[list[Schema], Schema]:
+    """Give a schema for each type as it stands on the wire, and the parts to which these refer."""
+    found, parts = msgspec.json.schema_components(
+        map(twin, kinds),
+        schema_hook=lambda _: {"type": "string", "format": "path"},
+        ref_template=_PART,
+    )
+    for part in parts.values():
+        if "enum" in part:
+            part["type"] = "string"
+    return cast("list[Schema]", to_json(found)), cast("Schema", to_json(parts))
+
+
+def _operation(row: Endpoint, request: Schema, reply: Schema) -> Schema:
+    properties = cast("dict[str, Schema]", request["properties"])
+    required = cast("list[Json]", request["required"])
     operation: Schema = {
         "operationId": row.request.__name__,
         "summary": (row.request.__doc__ or "").split("\n")[0],
         "x-right": row.right.value,
         "responses": {
-            str(row.status): {"description": "done", "content": _content(row, parts)},
+            str(row.status): {"description": "done", "content": _content(row, reply)},
             "default": {"description": "refused", "content": {"application/json": {"schema": _envelope("error")}}},
         },
     }
     if row.right is Right.CHANGE:
         operation["description"] = "For the daemon's own user and root."
     if row.method == "POST":
-        parts[row.request.__name__] = schema
         operation["requestBody"] = {
             "required": bool(required),
-            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{row.request.__name__}"}}},
+            "content": {"application/json": {"schema": {"$ref": _PART.format(name=row.request.__name__)}}},
         }
     elif properties:
         operation["parameters"] = [
@@ -84,56 +85,20 @@ def _operation(row: Endpoint, parts: Schema) -> Schema:
     return operation
 
 
-def _content(row: Endpoint, parts: Schema) -> Schema:
-    content: Schema = {"application/json": {"schema": _envelope("data", _describe(row.reply, parts))}}
+def _content(row: Endpoint, reply: Schema) -> Schema:
+    content: Schema = {"application/json": {"schema": _envelope("data", reply)}}
     if row.path == "/v1/openapi.json":
         # The one answer without an envelope, because generators expect the bare document.
         content = {"application/json": {"schema": {"type": "object"}}}
     if row.request is ListEvents:
-        content["application/x-ndjson"] = {"schema": {"$ref": "#/components/schemas/Event"}}
+        content["application/x-ndjson"] = {"schema": {"$ref": _PART.format(name="Event")}}
     return content
 
 
 def _envelope(key: str, schema: Schema | None = None) -> Schema:
-    inside = schema or {"$ref": "#/components/schemas/ErrorInfo"}
+    inside = schema or {"$ref": _PART.format(name=ErrorInfo.__name__)}
     return {
         "type": "object",
         "required": ["api", key],
         "properties": {"api": {"const": VERSION}, key: inside},
-    }
-
-
-def _describe(kind: object, parts: Schema) -> Schema:
-    while isinstance(kind, NewType):
-        kind = kind.__supertype__
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind in {None, types.NoneType}:
-        return {"type": "null"}
-    if kind in _SCALARS:
-        return dict(_SCALARS[kind])
-    if origin in {Union, types.UnionType}:
-        return {"anyOf": [_describe(one, parts) for one in arguments]}
-    if origin is tuple:
-        return {"type": "array", "items": _describe(arguments[0], parts)}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _describe(arguments[1], parts)}
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"type": "string", "enum": [str(one.value) for one in kind]}
-    if isinstance(kind, type) and (kind in SHAPES or is_dataclass(kind)):
-        if kind.__name__ not in parts:
-            parts[kind.__name__] = {}  # first, so that a value that holds its own kind ends
-            parts[kind.__name__] = _members(SHAPES[kind].wire if kind in SHAPES else kind, kind, parts)
-        return {"$ref": f"#/components/schemas/{kind.__name__}"}
-    message = f"no schema for {kind}"
-    raise TypeError(message)
-
-
-def _members(wire: type, kind: type, parts: Schema) -> Schema:
-    hints = get_type_hints(wire)
-    members = fields(wire)
-    return {
-        "type": "object",
-        "description": (kind.__doc__ or "").split("\n")[0],
-        "required": [one.name for one in members if one.default is MISSING and one.default_factory is MISSING],
-        "properties": {one.name: _describe(hints[one.name], parts) for one in members},
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from msgspec.structs import asdict
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import MODELS
@@ -95,7 +95,7 @@ def _exercise(row: sa.Row[tuple[object, ...]]) -> RunSpec:
     if saved is None:
         return RunSpec()
     # What an earlier version wrote lacks the younger fields.
-    known = {one.name: saved[one.name] for one in fields(RunSpec) if one.name in saved}
+    known = {name: saved[name] for name in RunSpec.__struct_fields__ if name in saved}
     known["loader"] = Loader(saved["loader"])
     for key in ("precisions", "shapes"):
         known[key] = tuple(saved[key])

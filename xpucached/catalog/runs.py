@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
 from xpucached.catalog import entries, targets
 from xpucached.catalog.tables import (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import sqlalchemy as sa
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import builds, departed, targets
@@ -44,8 +45,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _SILENT: Final = "ext_kernel_compiler"
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierEntry:
+class EarlierEntry(Struct, frozen=True):
     """What the catalog held of an entry before a look."""
 
     stamp: str
@@ -229,8 +229,7 @@ def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) ->
             )
         )
         for row in rows:
-            defect = Defect(row.defect) if row.defect else None
-            state = EntryState(row.state)
+            state, defect = EntryState(row.state), Defect(row.defect) if row.defect else None
             known[EntryKey(row.key)] = EarlierEntry(row.stamp, row.created, row.size, state, defect, row.trusted)
     return known
 
@@ -399,7 +398,8 @@ def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
     rows = connection.execute(_STORES)
     return tuple(
         StoreStatus(
-            Store(KindName(row.kind), Path(row.root)),
+            KindName(row.kind),
+            Path(row.root),
             StoreOrigin(row.origin),
             row.via,
             StoreState(row.state),

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached import codec
 from xpucached.catalog import targets
 from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, CHANGES, ENVIRONMENTS, HOST, Moment
-from xpucached.domain.host import Device, DriverChange, DriverFile, DriverInUse, Host, Problem
-from xpucached.domain.names import Architecture, ModelName
+from xpucached.domain.host import DriverChange, DriverInUse, Host
 from xpucached.domain.targets import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +47,7 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
     targets.note_drivers(
         connection, {(id_, numbers[one.fingerprint]) for id_, view in views.items() for one in view.environments}
     )
-    survey = {"surveyed": host.surveyed, "document": _document(host)}
+    survey = {"surveyed": host.surveyed, "document": codec.to_json(host)}
     connection.execute(
         insert(HOST).values(id=1, **survey).on_conflict_do_update(index_elements=[HOST.c.id], set_=survey)
     )
@@ -79,8 +73,8 @@ def last(connection: sa.Connection) -> Host | None:
     if document is None:
         return None
     try:
-        return _host(document)
-    except (KeyError, TypeError, ValueError):
+        return codec.from_json(Host, document)
+    except ValueError:
         # The next survey, which every start begins with, takes its place: no reason not to start.
         log.warning("the last survey in the catalog cannot be read, it waits for the next")
         return None
@@ -105,173 +99,3 @@ def _side(connection: sa.Connection, change: int, *, appeared: bool) -> tuple[Ta
         .order_by(ENVIRONMENTS.c.id)
     )
     return tuple(targets.value(row) for row in rows)
-
-
-# -- the survey as JSON -------------------------------------------------------------------------------------------
-
-
-class _Device(TypedDict):
-    name: str
-    architecture: str
-    pci_address: str | None
-    pci_id: str | None
-    kernel_driver: str | None
-    kernel_driver_version: str | None
-    render_node: str | None
-    environments: list[list[str]]
-
-
-class _File(TypedDict):
-    path: str
-    target: str
-    version: str | None
-    size: int
-    modified: str
-    build_id: str | None
-    package: str | None
-
-
-class _View(TypedDict):
-    stamp: str
-    devices: list[_Device]
-    driver: list[_File]
-    environments: list[list[str]]
-    problems: list[list[str]]
-
-
-class _DriverInUse(_View):
-    variables: dict[str, str]
-    models: list[str]
-
-
-class _Survey(_View):
-    surveyed: str
-    boot: str
-    kernel: str
-    drivers: list[_DriverInUse]
-
-
-def _document(host: Host) -> _Survey:
-    return {
-        "surveyed": host.surveyed.isoformat(),
-        "boot": host.boot,
-        "kernel": host.kernel,
-        **_view_row(host),
-        "drivers": [
-            {"variables": dict(one.variables), "models": list(one.models), **_view_row(one)} for one in host.drivers
-        ],
-    }
-
-
-def _view_row(host: Host | DriverInUse) -> _View:
-    return {
-        "stamp": host.stamp,
-        "devices": [
-            {
-                "name": one.name,
-                "architecture": one.architecture,
-                "pci_address": one.pci_address,
-                "pci_id": one.pci_id,
-                "kernel_driver": one.kernel_driver,
-                "kernel_driver_version": one.kernel_driver_version,
-                "render_node": str(one.render_node) if one.render_node is not None else None,
-                "environments": _strings(one.environments),
-            }
-            for one in host.devices
-        ],
-        "driver": [
-            {
-                "path": str(one.path),
-                "target": str(one.target),
-                "version": one.version,
-                "size": one.size,
-                "modified": one.modified.isoformat(),
-                "build_id": one.build_id,
-                "package": one.package,
-            }
-            for one in host.driver
-        ],
-        "environments": _strings(host.environments),
-        "problems": [[one.code, one.message, one.hint, one.subject] for one in host.problems],
-    }
-
-
-def _strings(some: Iterable[Target]) -> list[list[str]]:
-    return [[one.platform, one.device, one.version, one.driver] for one in some]
-
-
-def _environments(some: list[list[str]]) -> tuple[Target, ...]:
-    return tuple(Target(*one) for one in some)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a host and a driver in use have in common."""
-
-    stamp: str
-    devices: tuple[Device, ...]
-    driver: tuple[DriverFile, ...]
-    environments: tuple[Target, ...]
-    problems: tuple[Problem, ...]
-
-
-def _host(survey: _Survey) -> Host:
-    seen = _seen(survey)
-    return Host(
-        surveyed=datetime.fromisoformat(survey["surveyed"]),
-        boot=survey["boot"],
-        kernel=survey["kernel"],
-        stamp=seen.stamp,
-        devices=seen.devices,
-        driver=seen.driver,
-        environments=seen.environments,
-        problems=seen.problems,
-        # Surveys from before there were several have none.
-        drivers=tuple(_driver_in_use(one) for one in survey.get("drivers", [])),
-    )
-
-
-def _driver_in_use(row: _DriverInUse) -> DriverInUse:
-    seen = _seen(row)
-    return DriverInUse(
-        dict(row["variables"]),
-        tuple(ModelName(name) for name in row["models"]),
-        seen.stamp,
-        seen.devices,
-        seen.driver,
-        seen.environments,
-        seen.problems,
-    )
-
-
-def _seen(survey: _View) -> _Seen:
-    return _Seen(
-        stamp=survey["stamp"],
-        devices=tuple(
-            Device(
-                name=one["name"],
-                architecture=Architecture(one["architecture"]),
-                pci_address=one["pci_address"],
-                pci_id=one["pci_id"],
-                kernel_driver=one["kernel_driver"],
-                kernel_driver_version=one["kernel_driver_version"],
-                render_node=Path(one["render_node"]) if one["render_node"] is not None else None,
-                environments=_environments(one["environments"]),
-            )
-            for one in survey["devices"]
-        ),
-        driver=tuple(
-            DriverFile(
-                path=Path(one["path"]),
-                target=Path(one["target"]),
-                version=one["version"],
-                size=one["size"],
-                modified=datetime.fromisoformat(one["modified"]),
-                build_id=one["build_id"],
-                package=one["package"],
-            )
-            for one in survey["driver"]
-        ),
-        environments=_environments(survey["environments"]),
-        problems=tuple(Problem(*one) for one in survey["problems"]),
-    )

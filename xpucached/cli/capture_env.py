@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from xpucached.errors import RequestError
 from xpucached.kinds.variables import OURS, STEERING, STORE
@@ -32,8 +33,7 @@ _PREFIXES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(Struct, frozen=True):
     """What was taken over from the caller."""
 
     command: tuple[str, ...]

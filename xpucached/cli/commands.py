@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xpucached import __version__, api, messages, render
-from xpucached.api import codec, host_requests
+from xpucached import __version__, api, codec, messages, render
+from xpucached.api import host_requests
 from xpucached.api.client import refusal
 from xpucached.cli import capture_env, connect, listing, workload_options
 from xpucached.cli.output import Output, say
@@ -90,9 +90,7 @@ def _show(output: Output) -> int:
 
 
 def _stores(output: Output) -> int:
-    return output.show(
-        api.ListStores(), render.stores, lambda value: "\n".join(plain(str(one.store.root)) for one in value)
-    )
+    return output.show(api.ListStores(), render.stores, lambda value: "\n".join(plain(str(one.store)) for one in value))
 
 
 def _devices(output: Output) -> int:

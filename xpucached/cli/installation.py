@@ -15,10 +15,12 @@ import secrets
 import stat
 import sys
 import sysconfig
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from xpucached import sockets
 from xpucached.errors import Conflict, Denied
@@ -47,8 +49,7 @@ class StepKind(StrEnum):
     SKIP = "skip"  #: nothing: this installation lacks what it takes
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step of setting up or of taking away."""
 
     verb: StepKind
@@ -58,8 +59,7 @@ class Step:
     failed: str = ""  #: what went wrong, once it was done
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """All that is to be done, in order, and what is left to a person."""
 
     steps: tuple[Step, ...]
@@ -68,8 +68,7 @@ class Plan:
     noted: Mapping[str, str]  #: what the record says afterwards: file to digest
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where things go: for the host or a user, below a root that is not always ``/``."""
 
     user: bool

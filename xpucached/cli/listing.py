@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api, render
-from xpucached.api import codec
+from xpucached import api, codec, render
 from xpucached.cli.output import say
 from xpucached.errors import NotFound, Unavailable
 
@@ -114,5 +113,5 @@ def _check_names(output: Output) -> None:
     model, store = output.options.model, output.options.store
     if model is not None:
         output.client.call(api.GetModel(name=model))
-    if store is not None and all(one.store.root != store for one in output.client.call(api.ListStores()).value):
+    if store is not None and all(one.store != store for one in output.client.call(api.ListStores()).value):
         raise NotFound(f"no store {store}", hint="see: xpucachectl stores")

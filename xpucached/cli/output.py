@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from xpucached import api
-from xpucached.api import codec
+from msgspec import Struct
+
+from xpucached import api, codec
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """One command line at work."""
 
     options: Namespace

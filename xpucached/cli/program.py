@@ -8,8 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
-from xpucached import api
-from xpucached.api import codec
+from xpucached import api, codec
 from xpucached.cli import arguments, commands, setup
 from xpucached.errors import XpucachedError
 from xpucached.printing import Clean

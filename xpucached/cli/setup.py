@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import api
-from xpucached.api import codec
+from xpucached import api, codec
 from xpucached.cli import installation
 from xpucached.cli.installation import StepKind
 from xpucached.errors import RunFailed

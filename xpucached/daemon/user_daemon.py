@@ -38,6 +38,7 @@ from xpucached.incidents import unexpected
 from xpucached.printing import safe
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import SCRUB_PARTS, Service, automatic, owners
+from xpucached.service.handlers import Handlers
 from xpucached.systemd import notify, ping
 from xpucached.watch import Watcher, WatchOptions
 
@@ -294,7 +295,7 @@ class Daemon:
 
     async def _watch(self, places: Iterable[Path] = ()) -> None:
         """Listen to what happens in the stores, or in these places before it is known what they are."""
-        stores = list(places) or [status.store.root for status in await self._service.stores()]
+        stores = list(places) or [status.store for status in await self._service.stores()]
         stores = await asyncio.to_thread(_answering, stores)
         drivers = await asyncio.to_thread(_driver_places, self._service.driver_variables())
         models = [self._settings.models_directory]
@@ -496,11 +497,8 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             await service.recover()
             given = server.activated()
             listening = given or [server.bind(config.socket, config.socket_mode)]
-            listener = (
-                server.Server(service, owners_only, version=__version__, tends=is_host_daemon)
-                if options.worker
-                else server.Server(service, allowed, version=__version__)
-            )
+            may, tends = (owners_only, is_host_daemon) if options.worker else (allowed, None)
+            listener = server.Server(Handlers(service), may, tends=tends)
             await listener.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.socket)
             try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from xpucached.domain.names import EntryKey
 
@@ -28,8 +29,7 @@ class FileAct(StrEnum):
     COME = "c"  #: moved here
 
 
-@dataclass(frozen=True, slots=True)
-class FileEvent:
+class FileEvent(Struct, frozen=True):
     """Something that a process did in a store."""
 
     store: Path
@@ -39,8 +39,7 @@ class FileEvent:
     at: float  #: seconds since boot when it was heard of
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A process that touched a store, as it was at its first touch."""
 
     pid: int
@@ -63,8 +62,7 @@ class Program:
         return self.unit.endswith(".service") and not self.unit.startswith("user@")
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """That programs were seen to load an entry."""
 
     store: Path
@@ -75,8 +73,7 @@ class Load:
     uid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compiling:
+class Compiling(Struct, frozen=True):
     """A program that wrote new entries although nobody had asked us to warm it: its users waited for each."""
 
     program: Program
@@ -86,8 +83,7 @@ class Compiling:
     entries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
+class Watching(Struct, frozen=True):
     """How changes are noticed now."""
 
     mode: WatchMode = WatchMode.POLLING

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Role(StrEnum):
@@ -25,8 +26,7 @@ class Role(StrEnum):
         return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA}
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """One file or directory, as it was when a run proved that its model is warm."""
 
     role: Role

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import ModelName
@@ -19,8 +20,7 @@ class Safety(StrEnum):
     UNKNOWN = "unknown"  #: it could not be found out
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeCheck:
+class RuntimeCheck(Struct, frozen=True):
     """What was found out about one build of the SYCL runtime."""
 
     build: str
@@ -53,8 +53,7 @@ class Cause(StrEnum):
     HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """One reason, in a sentence, and the command that mends it (empty: nothing to be done, or nothing known)."""
 
     cause: Cause
@@ -62,8 +61,7 @@ class Explanation:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """Why a model is as it is: the first finding is what to mend first; none is as it should be."""
 
     model: ModelName
@@ -72,8 +70,7 @@ class Diagnosis:
     runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(Struct, frozen=True):
     """A live process that serves a model, and where it caches."""
 
     unit: str
@@ -95,8 +92,7 @@ class Figure(StrEnum):
     DEVICE_MEMORY = "device-memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """One figure of one variant of a model in one environment, over its last runs; seconds or bytes."""
 
     variant: str  #: `Variant.label`

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from xpucached.domain.names import Architecture, ModelName
 from xpucached.domain.targets import Target
@@ -22,8 +24,7 @@ LEADING: Final = (
 """The variables that say which driver a program loads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU (or the CPU as an OpenCL device) and the environments it offers to programs now."""
 
     name: str
@@ -36,8 +37,7 @@ class Device:
     environments: tuple[Target, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DriverFile:
+class DriverFile(Struct, frozen=True, order=True):
     """One file of the user-mode driver or its compiler."""
 
     path: Path
@@ -49,8 +49,7 @@ class DriverFile:
     package: str | None  #: ``name version``, where a package manager knows it
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something that is missing or wrong on this host: a stable code, what it costs, what to do."""
 
     code: str
@@ -59,16 +58,14 @@ class Problem:
     subject: str = ""  #: the file it is about, if it is about one
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
+class ProbeReport(Struct, frozen=True):
     """What the installed drivers answered a fresh child."""
 
     environments: tuple[Target, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OtherDriver:
+class OtherDriver(Struct, frozen=True):
     """A driver to compile with: one in use, one that is unpacked in a folder, or one that pretends another GPU."""
 
     environments: tuple[Target, ...]
@@ -79,8 +76,7 @@ class OtherDriver:
     models: frozenset[ModelName] = frozenset()  #: those that are led to it by variables of their own
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A live process, as far as it tells where it keeps a cache."""
 
     pid: int
@@ -93,8 +89,7 @@ class Process:
     known: bool = True  #: whether these are all; else it has too many, and may have any
 
 
-@dataclass(frozen=True, slots=True)
-class DriverInUse:
+class DriverInUse(Struct, frozen=True):
     """A driver that some models are led to by variables of their own, and what their programs meet."""
 
     variables: Mapping[str, str]  #: those of `LEADING`, as the first of these models has them
@@ -112,8 +107,7 @@ class DriverInUse:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """This machine now, as programs meet it whose own variables lead to no other driver."""
 
     surveyed: datetime
@@ -125,6 +119,13 @@ class Host:
     environments: tuple[Target, ...] = ()  #: what programs on this host will use now
     problems: tuple[Problem, ...] = ()
     drivers: tuple[DriverInUse, ...] = ()  #: further ones, to which models' own variables lead
+    signature: str = ""  #: 16 hex digits of the present environments together, made of them
+
+    def __post_init__(self) -> None:
+        """Derive the signature, whatever was given."""
+        text = "\n".join(sorted(one.identity for one in self.environments))
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+        force_setattr(self, "signature", digest.hexdigest())
 
     def seen_by(self, model: ModelName) -> Self:
         """Give this machine as a model's programs meet it."""
@@ -150,15 +151,8 @@ class Host:
         some = (self.environments, *(one.environments for one in self.drivers))
         return tuple(dict.fromkeys(environment for environments in some for environment in environments))
 
-    @property
-    def signature(self) -> str:
-        """16 hex digits of the present environments together."""
-        text = "\n".join(sorted(one.identity for one in self.environments))
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
-
-@dataclass(frozen=True, slots=True)
-class DriverChange:
+class DriverChange(Struct, frozen=True):
     """One line of the host's history: which environments came and which went."""
 
     at: datetime
@@ -167,8 +161,7 @@ class DriverChange:
     vanished: tuple[Target, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(Struct, frozen=True):
     """When an environment was first and last what this host offered."""
 
     environment: Target

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from xpucached.domain.names import JobId
 from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport, ScanReport
@@ -22,8 +23,7 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a job is."""
 
     done: int = 0
@@ -31,8 +31,7 @@ class Progress:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True):
     """Why something was not done: a stable code, a sentence, and what to do."""
 
     code: str
@@ -40,8 +39,7 @@ class ErrorInfo:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """Something that takes longer than an answer may."""
 
     id: JobId
@@ -60,8 +58,7 @@ class Job:
     error: ErrorInfo | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something an administrator may want to see pass by."""
 
     id: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class SyclRuntime:
+
+class SyclRuntime(Struct, frozen=True):
     """One build of the SYCL runtime."""
 
     library: Path  #: the runtime itself
@@ -15,8 +15,7 @@ class SyclRuntime:
     layout: int  #: which version of a program's description it reads
 
 
-@dataclass(frozen=True, slots=True)
-class Libraries:
+class Libraries(Struct, frozen=True):
     """What the processes of a run were seen to have mapped, of what decides about the cache."""
 
     runtimes: tuple[SyclRuntime, ...] = ()

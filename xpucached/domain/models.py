@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import ModelName
@@ -21,8 +23,7 @@ from xpucached.domain.workloads import RunSpec, Variant
 _LONGEST_WORDS: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """How to exercise a model: a command or a loader, where it runs and what it finds in its environment."""
 
     command: tuple[str, ...]  #: empty if the exercise's loader is another one
@@ -65,8 +66,7 @@ def is_unit(text: str) -> bool:
     return _UNIT.fullmatch(text) is not None and not text.startswith(("-", "."))
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """A registered neural network, and how to exercise it."""
 
     name: ModelName
@@ -106,8 +106,7 @@ class WarmReason(StrEnum):
     MANUAL = "manual"
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """One execution of a model's workload inside a run."""
 
     seconds: float
@@ -126,8 +125,7 @@ class RanOn(StrEnum):
     UNKNOWN = "unknown"  #: nothing tells
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What one pass measured of itself; None is not measured."""
 
     load_seconds: float | None = None
@@ -141,8 +139,7 @@ class Figures:
     error: float | None = None  #: distance from float32, relative to its size
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """What came of one variant in one run."""
 
     variant: Variant
@@ -156,8 +153,7 @@ class Trial:
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One prewarming of one model: when, why, how it ended, and what it left."""
 
     id: int
@@ -184,16 +180,14 @@ class Run:
         return next((line for line in lines if line), "")[:_LONGEST_WORDS]
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(Struct, frozen=True):
     """Which entries a run made and which it only touched."""
 
     created: frozenset[EntryId] = frozenset()
     used: frozenset[EntryId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """A run that warmed a model, and how many of its entries are still there."""
 
     run: Run
@@ -201,8 +195,7 @@ class Proof:
     remaining: int  #: of those, still there and whole
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Per model: its last runs, and how many of the last good run's entries are still there."""
 
     model: ModelName
@@ -229,11 +222,10 @@ class Warmth(StrEnum):
     UNCACHED = "uncached"  #: it uses no cache that we know, so there is nothing to warm
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
+class ModelStatus(Struct, frozen=True):
     """A model, how it stands, and its figures."""
 
-    model: Model
+    name: ModelName
     warmth: Warmth
     why: str  #: one sentence: why it is cold or failed, or what proves it warm
     reason: WarmReason | None
@@ -241,5 +233,53 @@ class ModelStatus:
     allocated: int
     cold_seconds: float | None
     warm_seconds: float | None
+    command: tuple[str, ...]
+    directory: Path
+    variables: Mapping[str, str]
+    timeout: float
+    exercise: RunSpec
+    workload: str  #: `Workload.digest`; a run names the one it ran
+    store: Path | None
+    priority: int
+    pinned: bool
+    source: str
+    before: tuple[str, ...]
     run: Run | None
     changes: tuple[str, ...] = ()  #: what changed since it was proven, a sentence each
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        warmth: Warmth,
+        why: str,
+        reason: WarmReason | None = None,
+        entries: int = 0,
+        allocated: int = 0,
+        cold_seconds: float | None = None,
+        warm_seconds: float | None = None,
+        run: Run | None = None,
+        changes: tuple[str, ...] = (),
+    ) -> ModelStatus:
+        """Say how a model stands."""
+        rest = {name: getattr(model, name) for name in ("name", "store", "priority", "pinned", "source", "before")}
+        return cls(
+            warmth=warmth,
+            why=why,
+            reason=reason,
+            entries=entries,
+            allocated=allocated,
+            cold_seconds=cold_seconds,
+            warm_seconds=warm_seconds,
+            run=run,
+            changes=changes,
+            workload=model.workload.digest,
+            **rest,
+            **asdict(model.workload),
+        )
+
+    @property
+    def model(self) -> Model:
+        """The model itself."""
+        workload = Workload(self.command, self.directory, self.variables, self.timeout, self.exercise)
+        return Model(self.name, workload, self.store, self.priority, self.pinned, self.source, self.before)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, EntryKey, EntryRef, ModelName
@@ -15,8 +16,7 @@ from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.domain.targets import Origin, Target
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What the administrator wants kept and tried."""
 
     keep_driver_generations: int = 1
@@ -33,8 +33,7 @@ class Policy:
     limits: tuple[Limits, ...] = ()  #: of single stores and users, in place of those above
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What holds for one store, or for the stores of one user.  What is not given holds as for all."""
 
     store: Path | None = None
@@ -46,8 +45,7 @@ class Limits:
     grace: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Struct, frozen=True):
     """Where a store lies, and how much room there is."""
 
     store: Store
@@ -59,8 +57,7 @@ class DiskSpace:
     keeps_access_times: bool = True  #: of what is read: else only our own runs know what is used
 
 
-@dataclass(frozen=True, slots=True)
-class Warm:
+class Warm(Struct, frozen=True):
     """Warm this model, for this reason."""
 
     model: Model
@@ -68,8 +65,7 @@ class Warm:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Struct, frozen=True):
     """A model that needs warming but not now."""
 
     model: ModelName
@@ -77,8 +73,7 @@ class Deferred:
     until: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrewarmPlan:
+class PrewarmPlan(Struct, frozen=True):
     """What should be warmed, in order, and what waits."""
 
     warm: tuple[Warm, ...] = ()
@@ -86,8 +81,7 @@ class PrewarmPlan:
     covered: tuple[ModelName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Subtotal:
+class Subtotal(Struct, frozen=True):
     """Entries of one store and one environment together."""
 
     store: Store
@@ -98,8 +92,7 @@ class Subtotal:
     used: datetime | None = None  #: when any was last
 
 
-@dataclass(frozen=True, slots=True)
-class Preselection:
+class Preselection(Struct, frozen=True):
     """Which entries a plan has to look at one by one; it takes the others as `Subtotal`s."""
 
     now: datetime
@@ -129,8 +122,7 @@ class EvictReason(StrEnum):
     ASKED = "asked"  #: somebody named it
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedEntry:
+class IndexedEntry(Struct, frozen=True):
     """An entry, and what only the catalog knows of it."""
 
     entry: Entry
@@ -147,8 +139,7 @@ class IndexedEntry:
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Struct, frozen=True):
     """Evict this entry, for this reason."""
 
     entry: IndexedEntry
@@ -156,8 +147,7 @@ class Evict:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionPlan:
+class EvictionPlan(Struct, frozen=True):
     """What may go, in order, and what that would free."""
 
     evict: tuple[Evict, ...] = ()
@@ -173,8 +163,7 @@ class EvictionPlan:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionReport:
+class EvictionReport(Struct, frozen=True):
     """What was really evicted."""
 
     plan: EvictionPlan
@@ -218,8 +207,7 @@ _NO_RECIPE_WORDS: Mapping[NoRecipe, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """What an entry was compiled from: all that a driver needs to compile it again."""
 
     entry: EntryId
@@ -239,8 +227,7 @@ class ReplayReason(StrEnum):
     ASKED = "asked"  #: somebody wants it compared, or mended
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuild:
+class Rebuild(Struct, frozen=True):
     """Rebuild this entry for that environment."""
 
     entry: IndexedEntry
@@ -249,8 +236,7 @@ class Rebuild:
     seconds: float | None = None  #: that compiling it will take, judged by what was compiled before
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
+class ReplayPlan(Struct, frozen=True):
     """What should be rebuilt, in order, and what is left to a run of the models."""
 
     rebuild: tuple[Rebuild, ...] = ()
@@ -259,8 +245,7 @@ class ReplayPlan:
     seconds: float | None = None  #: estimate of the whole; None without history
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """One entry that we compiled."""
 
     entry: EntryId
@@ -273,8 +258,7 @@ class Built:
     models: tuple[ModelName, ...] = ()  #: that use the entry which it was rebuilt from
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(Struct, frozen=True):
     """What was really rebuilt."""
 
     plan: ReplayPlan
@@ -291,8 +275,7 @@ class ReplayReport:
     failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
 
 
-@dataclass(frozen=True, slots=True)
-class ScanReport:
+class ScanReport(Struct, frozen=True):
     """What a look at all stores changed."""
 
     stores: int
@@ -303,8 +286,7 @@ class ScanReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class PrewarmReport:
+class PrewarmReport(Struct, frozen=True):
     """What prewarming really did."""
 
     runs: tuple[Run, ...] = ()

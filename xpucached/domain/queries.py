@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from xpucached.domain.defects import Defect
 from xpucached.domain.names import KindName, ModelName
@@ -11,8 +12,7 @@ from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState
 
 
-@dataclass(frozen=True, slots=True)
-class EntryQuery:
+class EntryQuery(Struct, frozen=True):
     """Which entries are asked for; every condition that is given must hold."""
 
     ref: str | None = None  #: the beginning of an `EntryRef`
@@ -32,8 +32,7 @@ class EntryQuery:
     after: str | None = None  #: continue behind this cursor
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPage:
+class EntryPage(Struct, frozen=True):
     """Some entries, and where the next ones begin."""
 
     entries: tuple[IndexedEntry, ...]

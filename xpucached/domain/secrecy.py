@@ -7,8 +7,9 @@ sentences of what stands here.  Of everything else they see that it is there: it
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event

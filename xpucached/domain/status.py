@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from xpucached.domain.activity import Watching
 from xpucached.domain.host import DriverChange, Host, Problem
@@ -27,8 +28,7 @@ class Verdict(StrEnum):
     STARTING = "starting"
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """How this host stands."""
 
     version: str

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from xpucached.domain.defects import Defect, Effect, Generation, StoreFault
 from xpucached.domain.names import EntryKey, EntryRef, KindName
 from xpucached.domain.targets import Target
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Store:
+class Store(Struct, frozen=True, order=True):
     """One directory of one kind on this host."""
 
     kind: KindName
@@ -41,8 +41,7 @@ class StoreState(StrEnum):
     UNSEEN = "unseen"  #: not looked at yet
 
 
-@dataclass(frozen=True, slots=True)
-class FoundStore:
+class FoundStore(Struct, frozen=True):
     """A store, and how we came to know of it."""
 
     store: Store
@@ -69,8 +68,7 @@ class ImageFormat(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A kernel that an entry holds: its mangled name, the name for people, and the library it belongs to."""
 
     name: str
@@ -78,8 +76,7 @@ class Kernel:
     library: str | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EntryId:
+class EntryId(Struct, frozen=True, order=True):
     """Where an entry is: a store and the POSIX path inside it, without a suffix (``D1/D2/D3/D4/0``)."""
 
     store: Store
@@ -96,8 +93,7 @@ program_digest: Final = functools.partial(hashlib.blake2b, digest_size=16)
 """What a compiled program is known by: its ``hexdigest`` is `Entry.digest`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One compiled program in a store, as the last look saw it."""
 
     id: EntryId
@@ -128,8 +124,7 @@ class Entry:
         return Effect.HARMLESS if self.state is EntryState.OK else self.defect.effect
 
 
-@dataclass(frozen=True, slots=True)
-class UnchangedEntry:
+class UnchangedEntry(Struct, frozen=True):
     """An entry that is unchanged since the look that gave its stamp."""
 
     key: EntryKey
@@ -137,8 +132,7 @@ class UnchangedEntry:
     place: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownEntry:
+class KnownEntry(Struct, frozen=True):
     """What an earlier look remembers of an entry: what a later one need not read again while it is the same."""
 
     key: EntryKey
@@ -146,8 +140,7 @@ class KnownEntry:
     place: int | None = None  #: None: look at its files again
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """What one look at one store found, or one part of it, at one moment."""
 
     found: FoundStore
@@ -164,8 +157,7 @@ class Scan:
     faults: tuple[StoreFault, ...] = ()  #: of the store as a whole; complete in the last part only
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """What a scan changed in the catalog."""
 
     added: int = 0
@@ -175,11 +167,11 @@ class Delta:
     size: int = 0  #: allocated bytes in the store now
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
+class StoreStatus(Struct, frozen=True):
     """A store and what the last look at it said."""
 
-    store: Store
+    kind: KindName
+    store: Path  #: its root directory
     origin: StoreOrigin
     via: str
     state: StoreState
@@ -192,3 +184,8 @@ class StoreStatus:
     foreign: int
     scanned: datetime | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> Store:
+        """Which store it is."""
+        return Store(self.kind, self.store)

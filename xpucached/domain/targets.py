@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from xpucached.domain.names import Fingerprint
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Target:
+class Target(Struct, frozen=True, order=True):
     """What a compiled program is valid for, in the runtime's own four strings."""
 
     platform: str
     device: str
     version: str
     driver: str
+    fingerprint: Fingerprint = Fingerprint("")  #: 16 hex digits that stand for the four everywhere, made of them
+
+    def __post_init__(self) -> None:
+        """Derive the fingerprint, whatever was given."""
+        digest = hashlib.blake2b(self.identity.encode("utf-8", "surrogatepass"), digest_size=8)
+        force_setattr(self, "fingerprint", Fingerprint(digest.hexdigest()))
 
     @property
     def identity(self) -> str:
         """The runtime's device id string, as it stands in a SYCL entry."""
         return f"{self.platform}/{self.device}/{self.version}/{self.driver}"
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """16 hex digits that stand for this environment everywhere."""
-        digest = hashlib.blake2b(self.identity.encode("utf-8", "surrogatepass"), digest_size=8)
-        return Fingerprint(digest.hexdigest())
 
     @property
     def lineage(self) -> tuple[str, str]:

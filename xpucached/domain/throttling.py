@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class RunCause(StrEnum):
@@ -18,8 +19,7 @@ class RunCause(StrEnum):
     GAP = "gap"  #: entries were lost, or an earlier run failed
 
 
-@dataclass(frozen=True, slots=True)
-class RunPriority:
+class RunPriority(Struct, frozen=True):
     """How much a run takes from others."""
 
     occasion: RunCause
@@ -31,8 +31,7 @@ class RunPriority:
     pauses: bool  #: when others need the host
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottlePolicy:
+class ThrottlePolicy(Struct, frozen=True):
     """When runs that nobody waits for may start, and when they pause."""
 
     window: tuple[int, int] | None = None  #: from and to, in minutes after local midnight; None is always
@@ -46,16 +45,14 @@ class ThrottlePolicy:
     tasks: int = 4096  #: processes and threads of a child
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A model that is to be warmed as soon as this is the time for it."""
 
     since: datetime
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(Struct, frozen=True):
     """What others feel, in percent; None is not known."""
 
     cpu: float | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from xpucached.domain.activity import Watching
 from xpucached.domain.defects import Defect, Effect, StoreFault
@@ -15,8 +16,7 @@ from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 
 
-@dataclass(frozen=True, slots=True)
-class TrashLabel:
+class TrashLabel(Struct, frozen=True):
     """Why an entry goes into the trash: what stands on its label there."""
 
     at: datetime
@@ -24,8 +24,7 @@ class TrashLabel:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trashed:
+class Trashed(Struct, frozen=True):
     """An entry in the trash of its store."""
 
     ref: TrashRef
@@ -41,8 +40,7 @@ class Trashed:
     whole: bool  #: all its files are there
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """What became of one that should come back."""
 
     ref: TrashRef
@@ -61,16 +59,14 @@ class DropReason(StrEnum):
     ASKED = "asked"
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Drop this for good, for this reason."""
 
     item: Trashed
     reason: DropReason
 
 
-@dataclass(frozen=True, slots=True)
-class TrashReport:
+class TrashReport(Struct, frozen=True):
     """What was given back, and what is gone for good."""
 
     restored: tuple[Restored, ...] = ()
@@ -92,8 +88,7 @@ class RepairAction(StrEnum):
     LEAVE = "leave"  #: the runtime does not mind, or a program is at work there
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """Do this about that entry."""
 
     entry: Entry
@@ -102,8 +97,7 @@ class Repair:
     why: str = ""  #: it is not compiled again, if that would be the better way
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something that is not as it should be, and what was done about it."""
 
     store: Store
@@ -140,8 +134,7 @@ class Unproven(StrEnum):
     FOREIGN = NoRecipe.FOREIGN.value
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """What compiling entries again from their own sources said of them."""
 
     proven: int = 0  #: the same bytes came out: these are good
@@ -151,8 +144,7 @@ class Comparison:
     compile_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Struct, frozen=True):
     """What a thorough look found, and what was mended."""
 
     fix: bool

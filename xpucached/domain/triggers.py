@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Started:
+
+class Started(Struct, frozen=True):
     """The daemon has just started."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverChanged:
+class DriverChanged(Struct, frozen=True):
     """A file of the driver may have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChanged:
+class StoreChanged(Struct, frozen=True):
     """Something happened in a store."""
 
     root: Path
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsChanged:
+class ModelsChanged(Struct, frozen=True):
     """A model file may have changed, or a model was registered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Periodic:
+class Periodic(Struct, frozen=True):
     """The periodic look."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventsLost:
+class EventsLost(Struct, frozen=True):
     """Something may have happened anywhere, and the watcher was not told."""
 
 

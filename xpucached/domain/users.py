@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
@@ -24,8 +25,7 @@ class WorkerState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class UserStatus:
+class UserStatus(Struct, frozen=True):
     """One user, and what his worker last said."""
 
     user: str
@@ -47,8 +47,7 @@ class UserStatus:
         return self.seen is None or self.entries > 0 or bool(self.models) or self.state is WorkerState.FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class HostStatus:
+class HostStatus(Struct, frozen=True):
     """How the host stands, as far as the host's daemon may know."""
 
     version: str
@@ -59,8 +58,7 @@ class HostStatus:
     users: tuple[UserStatus, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedState(Struct, frozen=True):
     """What the host's daemon keeps from one life to the next."""
 
     stamp: str = ""
@@ -73,8 +71,7 @@ class SavedState:
         return {one.uid: one for one in self.users}
 
 
-@dataclass(frozen=True, slots=True)
-class UserSocket:
+class UserSocket(Struct, frozen=True):
     """Whose worker answers, and where."""
 
     user: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 
 class Loader(StrEnum):
@@ -51,8 +52,7 @@ _MOST_STEPS: Final = 1000
 _MOST_TOKENS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Variant:
+class Variant(Struct, frozen=True, order=True):
     """One way in which a model is used: a device, a precision and a shape; what is empty is left to the program."""
 
     device: str = ""  #: ``xpu:0``
@@ -65,8 +65,7 @@ class Variant:
         return " ".join(part for part in (self.device, self.precision, self.shape) if part) or "default"
 
 
-@dataclass(frozen=True, slots=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True):
     """How a model is brought to life and used.  Of the loader `Loader.COMMAND` only the middle part counts."""
 
     loader: Loader = Loader.COMMAND

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host.dependencies import MOST, Needs, packages, site_of

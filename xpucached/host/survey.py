@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from xpucached.domain.host import Device, Host, Problem
 from xpucached.host.drivers import driver_files, stamp

@@ -11,8 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from xpucached import messages
-from xpucached.api import codec
+from xpucached import codec, messages
 from xpucached.domain.users import SavedState
 
 if TYPE_CHECKING:

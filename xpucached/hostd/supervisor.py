@@ -16,10 +16,11 @@ import functools
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from xpucached import __version__, api, host, systemd
 from xpucached.api import host_requests
@@ -411,8 +412,7 @@ class HostDaemon:
     def _say(self, uid: int, *, state: WorkerState, sentence: str | None = None) -> None:
         if state is WorkerState.FAILED:
             self._failing.setdefault(uid, self._clock())
-        known = self._said.get(uid)
-        if known is not None:
+        if known := self._said.get(uid):
             self._said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
 
     # -- what is asked of us ------------------------------------------------------------------------------------------

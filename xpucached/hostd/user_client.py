@@ -7,9 +7,11 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from xpucached import api, sockets
 from xpucached.api.client import Client

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from xpucached.domain.activity import Load, Program
 from xpucached.domain.names import EntryKey
@@ -34,7 +35,7 @@ def uses(
         if old is None:
             found[store, key] = Load(store, key, at, 1, program.label, program.uid)
         else:
-            found[store, key] = dataclasses.replace(
+            found[store, key] = replace(
                 old, last=max(old.last, at), hits=old.hits + 1, program=program.label, uid=program.uid
             )
     return found

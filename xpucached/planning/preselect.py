@@ -7,10 +7,11 @@ the sieve lets through may still stay; what it holds back could not go.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from xpucached.domain.plans import EvictReason, Preselection
 from xpucached.domain.stores import EntryId
@@ -68,11 +69,11 @@ def sift(
     here = {one.lineage for one in host.offered}
     traced = frozenset(one for one in environments if one.lineage in here and one not in preselection.present)
     if looked:
-        preselection = dataclasses.replace(preselection, traced=traced)
+        preselection = replace(preselection, traced=traced)
     if considered & {EvictReason.BUDGET, EvictReason.SPACE} and limited(policy):
         over = pools(holds(subtotals), policies, policy, of_stores, {})
         worst = tuple((pool.stores, pool.excess) for pool in over if pool.reason in considered)
-        preselection = dataclasses.replace(preselection, worst=worst)
+        preselection = replace(preselection, worst=worst)
     return preselection
 
 

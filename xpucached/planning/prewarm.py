@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.models import Outcome, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm

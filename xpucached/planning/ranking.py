@@ -12,6 +12,8 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec.structs import replace
+
 from xpucached.domain.plans import Evict, EvictReason
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def effective(policy: Policy, room: DiskSpace | None, store: Store) -> Policy:
     for one in sorted(policy.limits, key=lambda one: one.store is not None):
         if one.store == store.root or (one.store is None and room is not None and one.user == room.owner):
             unused = policy.max_unused if one.max_unused is None else one.max_unused
-            policy = dataclasses.replace(
+            policy = replace(
                 policy,
                 keep_driver_generations=_first(one.keep_driver_generations, policy.keep_driver_generations),
                 max_unused=None if unused == math.inf else unused,

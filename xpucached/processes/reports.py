@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from xpucached import messages
 from xpucached.domain.models import Figures, Outcome, RanOn
@@ -21,8 +23,7 @@ _OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
 _WHOLE: Final = frozenset({"tokens", "device_memory"})
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorReport:
+class SupervisorReport(Struct, frozen=True):
     """What the supervisor saw."""
 
     status: int | None = None
@@ -107,7 +108,7 @@ def _told(said: Mapping[str, object]) -> RunnerReport:
 def _figures(said: object) -> Figures | None:
     if not isinstance(said, dict):
         return None
-    numbers = {one.name: _number(said.get(one.name)) for one in fields(Figures)}
+    numbers = {name: _number(said.get(name)) for name in Figures.__struct_fields__}
     whole = {name: int(number) for name, number in numbers.items() if name in _WHOLE and number is not None}
     parts = {name: number for name, number in numbers.items() if name not in _WHOLE}
     return Figures(**parts, **whole)  # type: ignore[arg-type] # which are whole is said above

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import json
 import os
@@ -24,6 +23,8 @@ from typing import Final
 from uuid import uuid4
 
 import psutil
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from xpucached.domain.models import Outcome, Pass, Workload
 from xpucached.domain.stores import EntryId
@@ -56,8 +57,7 @@ _LEAST: Final = 256 << 20
 _LIBEXEC: Final = Path(__file__).resolve().parent.parent / "libexec"
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """What happened to one child."""
 
     outcome: Outcome | None  #: None: it ended by itself, with exit status 0
@@ -188,8 +188,8 @@ class _Run:
                 "token": token,
                 "what": self.what,
                 "compare": self.compare,
-                "variant": dataclasses.asdict(self.variant),
-                "exercise": dataclasses.asdict(self.workload.exercise),
+                "variant": asdict(self.variant),
+                "exercise": asdict(self.workload.exercise),
             },
             default=str,
         ).encode()
@@ -295,7 +295,7 @@ def _run_once(
             fence.give_up()
             return _run_once(job, environment, trace, cancel, polite=polite, fence=None)
         if known is not None and pacer.paused:
-            known = dataclasses.replace(known, seconds=max(0.0, known.seconds - pacer.paused))
+            known = replace(known, seconds=max(0.0, known.seconds - pacer.paused))
         said = read_told(bytes(ear.heard[answers]), token)
         if stopped is None and _ended_by_another(known) and cancel.wait(_MOMENT):
             # At the end of the host systemd ends the groups of runs beside us, and not after us.

@@ -23,8 +23,8 @@ def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
         return "no stores"
     rows: list[list[str | Cell]] = [
         [
-            one.store.kind,
-            str(one.store.root),
+            one.kind,
+            str(one.store),
             Cell(one.state, Colour.YELLOW if _amiss(one) else None),
             str(one.entries),
             Cell(str(one.defective), Colour.YELLOW if one.defective else None),
@@ -37,9 +37,7 @@ def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
     heads = ("KIND", "STORE", "STATE", "ENTRIES", "DEFECTIVE", "SIZE", "LOOKED AT", "ORIGIN")
     text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", paths="STORE", first={"ORIGIN": 8})
     notes = [
-        f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store.root}: {note}')}"
-        for one in values
-        for note in one.notes
+        f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store}: {note}')}" for one in values for note in one.notes
     ]
     return "\n".join([text, *notes])
 

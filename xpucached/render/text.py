@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from xpucached.printing import safe
 
@@ -24,8 +25,7 @@ class Colour(StrEnum):
     YELLOW = "33"
 
 
-@dataclass(frozen=True, slots=True)
-class TextStyle:
+class TextStyle(Struct, frozen=True):
     """How to write: what "now" is for ages, how wide the terminal is (None: no limit), and whether it has colours."""
 
     now: datetime
@@ -127,8 +127,7 @@ def plain(text: str) -> str:
     return safe(" ".join(text.split()))
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One cell of a table, in a colour."""
 
     text: str

@@ -18,130 +18,31 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import uvicorn
 
-from xpucached import __version__, sockets
+from xpucached import sockets
 from xpucached.api import Right
 from xpucached.errors import Denied, RunningError, SettingsError
 from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
     from pathlib import Path
 
     from starlette.applications import Starlette
 
-    from xpucached.api import (
-        AddModel,
-        EmptyTrash,
-        EvictEntries,
-        PrewarmModels,
-        ReplayEntries,
-        RestoreTrash,
-        ScanStores,
-        VerifyStores,
-    )
-    from xpucached.domain.diagnosis import Baseline, Diagnosis
-    from xpucached.domain.host import Host
-    from xpucached.domain.jobs import Event, Job
-    from xpucached.domain.models import ModelStatus, Run
-    from xpucached.domain.names import JobId, ModelName
-    from xpucached.domain.plans import IndexedEntry
-    from xpucached.domain.queries import EntryPage, EntryQuery
-    from xpucached.domain.status import Status
-    from xpucached.domain.stores import StoreStatus
-    from xpucached.domain.trash import Trashed
+    from xpucached.api import Request
+    from xpucached.domain.jobs import Event
 
 log = logging.getLogger(__name__)
 
 
 class RequestHandlers(Protocol):
-    """What the server needs from below: one method per request.  Refusals are raised as `XpucachedError`."""
+    """What the server of a user's daemon needs from below.  Refusals are raised as `XpucachedError`."""
 
-    async def status(self) -> Status:
-        """How this host stands."""
+    async def answer(self, asked: Request[object], /) -> object:
+        """Do what is asked; give what comes back."""
 
-    async def devices(self) -> Host:
-        """Give the host as last surveyed."""
-
-    async def stores(self) -> tuple[StoreStatus, ...]:
-        """Give all stores."""
-
-    async def entries(self, query: EntryQuery) -> EntryPage:
-        """Give the entries that match; ``limit`` is always set."""
-
-    async def entry(self, ref: str) -> IndexedEntry:
-        """Give one entry by the beginning of its ref."""
-
-    async def models(self) -> tuple[ModelStatus, ...]:
-        """Give all models."""
-
-    async def model(self, name: ModelName) -> ModelStatus:
-        """Give one model."""
-
-    async def add_model(self, request: AddModel) -> ModelStatus:
-        """Register a model."""
-
-    async def remove_model(self, name: ModelName) -> None:
-        """Forget a model."""
-
-    async def why(self, name: ModelName) -> Diagnosis:
-        """Say why a model is cold or slow."""
-
-    async def history(self, name: ModelName) -> tuple[Baseline, ...]:
-        """Give a model's figures over its last runs."""
-
-    async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
-        """Give the newest runs."""
-
-    async def prewarm(self, request: PrewarmModels) -> Job:
-        """Begin to prewarm."""
-
-    async def evict(self, request: EvictEntries) -> Job:
-        """Begin to evict."""
-
-    async def replay(self, request: ReplayEntries) -> Job:
-        """Begin to rebuild."""
-
-    async def verify(self, request: VerifyStores) -> Job:
-        """Begin to read everything again."""
-
-    async def trash(self) -> tuple[Trashed, ...]:
-        """Give what is in the trash."""
-
-    async def restore(self, request: RestoreTrash) -> Job:
-        """Begin to bring entries back."""
-
-    async def empty(self, request: EmptyTrash) -> Job:
-        """Begin to let go for good."""
-
-    async def scan(self, request: ScanStores) -> Job:
-        """Begin to look at stores."""
-
-    async def look_again(self) -> None:
-        """Look again at the host, soon."""
-
-    async def jobs(self) -> tuple[Job, ...]:
-        """Give the jobs that are remembered."""
-
-    async def job(self, job: JobId, /) -> Job:
-        """Give one job."""
-
-    async def wait(self, job: JobId, timeout: float, /) -> Job:  # noqa: ASYNC109 - a bound, not an error
-        """Give one job when it has ended, or as it is after ``timeout`` seconds."""
-
-    async def cancel(self, job: JobId, /) -> Job:
-        """Cancel one job."""
-
-    async def config(self) -> Mapping[str, str]:
-        """Give the settings in effect, flat."""
-
-    async def env(self, model: ModelName | None) -> Mapping[str, str]:
-        """Give the variables that make a program use the cache."""
-
-    async def events_since(self, since: int) -> tuple[Event, ...]:
-        """Give the events after ``since`` that are remembered."""
-
-    def subscribe(self, since: int) -> AsyncIterator[Event]:
+    def subscribe(self, since: int, /) -> AsyncIterator[Event]:
         """Give the events after ``since``, and then each new one, for ever."""
 
 
@@ -243,13 +144,12 @@ class Server(HttpListener):
         service: RequestHandlers,
         allowed: Callable[[int, Right], bool],
         *,
-        version: str = __version__,
         limits: ConnectionLimits | None = None,
         tends: Callable[[int], bool] | None = None,
     ) -> None:
         """``allowed`` tells whether a uid has a right, ``tends`` whether it may tend; asked for every request."""
         limits = limits or ConnectionLimits()
-        self._own = Routes(service, allowed, version, limits, tends)
+        self._own = Routes(service, allowed, limits, tends)
         rights = tuple(Right)
         super().__init__(
             self._own,

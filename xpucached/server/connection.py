@@ -9,14 +9,15 @@ import logging
 import socket
 import struct
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import h11
+from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from xpucached.api import VERSION, codec
+from xpucached import codec
+from xpucached.api import VERSION
 from xpucached.errors import Denied
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ log = logging.getLogger(__name__)
 _UCRED: Final = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True):
     """What one client may cost.  Times are seconds, sizes bytes."""
 
     head: int = 16 * 1024
@@ -49,8 +49,7 @@ class ConnectionLimits:
     stop_time: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """Who connected, as the kernel says."""
 
     pid: int

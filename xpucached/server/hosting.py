@@ -5,35 +5,21 @@ Who could open the administrators' socket is one: its mode is the check.  Throug
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from msgspec.structs import replace
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from xpucached import api
-from xpucached.api import codec, host_requests, intake
+from xpucached import api, codec
+from xpucached.api import host_requests
 from xpucached.errors import Denied, NotFound, XpucachedError
+from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, written
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.public_thread import here
-from xpucached.server.routes import (
-    Handler,
-    check_origin,
-    not_found,
-    read_body,
-    refusal,
-    refuse,
-    unanswered,
-    unless_gone,
-    wrong_method,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -84,7 +70,7 @@ class HostService(Protocol):
         """Give the user and the job that a job's name here means."""
 
 
-class HostRoutes:
+class HostRoutes(HttpApplication):
     """Everything that the host's daemon answers, as an ASGI application."""
 
     def __init__(
@@ -97,34 +83,17 @@ class HostRoutes:
         run: Callable[[Coroutine[None, None, object]], Awaitable[object]] = here,
     ) -> None:
         """``run`` does what is asked in the host's daemon's own loop, where that is another one."""
+        users = (f"{host_requests.USERS}{{user}}", f"{host_requests.USERS}{{user}}/{{rest:path}}")
+        super().__init__(host_requests.ENDPOINTS, limits, *(Route(path, Handler(self._pass_on)) for path in users))
         self._run = run
         self._host_daemon = host_daemon
         self._version = version
-        self._limits = limits
         self._admin = admin
-        self._stopping = asyncio.Event()
-        paths: dict[str, dict[str, api.Endpoint]] = {}
-        for row in host_requests.ENDPOINTS:
-            paths.setdefault(row.path, {})[row.method] = row
-        routes = [Route(path, Handler(functools.partial(self._answer, rows))) for path, rows in paths.items()]
-        self._theirs: dict[str, dict[str, api.Endpoint]] = {}
-        for row in api.ENDPOINTS:
-            self._theirs.setdefault(row.path, {})[row.method] = row
+        self._theirs = by_path(api.ENDPOINTS)
         self._inner = [Route(path, lambda _: None) for path in self._theirs]
-        routes.append(Route(f"{host_requests.USERS}{{user}}", Handler(self._pass_on)))
-        routes.append(Route(f"{host_requests.USERS}{{user}}/{{rest:path}}", Handler(self._pass_on)))
-        self.application = Starlette(routes=routes, exception_handlers={HTTPException: not_found})
-        self.application.router.redirect_slashes = False
 
-    def stop(self) -> None:
-        """End the waits."""
-        self._stopping.set()
-
-    async def _answer(self, rows: Mapping[str, api.Endpoint], request: Request) -> Response:
-        row = rows.get("GET" if request.method == "HEAD" else request.method)
-        if row is None:
-            return wrong_method(request, rows)
-        return await self._guarded(row, request, cast("Mapping[str, str]", request.path_params), None)
+    def _admit(self, row: api.Endpoint, peer: Peer) -> None:
+        """Everybody who is looked after may ask; what for, is seen when it is read."""
 
     async def _pass_on(self, request: Request) -> Response:
         """Find what is asked of a user's worker in the worker's own table."""
@@ -132,35 +101,18 @@ class HostRoutes:
         scope = {"type": "http", "path": f"/v1/{rest}".rstrip("/"), "method": "GET", "root_path": ""}
         for route in self._inner:
             match, child = route.matches(scope)
-            if match is Match.NONE:
-                continue
-            rows = self._theirs[route.path]
-            row = rows.get("GET" if request.method == "HEAD" else request.method)
-            if row is None:
-                return wrong_method(request, rows)
-            places = cast("Mapping[str, str]", child["path_params"])
-            return await self._guarded(row, request, places, cast("str", request.path_params["user"]))
+            if match is not Match.NONE:
+                places = cast("Mapping[str, str]", child["path_params"])
+                user = cast("str", request.path_params["user"])
+                return await self._answer(self._theirs[route.path], request, places, user)
         return refusal(404, NotFound.code, f"there is nothing at {request.url.path[:200]}")
 
-    async def _guarded(
-        self, row: api.Endpoint, request: Request, places: Mapping[str, str], user: str | None
-    ) -> Response:
-        try:
-            body = await read_body(row, request, self._limits)
-            check_origin(request)
-            query = cast("bytes", request.scope["query_string"]).decode("latin-1")
-            asked = intake.read(row, places, query, body)
-            peer: Peer = request.state.peer
-            call = self._run(self._tend(asked, user, peer) if user is not None else self._call(asked, peer))
-            data = await (unless_gone(request, call) if row.method == "GET" else call)
-        except XpucachedError as error:
-            return refuse(error)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except Exception as error:  # noqa: BLE001 - one answer that fails is no reason to fail the others
-            return unanswered(request, error)
-        content = codec.dumps({"api": api.VERSION, "data": cast("api.Json", data)})
-        return Response(content, row.status, media_type="application/json")
+    async def _respond(self, row: api.Endpoint, asked: api.Request[object], request: Request, user: str) -> Response:
+        peer: Peer = request.state.peer
+        call = self._tend(asked, user, peer) if user else self._call(asked, peer)
+        # Where the worker would have it is not where it can be found here.
+        row = replace(row, location=None) if user else row
+        return written(row, codec.to_json(await done(row, request, self._run(call))))
 
     def _trusts(self, peer: Peer) -> bool:
         return self._admin or peer.uid in {0, os.getuid()}
@@ -187,12 +139,12 @@ class HostRoutes:
         host_daemon = self._host_daemon
         match asked:
             case api.GetHello():
-                return codec.to_json(api.Hello(api.VERSION, self._version, _FEATURES))
+                return api.Hello(api.VERSION, self._version, _FEATURES)
             case host_requests.GetHost():
-                return codec.to_json(host_daemon.status(None if self._trusts(peer) else peer.uid))
+                return host_daemon.status(None if self._trusts(peer) else peer.uid)
             case host_requests.WakeWorker():
                 uid = host_daemon.find(None, peer.uid) if asked.user is None else self._find(asked.user, peer)
-                return codec.to_json(await host_daemon.wake(uid))
+                return await host_daemon.wake(uid)
             case host_requests.StepAside():
                 return host_daemon.step_aside(host_daemon.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
             case api.Refresh():
@@ -201,12 +153,12 @@ class HostRoutes:
                 return host_daemon.look()  # type: ignore[func-returns-value] # null on the wire
             case api.PrewarmModels():
                 uid, meant = self._meant(asked, peer)
-                return codec.to_json(await host_daemon.prewarm(host_daemon.find(uid, peer.uid), meant))
+                return await host_daemon.prewarm(host_daemon.find(uid, peer.uid), meant)
             case api.GetJob() | api.WaitJob():
                 uid, job = host_daemon.meant(asked.id)
                 self._check(uid, peer)
                 inner = api.GetJob(id=job) if isinstance(asked, api.GetJob) else _waiting(asked, job)
-                return codec.to_json(await host_daemon.job(host_daemon.find(uid, peer.uid), inner))
+                return await host_daemon.job(host_daemon.find(uid, peer.uid), inner)
             case _:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)

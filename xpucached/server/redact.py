@@ -6,9 +6,11 @@ can hold anything.  That is for its owner and root.  Every answer to anybody els
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from xpucached.domain.diagnosis import Cause, Explanation, RuntimeCheck
 from xpucached.domain.host import DriverInUse, Problem
@@ -47,15 +49,14 @@ def redact(value: object) -> object:
     """Give a value without what is its owner's alone."""
     if isinstance(value, tuple):
         return tuple(redact(one) for one in value)
-    if not is_dataclass(value) or isinstance(value, type):
+    if not isinstance(value, Struct):
         return value
     rule = _RULES.get(type(value))
     if rule is not None:
         value = rule(value)
-    found = {one.name: getattr(value, one.name) for one in fields(value)}  # type: ignore[arg-type] # it is one still
-    changed = {name: redact(one) for name, one in found.items() if isinstance(one, tuple) or is_dataclass(one)}
-    changed = {name: one for name, one in changed.items() if one != found[name]}
-    return replace(value, **changed) if changed else value  # type: ignore[type-var] # as above
+    changed = {name: redact(one) for name, one in asdict(value).items() if isinstance(one, tuple | Struct)}
+    changed = {name: one for name, one in changed.items() if one != getattr(value, name)}
+    return replace(value, **changed) if changed else value
 
 
 def redact_settings(values: Mapping[str, str]) -> Mapping[str, str]:
@@ -101,6 +102,8 @@ def _trial(one: Trial) -> Trial:
 
 
 def _model(one: ModelStatus) -> ModelStatus:
+    hidden = _workload(one.model.workload)
+    one = replace(one, workload=hidden.digest, **asdict(hidden))
     # What changed is told by paths, some of which stand in the arguments.
     quoting = one.warmth is Warmth.FAILED or one.reason is WarmReason.PROGRAM
     changes = tuple(HIDDEN for _ in one.changes)
@@ -143,7 +146,7 @@ def _deferred(one: Deferred) -> Deferred:
 
 
 _RULES: Final = cast(
-    "Mapping[type, Callable[[object], object]]",
+    "Mapping[type, Callable[[Struct], Struct]]",
     {
         Workload: _workload,
         Run: _run,

@@ -10,12 +10,13 @@ plan is carried out.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached import __version__, deadlines, host, planning
 from xpucached.domain.activity import Watching
@@ -206,7 +207,7 @@ class Service:
             await self._inventory.scan_stores()
         elif not self._replayer.busy:
             # A replay looks at its stores when it is done; looking after each entry takes the compilers' time.
-            known = {status.store.root for status in await self.stores()}
+            known = {status.store for status in await self.stores()}
             touched = frozenset(trigger.root for trigger in triggers if isinstance(trigger, StoreChanged)) & known
             if touched:
                 await self._inventory.scan_stores(touched)
@@ -268,8 +269,7 @@ class Service:
         return self._tracker.take(file_event)
 
     def _watched(self) -> Watching:
-        seen = self._tracker
-        return dataclasses.replace(self._watching, compiled=seen.compiled, compiling=seen.compiling)
+        return replace(self._watching, compiled=self._tracker.compiled, compiling=self._tracker.compiling)
 
     async def digest(self) -> None:
         """See what programs did in the stores since this was last asked."""
@@ -366,7 +366,7 @@ class Service:
         async def work(handle: Handle) -> VerifyReport:
             report = await verifier(handle)
             status = await self.status()
-            return dataclasses.replace(report, watching=status.watching, problems=status.problems)
+            return replace(report, watching=status.watching, problems=status.problems)
 
         return self._jobs.start("verify", work)
 
@@ -458,7 +458,7 @@ class Service:
                 raise
             problem = catalog_failing(error.message, error.hint)
             others = tuple(one for one in self._last_status.problems if one.code != problem.code)
-            status = dataclasses.replace(self._last_status, problems=(*others, problem))
+            status = replace(self._last_status, problems=(*others, problem))
         return status
 
     async def _status(self) -> Status:

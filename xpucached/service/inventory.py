@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import logging
 import os
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached import host, settings
 from xpucached.domain.activity import FileAct
@@ -50,13 +51,8 @@ _TOUCHED: Final = 10_000
 """Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
 
 
-def _sum(first: Delta, then: Delta) -> Delta:
-    return dataclasses.replace(
-        then,
-        added=first.added + then.added,
-        changed=first.changed + then.changed,
-        vanished=first.vanished + then.vanished,
-    )
+def _sum(a: Delta, b: Delta) -> Delta:
+    return replace(b, added=a.added + b.added, changed=a.changed + b.changed, vanished=a.vanished + b.vanished)
 
 
 class Inventory:
@@ -215,7 +211,7 @@ class Inventory:
                 log.warning("%s could not be looked at: %r", one.store.root, error)
                 failed = failed or error
             else:
-                total = dataclasses.replace(_sum(total, delta), entries=total.entries + delta.entries)
+                total = replace(_sum(total, delta), entries=total.entries + delta.entries)
         if failed is not None:
             raise failed
         if progress:
@@ -339,9 +335,9 @@ class Inventory:
 
     def _forget_stores(self, found: set[Store]) -> None:
         for status in self.catalog.stores():
-            if status.store not in found and answers(status.store.root):
-                self.catalog.forget_store(status.store)
-                self.problem_list.forget(str(status.store.root))
+            if status.id not in found and answers(status.store):
+                self.catalog.forget_store(status.id)
+                self.problem_list.forget(str(status.store))
 
     # -- model files --------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
 from xpucached.domain.models import Outcome
@@ -141,7 +142,7 @@ class Jobs:
     ) -> None:
         """Note something about a job, and wake who waits for it."""
         old = self._jobs[job]
-        self._jobs[job] = dataclasses.replace(
+        self._jobs[job] = replace(
             old,
             state=state or old.state,
             finished=finished or old.finished,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached import host, planning
 from xpucached.domain.libraries import Libraries
@@ -132,7 +133,7 @@ class Prewarmer:
                     if silence:
                         late.append(Deferred(warm.model.name, silence, None))
                         continue
-                    runs.append(await self._warm(dataclasses.replace(warm, model=current), tell))
+                    runs.append(await self._warm(replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
             return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *idle, *late))
@@ -255,7 +256,7 @@ class Prewarmer:
             )
         except NotFound:
             # The model was removed while it ran, and its history with it.
-            return dataclasses.replace(
+            return replace(
                 run,
                 outcome=outcome,
                 finished=now,
@@ -301,7 +302,7 @@ class Prewarmer:
         started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
         cold = next((one for one in started if one.exit_status == 0), None)
         warm = next((run.passes[-1] for run in runs if run.outcome is Outcome.WARMED and run.passes), None)
-        return ModelStatus(
+        return ModelStatus.of(
             model,
             warmth,
             why,

@@ -6,8 +6,10 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import replace
 
 from xpucached import host, planning
 from xpucached.errors import CatalogError
@@ -75,7 +77,7 @@ class ProofKeeper:
         if before is None:
             return None
         settings = self._inventory.settings
-        stores = (status.store.root for status in self._catalog.stores())
+        stores = (status.store for status in self._catalog.stores())
         ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)
         others = tuple(one for needs in tuple(self._needs.values()) for one in needs)

@@ -11,9 +11,10 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, structs
 
 from xpucached import host, planning
 from xpucached.domain.host import OtherDriver
@@ -47,8 +48,7 @@ _MOST_WAITING: Final = 16
 """So many compiled programs may wait for the disk before the compilers do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRequest:
+class ReplayRequest(Struct, frozen=True):
     """Which part of a replay somebody wants; nothing given is all of it, with the installed driver."""
 
     stores: frozenset[Path] = frozenset()
@@ -218,7 +218,7 @@ class Replayer:
         if not planning.replayable(subtotals, present):
             return False
         stores = await asyncio.to_thread(catalog.stores)
-        sums = tuple((one.store, one.entries, one.defective, one.unfinished, one.size) for one in stores)
+        sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
         models = await asyncio.to_thread(catalog.models)
         stamps = (present.stamp, *(one.stamp for one in present.drivers))
         basis = (subtotals, sums, present.offered, stamps, models)
@@ -232,7 +232,7 @@ class Replayer:
         inventory = self._inventory
         target: Host = inventory.present
         if wish.is_elsewhere:
-            target = replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
+            target = structs.replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
         if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
             offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.offered)
             raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")

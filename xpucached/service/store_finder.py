@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from xpucached import deadlines, host
 from xpucached.domain.host import Problem, Process
@@ -88,7 +89,7 @@ class StoreFinder:
             except (OSError, ValueError):
                 log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
                 return
-            real = dataclasses.replace(store, root=root)
+            real = replace(store, root=root)
             found.setdefault(real, FoundStore(real, origin, via, readers))
 
         models = self._catalog.models()
@@ -108,7 +109,7 @@ class StoreFinder:
             # A program that ended leaves its store behind, and that is when the store needs us.
             for known in self._catalog.stores():
                 if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING and len(found) < STORES:
-                    add(known.store, known.origin, known.via)
+                    add(known.id, known.origin, known.via)
         owners = {store: foreign(store) for store in found}
         problems = tuple(foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None)
         problems += tuple(_unclear(path, names) for path, names in kinds.items() if len(names) != 1)
@@ -122,7 +123,7 @@ class StoreFinder:
         """
         if said is not None:
             return frozenset({said} & KINDS.keys())
-        known = {status.store.kind for status in self._catalog.stores() if status.store.root == self.real_root(path)}
+        known = {status.kind for status in self._catalog.stores() if status.store == self.real_root(path)}
         try:
             seen = deadlines.ask(path, lambda: {one.name for one in KINDS.values() if one.discovery.recognise(path)})
         except TimeoutError:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from xpucached import deadlines, host, planning
 from xpucached.domain.host import LEADING, DriverInUse, Problem
@@ -47,8 +48,7 @@ _SEEN: Final = 20
 """Newest runs of a model of which one may tell which driver its processes had mapped."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Led:
+class _Led(Struct, frozen=True):
     """Models, and the driver to which the same variables lead them."""
 
     variables: Mapping[str, str]
@@ -107,12 +107,12 @@ class Surveyor:
             if one.silent:
                 # What is known of it stays: it may be there again in a moment, as it was.
                 last = next((last for last in known.values() if set(one.models) & set(last.models)), driver)
-                drivers.append(dataclasses.replace(last, models=one.models, problems=one.problems))
+                drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
             variables = {**settings.variables, **one.variables}
             seen = await self._look(driver.id, variables, one.files, settings, before, force=force)
             drivers.append(
-                dataclasses.replace(
+                replace(
                     driver,
                     stamp=seen.stamp,
                     devices=seen.devices,
@@ -124,7 +124,7 @@ class Surveyor:
         for id_ in (self._answered.keys() | self._missing.keys()) - {_OWN, *(one.id for one in drivers)}:
             self._answered.pop(id_, None)
             self._missing.pop(id_, None)
-        found = dataclasses.replace(found, drivers=tuple(drivers))
+        found = replace(found, drivers=tuple(drivers))
         if found == old:
             return
         await asyncio.to_thread(self._catalog.record_host, found)
@@ -158,9 +158,9 @@ class Surveyor:
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
         if failed and old is not None and old.stamp == found.stamp and not found.environments:
             # The driver is the one that answered before, so it is what programs meet; only the asking failed.
-            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+            found = replace(found, devices=old.devices, environments=old.environments)
         elif old is not None and self._in_transit(id_, old, found):
-            found = dataclasses.replace(found, devices=old.devices, environments=old.environments)
+            found = replace(found, devices=old.devices, environments=old.environments)
         self._answered[id_] = not failed and id_ not in self._missing
         return found
 
@@ -234,7 +234,7 @@ class Surveyor:
                 continue
             key = (driver, loaders, absent)
             if key in found:
-                found[key] = dataclasses.replace(found[key], models=(*found[key].models, model.name))
+                found[key] = replace(found[key], models=(*found[key].models, model.name))
             else:
                 found[key] = _Led(leading, these, (model.name,), absent)
         return tuple(found.values())

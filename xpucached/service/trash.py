@@ -8,8 +8,9 @@ import logging
 import os
 import random
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached import host, planning
 from xpucached.domain.plans import DiskSpace
@@ -49,7 +50,7 @@ class TrashKeeper:
 
     def _all(self) -> tuple[Trashed, ...]:
         known = self._inventory.catalog.stores()
-        stores = [status.store for status in known if status.state is StoreState.OK]
+        stores = [status.id for status in known if status.state is StoreState.OK]
         # Where there is more than fits into memory, every store has its turn some time.
         random.shuffle(stores)
         return tuple(itertools.islice((item for store in stores for item in _inside(store)), _MOST))
@@ -57,8 +58,8 @@ class TrashKeeper:
     def rooms(self) -> tuple[DiskSpace, ...]:
         """Tell of every store how much room there is where it lies.  Blocks."""
         stores = [one for one in self._inventory.catalog.stores() if one.state is StoreState.OK]
-        held = host.held(frozenset(one.store.root for one in stores))
-        return tuple(_room(one, held.get(one.store.root, frozenset())) for one in stores)
+        held = host.held(frozenset(one.store for one in stores))
+        return tuple(_room(one, held.get(one.store, frozenset())) for one in stores)
 
     # -- back, and away -------------------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ def _inside(store: Store) -> tuple[Trashed, ...]:
 
 
 def _room(status: StoreStatus, held: frozenset[str]) -> DiskSpace:
-    store = status.store
+    store = status.id
     kind = KINDS[store.kind]
     trash = kind.trash.trash_size(store) if kind.trash is not None else 0
     keys = frozenset(key for path in held if (key := kind.scanner.key(path)) is not None)

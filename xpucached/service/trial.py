@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
@@ -98,7 +99,7 @@ class TrialRunner:
         return exercise.variants(found) if isinstance(found, tuple) else found
 
     def _workload(self, model: Model) -> Workload:
-        return dataclasses.replace(model.workload, variables=self._given(model))
+        return replace(model.workload, variables=self._given(model))
 
     async def attempt(
         self,
@@ -130,7 +131,7 @@ class TrialRunner:
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
-            done = dataclasses.replace(done, created=done.created | silent)
+            done = replace(done, created=done.created | silent)
             now = await asyncio.to_thread(_files, watched)
             added.append(len(now - files))
             files = now

@@ -7,9 +7,10 @@ import logging
 import time
 import zlib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached import planning
 from xpucached.domain.defects import Defect, Effect, StoreFault
@@ -148,9 +149,9 @@ class Verifier:
         if not faults_only:
             entries = (await inventory.scan_stores(roots, full=True, progress=handle.progress)).entries
         stores = [
-            FoundStore(one.store, one.origin, one.via)
+            FoundStore(one.id, one.origin, one.via)
             for one in await asyncio.to_thread(inventory.catalog.stores)
-            if one.state is StoreState.OK and (not roots or one.store.root in roots)
+            if one.state is StoreState.OK and (not roots or one.store in roots)
         ]
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):

@@ -10,10 +10,11 @@ import os
 import pwd
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from xpucached import sockets
@@ -66,8 +67,7 @@ _FOREIGN: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The configuration in effect."""
 
     file: Path  #: the file that was read, or that would be if it were there
@@ -106,8 +106,7 @@ class Settings:
         return self._shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """Where things are when nobody says otherwise."""
 
     configuration: Path
@@ -207,8 +206,7 @@ def _settle(
         _shown={},
     )
     _check_state(settings.state, user=user)
-    object.__setattr__(settings, "_shown", _show(settings, document, toml, given))
-    return settings
+    return replace(settings, _shown=_show(settings, document, toml, given))
 
 
 def _limits(policy: PolicySection) -> tuple[Limits, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -122,7 +121,7 @@ class ModelFile(Section):
     @property
     def exercise(self) -> RunSpec:
         """Give what the keys say about how the model is exercised."""
-        return RunSpec(**{one.name: getattr(self, one.name) for one in fields(RunSpec)})
+        return RunSpec(**{name: getattr(self, name) for name in RunSpec.__struct_fields__})
 
 
 def models(directory: Path, *, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:

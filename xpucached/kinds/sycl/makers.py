@@ -10,16 +10,16 @@ import functools
 import os
 import re
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 _TEXT: Final = re.compile(r"(\d{1,10})-(\d{1,20})-(\d{1,20})-([0-9a-f]{32})(?![0-9a-f])", re.ASCII)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
+class Maker(Struct, frozen=True):
     """An xpucached that made something, as it said itself."""
 
     pid: int

@@ -8,15 +8,16 @@ the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from xpucached.domain.defects import Defect, Effect, Generation
 from xpucached.domain.names import EntryKey
@@ -40,8 +41,7 @@ _DEVICE: Final = 4 << 10
 """No device, with its platform, version and driver, has a longer name."""
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """What we learn of one slot before it is compared with its neighbours."""
 
     entry: Entry
@@ -163,12 +163,12 @@ def _described(look: ScanState, path: tuple[str, ...], slot: Slot, stamp: str, p
 def unfinished(look: ScanState, path: tuple[str, ...], slot: Slot, detail: str) -> Entry:
     """Describe a slot that cannot be read at rest."""
     entry = _described(look, path, slot, "", None)
-    return dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=detail)
+    return replace(entry, state=EntryState.UNFINISHED, detail=detail)
 
 
 def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozenset[Generation] = frozenset()) -> Entry:
     state = EntryState.OK if defect.effect_for(readers) is Effect.HARMLESS else EntryState.DEFECTIVE
-    return dataclasses.replace(entry, defect=defect, detail=detail, state=state)
+    return replace(entry, defect=defect, detail=detail, state=state)
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def _locked(look: ScanState, leaf: int, slot: Slot, entry: Entry) -> _Reading | 
         return _Reading(_defective(entry, Defect.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
     if owner is not None or age is None:
         who = "another xpucached works at it" if owner is not None else "a program is writing it"
-        return _Reading(dataclasses.replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
+        return _Reading(replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
     detail = f"the lock is {int(age.total_seconds())} s old"
     present = {".bin", ".src"} & slot.files.keys()
     if not present:
@@ -290,16 +290,16 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     if _forbidden(status):
         return _Reading(_defective(entry, Defect.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = entry_format.source(data, size)
-    entry = dataclasses.replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
+    entry = replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
     entry = _with_source(entry, source, recorded, path[0])
     if not source.complete and source.defect is not Defect.SRC_TOO_LARGE:
-        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, source.defect or Defect.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
     if wrong:
-        entry = dataclasses.replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, Defect.MISPLACED, wrong), live=False)
-    entry = dataclasses.replace(entry, kernels=images.kernels(source.image))
+    entry = replace(entry, kernels=images.kernels(source.image))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.platform if entry.environment else ""
@@ -317,7 +317,7 @@ def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime |
     # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
     declared = source.complete or str(entry_format.string_hash(source.device)) == directory
     declared = declared and len(source.device) <= _DEVICE
-    return dataclasses.replace(
+    return replace(
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
         created=min(recorded or entry.created, entry.created),
@@ -375,7 +375,7 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
                 # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
                 # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
                 written = status.st_mtime_ns if slot.name == entry_format.IR else fs.birth(descriptor)
-                entry = dataclasses.replace(entry, source=f"{status.st_ino}.{written}")
+                entry = replace(entry, source=f"{status.st_ino}.{written}")
             frame = _frame(descriptor, status.st_size)
             if not frame.length and frame.defect is not None:
                 return _defective(entry, frame.defect, frame.detail)
@@ -384,7 +384,7 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
             read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
     except OSError as error:
         return _defective(entry, _refused(error, "bin"), error.strerror or "")
-    entry = dataclasses.replace(
+    entry = replace(
         entry,
         binary=images.image_format(payload),
         digest=program_digest(payload).hexdigest() if whole else read_apart,
@@ -402,10 +402,10 @@ def _run_time_compiled(look: ScanState, leaf: int, path: tuple[str, ...], slot: 
     link = _links(look, leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_defective(entry, link))
-    entry = dataclasses.replace(entry, environment=_environment(look, path[1]))
+    entry = replace(entry, environment=_environment(look, path[1]))
     recorded = _recorded_time(leaf, slot)
     if recorded is not None:
-        entry = dataclasses.replace(entry, created=min(recorded, entry.created))
+        entry = replace(entry, created=min(recorded, entry.created))
     return _Reading(_with_binary(look, leaf, slot, entry, intel=False))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
@@ -35,11 +36,11 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
     unchanged: list[UnchangedEntry] = []
     for part in parts(found, now, rows, writer_since):
         if part.state is not StoreState.OK:
-            return dataclasses.replace(part, vanished=None)
+            return replace(part, vanished=None)
         # One that was told twice has changed meanwhile.
         entries.update((entry.id.key, entry) for entry in part.entries)
         unchanged += part.unchanged
-    return dataclasses.replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), vanished=None)
+    return replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), vanished=None)
 
 
 def parts(
@@ -170,7 +171,7 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
 
 def _unsettle(some: list[_Placed], begin: int) -> None:
     """Forget the places of what was found last: the next look has to go there again."""
-    some[begin:] = [dataclasses.replace(one, place=None) for one in some[begin:]]
+    some[begin:] = [replace(one, place=None) for one in some[begin:]]
 
 
 def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
