@@ -436,6 +436,7 @@ def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(
         assert worker_units.started == [OURS]
 
 
+@pytest.mark.flow
 def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

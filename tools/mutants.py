@@ -26,6 +26,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -46,8 +47,8 @@ ROOMS: Final = {
 }
 """Each room, and its unit tests."""
 
-_LOADED: Final = ("alembic.command", "hypothesis", "psutil", "pytest", "sqlalchemy", "starlette.routing", "uvicorn")
-"""What every process needs and no fault is put into."""
+_LOADED: Final = ("alembic.command", "psutil", "sqlalchemy")
+"""What every process needs, and no fault is put into; what pytest has plugins of, it loads itself."""
 
 _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Eq: ast.NotEq,
@@ -170,7 +171,10 @@ def survives(fault: Fault | None, tests: Sequence[Path], patience: float) -> boo
         os.close(ended)
         # Whatever it started goes with it.
         os.killpg(child, signal.SIGKILL)
-        return os.waitpid(child, 0)[1] == 0 and in_time
+        passed = os.waitpid(child, 0)[1] == 0 and in_time
+        if fault is None and not passed:
+            sys.stderr.write((Path(place) / "log").read_text("utf-8", "replace")[-3000:])
+        return passed
 
 
 def _be(fault: Fault | None, tests: Sequence[Path], place: Path) -> None:
@@ -185,7 +189,10 @@ def _be(fault: Fault | None, tests: Sequence[Path], place: Path) -> None:
         options = ["-qx", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not runtime and not torch"]
         pytest = importlib.import_module("pytest")
         status = int(pytest.main([*options, f"--basetemp={place / 'made'}", *map(str, tests)]))
+    except BaseException:  # noqa: BLE001 - told, and then it ends
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(status)
 
 
