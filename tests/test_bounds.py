@@ -622,7 +622,7 @@ def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(trash, "_MOST", 25, raising=False)
     monkeypatch.setattr(trash_files, "trash", lambda store: tuple(item(store, number) for number in range(10)))
-    known = [SimpleNamespace(store=one, state=StoreState.OK) for one in stores]
+    known = [SimpleNamespace(id=one, state=StoreState.OK) for one in stores]
     inventory = SimpleNamespace(catalog=SimpleNamespace(stores=lambda: known))
     keeper = trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks
     assert len(keeper._all()) == 25
