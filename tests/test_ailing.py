@@ -24,7 +24,7 @@ from xpucached.domain.plans import EvictReason, Policy
 from xpucached.domain.stores import Store
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
-from xpucached.planning import plan_trash
+from xpucached.planning.trash import plan_trash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

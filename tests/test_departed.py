@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds.test_sycl_damage import look
-from xpucached import planning
 from xpucached.catalog import Catalog, scans
 from xpucached.domain.defects import Defect
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
@@ -19,6 +18,7 @@ from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import StoreState
 from xpucached.domain.trash import RepairAction, TrashLabel
 from xpucached.kinds import sycl
+from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def test_what_nobody_read_since_its_writer_died_does_not_come_before_what_progra
     used = sycl_store.add("_ZTS1k", size=300, slot=1)
     alone = sycl_store.add("_ZTS1l", size=300)
     alone.take_lock(age=3600)
-    repairs = {one.entry.id.key: one for one in planning.plan_mending(look(sycl_store.root).entries)}
+    repairs = {one.entry.id.key: one for one in plan_mending(look(sycl_store.root).entries)}
     actions = {key.rpartition("/")[0]: one.action for key, one in repairs.items()}
     assert actions == {
         os.fspath(locked.leaf.relative_to(sycl_store.root)): RepairAction.TRASH,

@@ -22,7 +22,8 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import Variant
 from xpucached.host import HostRoots
 from xpucached.kinds import sycl
-from xpucached.planning import baselines, diagnose, trusted
+from xpucached.planning.baselines import baselines
+from xpucached.planning.diagnosis import diagnose, trusted
 from xpucached.render import diagnosis
 from xpucached.render.text import TextStyle
 

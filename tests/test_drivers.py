@@ -22,8 +22,10 @@ from xpucached.domain.plans import Policy, Subtotal
 from xpucached.domain.status import Verdict
 from xpucached.domain.targets import Target
 from xpucached.kinds.table import lineages
-from xpucached.planning import of_drivers, plan_prewarm, plan_replay, sift, verdict, warmth
-from xpucached.planning.prewarm import need
+from xpucached.planning.preselect import sift
+from xpucached.planning.prewarm import need, plan_prewarm
+from xpucached.planning.replay import plan_replay
+from xpucached.planning.verdict import of_drivers, verdict, warmth
 from xpucached.server.redact import redact
 
 if TYPE_CHECKING:

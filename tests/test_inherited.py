@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from tests.daemons import daemon
 from tests.test_catalog import NEW, NOW, OLD, architecture, entry, host, model, scan
 from tests.test_daemon import driven, switch
-from xpucached import planning
 from xpucached.catalog import Catalog
 from xpucached.domain.models import Attribution, Outcome, Pass, WarmReason
 from xpucached.domain.names import ModelName
@@ -22,6 +21,8 @@ from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import ImageFormat
 from xpucached.domain.targets import Origin
 from xpucached.kinds.table import lineages
+from xpucached.planning.prewarm import plan_prewarm
+from xpucached.planning.replay import ReplayScope, plan_replay
 from xpucached.service.evict import decided
 
 if TYPE_CHECKING:
@@ -80,14 +81,12 @@ def test_what_replay_made_is_inherited_and_doubles_nothing(catalog: Catalog) -> 
     assert catalog.model_sizes() == {NET: (4, 4 * 4096)}
     coverage = next(one for one in catalog.coverage() if one.model == NET)
     assert (coverage.entries, coverage.remaining, coverage.inherited) == (4, 4, 3)
-    [warm] = planning.plan_prewarm([model()], [coverage], host(NEW), Policy(), NOW).warm
+    [warm] = plan_prewarm([model()], [coverage], host(NEW), Policy(), NOW).warm
     assert warm.detail.endswith("; replay has made 3 entries for that, of 4 that it had")
     # It is the source of the next replay, too, though the model never ran under this driver.
-    scope = planning.ReplayScope(models={NET})
+    scope = ReplayScope(models={NET})
     newest = replace(NEW, driver="1.7")
-    plan = planning.plan_replay(
-        catalog.all_entries(), host(newest), {NET: model()}, (), NOW, scope, lineages=lineages()
-    )
+    plan = plan_replay(catalog.all_entries(), host(newest), {NET: model()}, (), NOW, scope, lineages=lineages())
     assert [one.reason.value for one in plan.rebuild] == ["model"] * 4
     assert {one.entry.entry.environment for one in plan.rebuild if one.entry.inherited} == {NEW}
 
@@ -125,7 +124,7 @@ def test_a_generation_that_somebody_else_made_in_between_takes_nothing_away(cata
     assert catalog.entry(NEWS[3].id.ref).models == ()
     newest = replace(NEW, driver="1.7")
     entries = catalog.all_entries()
-    plan = planning.plan_replay(entries, host(newest), {NET: model()}, (), NOW, lineages=lineages())
+    plan = plan_replay(entries, host(newest), {NET: model()}, (), NOW, lineages=lineages())
 
     assert {one.entry.entry.id for one in plan.rebuild} == {one.id for one in NEWS}
     assert [one.entry.models for one in plan.rebuild] == [(NET,)] * 4

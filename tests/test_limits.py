@@ -16,7 +16,8 @@ from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import DiskSpace, EvictReason, IndexedEntry, Limits, Policy
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import DropReason, Trashed
-from xpucached.planning import plan_eviction, plan_trash
+from xpucached.planning.eviction import plan_eviction
+from xpucached.planning.trash import plan_trash
 
 if TYPE_CHECKING:
     from xpucached.domain.plans import EvictionPlan

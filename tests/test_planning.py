@@ -30,7 +30,10 @@ from xpucached.domain.plans import (
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import Entry, EntryId, EntryState, Store
 from xpucached.domain.targets import Target
-from xpucached.planning import attribute, plan_eviction, plan_named, plan_prewarm, verdict, warmth
+from xpucached.planning.attribution import attribute
+from xpucached.planning.eviction import plan_eviction, plan_named
+from xpucached.planning.prewarm import plan_prewarm
+from xpucached.planning.verdict import verdict, warmth
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)

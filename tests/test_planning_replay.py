@@ -16,14 +16,14 @@ from xpucached.domain.plans import IndexedEntry, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Target
 from xpucached.kinds.table import lineages
-from xpucached.planning import Pace, ReplayScope, contradicted, plan_replay, replayable
+from xpucached.planning.replay import Pace, ReplayScope, contradicted, plan_replay, replayable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from xpucached.domain.host import Host
     from xpucached.domain.plans import ReplayPlan
-    from xpucached.planning import Tail
+    from xpucached.planning.replay import Tail
 
 OLDER: Final = env("0", version="OpenCL 2.0")
 GPU: Final = env("1", device="GPU")

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from xpucached import planning
 from xpucached.catalog import Catalog, preselect
 from xpucached.domain.defects import Defect
 from xpucached.domain.host import Host
@@ -28,6 +27,9 @@ from xpucached.domain.plans import DiskSpace, EvictReason, Limits, Policy
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Kernel, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
+from xpucached.planning.eviction import plan_eviction
+from xpucached.planning.preselect import sift
+from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.service import evict
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -142,19 +144,17 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
             for store in STORES
         )
         reasons = chance.choice((None, frozenset({EvictReason.BUDGET}), frozenset({EvictReason.SUPERSEDED})))
-        whole = planning.plan_eviction(
-            every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
-        )
-        preselection = planning.sift(
+        whole = plan_eviction(every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms)
+        preselection = sift(
             catalog.subtotals(), on, presence, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
         )
         with pytest.MonkeyPatch.context() as patch:
             # A store is large from here on; and what a sample says may be far too little.
             patch.setattr(preselect, "_SAMPLE", chance.choice((preselect._SAMPLE, 8)))
             patch.setattr(preselect, "_SPARE", chance.choice((preselect._SPARE, -3)))
-            some, others, rate = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
+            some, others, rate = catalog.sifted(preselection, RATE, HALF, ABSENT)
         assert len(some) + sum(one.entries for one in others) == len(every)
-        sifted = planning.plan_eviction(
+        sifted = plan_eviction(
             some,
             on,
             presence,
@@ -207,12 +207,12 @@ def test_of_a_large_store_little_more_is_looked_at_than_goes(folder: Path, monke
         policy = Policy(max_unused=None, max_bytes=sum(one.allocated for one in entries) * 9 // 10)
         plan = evict.decided(catalog, on, frozenset(), {}, policy, NOW)
         assert (any(collecting), gc.isenabled()) == (False, True)
-        preselection = planning.sift(catalog.subtotals(), on, catalog.presence(), {}, policy, NOW)
-        some, _, _ = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
+        preselection = sift(catalog.subtotals(), on, catalog.presence(), {}, policy, NOW)
+        some, _, _ = catalog.sifted(preselection, RATE, HALF, ABSENT)
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert len(plan.evict) <= len(some) < 1.5 * len(plan.evict) < len(entries) / 2
-    whole = planning.plan_eviction(catalog.all_entries(), on, catalog.presence(), frozenset(), {}, policy, NOW)
+    whole = plan_eviction(catalog.all_entries(), on, catalog.presence(), frozenset(), {}, policy, NOW)
     # The plan is the same, without the kernels.
     assert [one.entry.entry.kernels for one in plan.evict] == [()] * len(plan.evict)
     assert plan.id == whole.id
@@ -243,12 +243,12 @@ def test_what_nobody_can_want_gone_is_not_looked_at(folder: Path) -> None:
     catalog.record_scan(Scan(found, NOW, StoreState.OK, 0, kept), architecture)
     on = Host(NOW, "", "", "", environments=(ENVIRONMENTS[0],))
     policy = Policy(max_bytes=45 * 4096)
-    preselection = planning.sift(catalog.subtotals(), on, catalog.presence(), {}, policy, NOW)
-    some, others, _ = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
+    preselection = sift(catalog.subtotals(), on, catalog.presence(), {}, policy, NOW)
+    some, others, _ = catalog.sifted(preselection, RATE, HALF, ABSENT)
     # All are of one worth, so any of them could be among the five.
     assert (len(some), others) == (50, ())
-    preselection = planning.sift(catalog.subtotals(), on, catalog.presence(), {}, Policy(), NOW)
-    some, others, _ = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
+    preselection = sift(catalog.subtotals(), on, catalog.presence(), {}, Policy(), NOW)
+    some, others, _ = catalog.sifted(preselection, RATE, HALF, ABSENT)
     assert some == ()
     assert [(one.entries, one.allocated) for one in others] == [(50, 50 * 4096)]
     catalog.close()

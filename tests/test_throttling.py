@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.daemons import daemon
-from xpucached import planning
 from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
 from xpucached.host import HostRoots, PressureMeter, family
+from xpucached.planning import throttling
+from xpucached.planning.throttling import strained
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.output import Trace
 from xpucached.processes.pause import RunLimits
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
     from tests.runtimes import Runtime
     from xpucached.service.inventory import Inventory
 
-GAP: Final = planning.run_priority(WarmReason.LOST)
+GAP: Final = throttling.run_priority(WarmReason.LOST)
 
 # -- decisions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reason", WarmReason)
 def test_every_reason_has_an_effort(reason: WarmReason) -> None:
-    made = planning.run_priority(reason)
+    made = throttling.run_priority(reason)
 
     assert (made.occasion is RunCause.MANUAL) is (reason is WarmReason.MANUAL)
     assert made.waits is made.pauses is (reason is not WarmReason.MANUAL)
@@ -53,7 +54,7 @@ def test_every_reason_has_an_effort(reason: WarmReason) -> None:
 
 def test_who_waits_gets_most_and_a_gap_least() -> None:
     order = [WarmReason.MANUAL, WarmReason.DRIVER, WarmReason.NEVER, WarmReason.LOST]
-    efforts = [planning.run_priority(reason) for reason in order]
+    efforts = [throttling.run_priority(reason) for reason in order]
 
     assert efforts == sorted(efforts, key=lambda one: -one.cpu_weight)
     assert [one.nice for one in efforts] == sorted(one.nice for one in efforts)
@@ -61,8 +62,8 @@ def test_who_waits_gets_most_and_a_gap_least() -> None:
 
 
 def test_what_is_cold_at_the_start_is_not_let_wait_as_long_as_a_gap() -> None:
-    assert planning.run_priority(WarmReason.LOST, booting=True).occasion is RunCause.BOOT
-    assert planning.run_priority(WarmReason.MANUAL, booting=True).occasion is RunCause.MANUAL
+    assert throttling.run_priority(WarmReason.LOST, booting=True).occasion is RunCause.BOOT
+    assert throttling.run_priority(WarmReason.MANUAL, booting=True).occasion is RunCause.MANUAL
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_what_is_cold_at_the_start_is_not_let_wait_as_long_as_a_gap() -> None:
     ],
 )
 def test_a_window_may_go_over_midnight(window: tuple[int, int] | None, minute: int, *, is_open: bool) -> None:
-    assert planning.is_open(ThrottlePolicy(window), minute) is is_open
+    assert throttling.is_open(ThrottlePolicy(window), minute) is is_open
 
 
 minutes = st.integers(0, 24 * 60 - 1)
@@ -87,7 +88,7 @@ minutes = st.integers(0, 24 * 60 - 1)
 @given(minutes, minutes, minutes)
 def test_a_window_and_its_opposite_are_never_open_together(begin: int, end: int, minute: int) -> None:
     if begin != end:
-        assert planning.is_open(ThrottlePolicy((begin, end)), minute) is not planning.is_open(
+        assert throttling.is_open(ThrottlePolicy((begin, end)), minute) is not throttling.is_open(
             ThrottlePolicy((end, begin)), minute
         )
 
@@ -104,22 +105,22 @@ def test_a_window_and_its_opposite_are_never_open_together(begin: int, end: int,
     ],
 )
 def test_what_speaks_against_a_start(strain: Pressure, why: str) -> None:
-    said = planning.strained(strain, ThrottlePolicy(), starting=True)
+    said = strained(strain, ThrottlePolicy(), starting=True)
 
     assert said.startswith(why)
     assert bool(said) is bool(why)
 
 
 def test_the_processor_is_shared_while_a_run_goes_on() -> None:
-    assert planning.strained(Pressure(cpu=100), ThrottlePolicy(), starting=False) == ""
-    assert planning.strained(Pressure(gpu=100), ThrottlePolicy(), starting=False)
+    assert strained(Pressure(cpu=100), ThrottlePolicy(), starting=False) == ""
+    assert strained(Pressure(gpu=100), ThrottlePolicy(), starting=False)
 
 
 def test_only_when_idle_asks_for_nearly_nothing_and_no_limit_for_nothing_at_all() -> None:
-    assert planning.strained(Pressure(cpu=5), ThrottlePolicy(only_when_idle=True), starting=True)
-    assert not planning.strained(Pressure(cpu=5), ThrottlePolicy(only_when_idle=True), starting=False)
+    assert strained(Pressure(cpu=5), ThrottlePolicy(only_when_idle=True), starting=True)
+    assert not strained(Pressure(cpu=5), ThrottlePolicy(only_when_idle=True), starting=False)
     free = ThrottlePolicy(cpu_pressure=None, memory_pressure=None, io_pressure=None, gpu_busy=None)
-    assert not planning.strained(Pressure(100, 100, 100, 100), free, starting=True)
+    assert not strained(Pressure(100, 100, 100, 100), free, starting=True)
 
 
 # -- what others feel -------------------------------------------------------------------------------------------------

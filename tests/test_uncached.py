@@ -18,7 +18,7 @@ from xpucached.domain.plans import Policy
 from xpucached.domain.status import Verdict
 from xpucached.domain.targets import Target
 from xpucached.domain.throttling import Waiting
-from xpucached.planning import verdict, warmth
+from xpucached.planning.verdict import verdict, warmth
 
 HERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2"))
 THERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3"))

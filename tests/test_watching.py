@@ -23,11 +23,12 @@ from msgspec.structs import replace
 from tests.builders import SyclStore
 from tests.daemons import Daemon, daemon
 from tests.test_watchd import OVERFLOWS, rights
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.activity import FileAct, FileEvent, Load, Program, WatchMode
 from xpucached.domain.names import EntryKey
 from xpucached.domain.triggers import EventsLost, StoreChanged
 from xpucached.kinds import sycl
+from xpucached.planning.activity import uses
 from xpucached.service.activity import ActivityTracker
 from xpucached.watch import Watcher, WatchOptions, fanotify_client
 from xpucached.watchd.server import WatchServer
@@ -495,7 +496,7 @@ def test_an_entry_is_made_when_its_source_is_written() -> None:
 def test_loads_of_a_minute_are_added_up() -> None:
     key = EntryKey(f"{LEAF}/0")
     loaded = [(APP, Path("/s"), key, STARTED), (replace(APP, unit="b.service"), Path("/s"), key, STARTED)]
-    found = planning.uses(planning.uses({}, loaded), loaded[:1])
+    found = uses(uses({}, loaded), loaded[:1])
 
     assert found == {(Path("/s"), key): Load(Path("/s"), key, STARTED, 3, "app.service", 1000)}
 

@@ -27,7 +27,7 @@ from xpucached.domain.targets import Target
 from xpucached.domain.trash import Restored, Trashed
 from xpucached.kinds import fs, images
 from xpucached.kinds.interface import Kind
-from xpucached.planning import Activity
+from xpucached.planning.activity import Activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

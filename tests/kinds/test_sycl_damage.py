@@ -15,12 +15,12 @@ import pytest
 
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.meeting import fill, meet
-from xpucached import planning
 from xpucached.domain.defects import Defect, Effect, Generation
 from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.trash import RepairAction
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl.runtimes import generation
+from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,5 +209,5 @@ def test_who_reads_a_store_decides_what_a_wrong_count_costs(
     assert entry.defect is Defect.BIN_COUNT_WRONG
     assert entry.state is (EntryState.OK if harmless else EntryState.DEFECTIVE)
     assert entry.effect is (Effect.HARMLESS if harmless else Effect.GROWS)
-    (repair,) = planning.plan_mending([entry])
+    (repair,) = plan_mending([entry])
     assert (repair.action is RepairAction.LEAVE) == harmless

@@ -11,12 +11,12 @@ import pytest
 
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.test_sycl_damage import damaged, leaves, look, start, written
-from xpucached import planning
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.domain.trash import RepairAction, TrashLabel
 from xpucached.kinds import sycl
+from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def mend(root: Path) -> int:
     """Do as `verify --fix` does, until nothing is left to do; give how much was done."""
     done = 0
     for _ in range(8):
-        repairs = [one for one in planning.plan_mending(look(root).entries) if one.action is not RepairAction.LEAVE]
+        repairs = [one for one in plan_mending(look(root).entries) if one.action is not RepairAction.LEAVE]
         if not repairs:
             return done
         staying = [one for one in repairs if one.action in {RepairAction.UNLOCK, RepairAction.CLOSE_GAP}]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import __version__, deadlines, host, planning
+from xpucached import __version__, deadlines, host
 from xpucached.domain.activity import Watching
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.plans import EvictReason
@@ -26,6 +26,7 @@ from xpucached.domain.status import Status
 from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
 from xpucached.kinds.table import KINDS
+from xpucached.planning import verdict as verdicts
 from xpucached.service import automatic
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.automatic import AutomaticWork
@@ -472,8 +473,7 @@ class Service:
         models, summary, stores, changes = await asyncio.to_thread(look)
         trouble = self._catalog.trouble
         problems = (
-            *(inventory.host.problems if inventory.host else ()),
-            *(planning.of_drivers(inventory.host) if inventory.host else ()),
+            *((*inventory.host.problems, *verdicts.of_drivers(inventory.host)) if inventory.host else ()),
             *inventory.model_problems,
             *inventory.foreign_stores,
             *self._explainer.problems(models),
@@ -481,7 +481,7 @@ class Service:
             *inventory.problem_list.all(),
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
-        verdict, sentence = planning.verdict(inventory.host, models, problems, starting=not self._ready)
+        verdict, sentence = verdicts.verdict(inventory.host, models, problems, starting=not self._ready)
         return Status(
             __version__,
             verdict,

@@ -10,11 +10,12 @@ from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.activity import Compiling, FileAct
 from xpucached.domain.host import Problem
 from xpucached.errors import CatalogError
 from xpucached.kinds.table import KINDS, libraries
+from xpucached.planning import activity
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -108,7 +109,7 @@ class ActivityTracker:
                 here = [one for one in came if name in self._inventory.kinds_at(one[0].store)]
                 seen = reader.interpret(here, boot, self._halves.get(name, frozenset()))
                 self._halves[name] = seen.halves
-                self._uses = planning.uses(self._uses, seen.loaded)
+                self._uses = activity.uses(self._uses, seen.loaded)
                 for program, entries in seen.made.items():
                     await self._note_compiling(program, entries)
         self._forget()

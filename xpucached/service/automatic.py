@@ -12,7 +12,7 @@ from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, JobState
 from xpucached.errors import CatalogError, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
-from xpucached.planning import AUTOMATIC
+from xpucached.planning.verdict import AUTOMATIC
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

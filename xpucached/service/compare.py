@@ -8,13 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import planning
 from xpucached.domain.defects import Defect
 from xpucached.domain.plans import Built, EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, RepairAction, TrashLabel, Unproven
 from xpucached.kinds import table
+from xpucached.planning.repair import plan_comparing
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class EntryComparer:
         catalog = self._inventory.catalog
         every = [one for one in await asyncio.to_thread(catalog.all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
-        todo, unproven = planning.plan_comparing(rest, self._inventory.present.offered)
+        todo, unproven = plan_comparing(rest, self._inventory.present.offered)
         compiled = _Digests()
         await self._compile(todo, compiled, drivers_in_use(self._inventory), handle)
         for why in compiled.unproven.values():

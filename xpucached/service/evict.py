@@ -9,12 +9,15 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from xpucached import planning
 from xpucached.domain.models import Warmth
 from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
 from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict
 from xpucached.kinds import table
+from xpucached.planning.eviction import plan_eviction, plan_named
+from xpucached.planning.preselect import sift
+from xpucached.planning.ranking import ABSENT, HALF, RATE
+from xpucached.planning.trash import SCARCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -57,11 +60,11 @@ def decided(
     """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
     with _uncollected():
         presence = catalog.presence()
-        preselection = planning.sift(
+        preselection = sift(
             catalog.subtotals(), host, presence, models, policy, now, reasons=reasons, asked=asked, rooms=rooms
         )
-        some, others, rate = catalog.sifted(preselection, planning.RATE, planning.HALF, planning.ABSENT)
-        return planning.plan_eviction(
+        some, others, rate = catalog.sifted(preselection, RATE, HALF, ABSENT)
+        return plan_eviction(
             some,
             host,
             presence,
@@ -146,7 +149,7 @@ class Evictor:
             models = {model.name: model for model in inventory.catalog.models()}
             now = inventory.clock()
             policy, rooms = inventory.settings.policy, self._trash_keeper.rooms()
-            return planning.plan_named(entries.values(), inventory.present, models, policy, now, rooms)
+            return plan_named(entries.values(), inventory.present, models, policy, now, rooms)
 
         return await asyncio.to_thread(decide)
 
@@ -234,9 +237,7 @@ class Evictor:
         if self._inventory.settings.policy.trash_keep <= 0:
             return {}
         now = self._inventory.clock()
-        full = {
-            room.store for room in self._trash_keeper.rooms() if room.free is not None and room.free < planning.SCARCE
-        }
+        full = {room.store for room in self._trash_keeper.rooms() if room.free is not None and room.free < SCARCE}
         return {
             one.entry.entry.id: TrashLabel(now, one.reason, one.detail)
             for one in plan.evict

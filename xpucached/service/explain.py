@@ -6,11 +6,14 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
 from xpucached.errors import no_model
 from xpucached.kinds.table import KINDS, MODELS, libraries
+from xpucached.planning import diagnosis, verdict
+from xpucached.planning.baselines import baselines
+from xpucached.planning.diagnosis import trusted
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ class Explainer:
         return tuple(_unsafe(one, names) for one, names in unsafe.values())
 
     def _mapped_by(self, status: ModelStatus) -> tuple[str, ...]:
-        newest = planning.mapped(status.model, [status.run] if status.run is not None else ())
+        newest = diagnosis.mapped(status.model, [status.run] if status.run is not None else ())
         return self._mapped.get(status.model.name, ()) if newest is None else tuple(one.build for one in newest)
 
     async def runtimes(self, model: Model) -> tuple[RuntimeCheck, ...]:
@@ -72,7 +75,7 @@ class Explainer:
         variables = {**self._inventory.settings.variables, **model.workload.variables}
         signature = self._inventory.present.seen_by(model.name).signature
         runs = await asyncio.to_thread(self._catalog.runs, model.name, _HISTORY)
-        mapped = planning.mapped(model, runs)
+        mapped = diagnosis.mapped(model, runs)
         found = mapped
         if found is None:
             try:
@@ -133,7 +136,7 @@ class Explainer:
                 if one.libraries or not one.variables
             )
 
-        return planning.diagnose(
+        return diagnosis.diagnose(
             status,
             runtimes=await self.runtimes(model),
             runs=await asyncio.to_thread(self._catalog.runs, name, _HISTORY),
@@ -148,7 +151,7 @@ class Explainer:
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Give a model's figures over its last runs."""
         await asyncio.to_thread(self._catalog.model, name)
-        return planning.baselines(await asyncio.to_thread(self._catalog.runs, name, _HISTORY))
+        return baselines(await asyncio.to_thread(self._catalog.runs, name, _HISTORY))
 
     async def variables(self, name: ModelName) -> Mapping[str, str]:
         """Give what a model's application has to find in its environment: the cache, if it may be on."""
@@ -156,7 +159,7 @@ class Explainer:
         found = await asyncio.to_thread(self._inventory.store_of, status.model)
         variables = self._inventory.variables(found)
         runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
-        if planning.trusted(status, await self.runtimes(status.model), runs):
+        if trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].discovery.OFF}
 
@@ -171,7 +174,7 @@ class Explainer:
 def _unsafe(check_runtime: RuntimeCheck, models: list[ModelName]) -> Problem:
     message = (
         f"{check_runtime.library} crashes some programs when the cache is on: {check_runtime.evidence}; used by"
-        f" {planning.names(sorted(models))}"
+        f" {verdict.names(sorted(models))}"
     )
     hint = f"a model that was warmed with it ran without a crash; for each see: xpucachectl why {min(models)}"
     return Problem("unsafe-runtime", message, hint, str(check_runtime.library))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
@@ -19,6 +19,9 @@ from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.incidents import unexpected
 from xpucached.kinds.table import KINDS, MODELS
+from xpucached.planning import verdict
+from xpucached.planning.attribution import attribute
+from xpucached.planning.prewarm import UNCACHED, plan_prewarm
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.throttle import Throttle
 from xpucached.service.trial import TrialRunner, concluded, needed, summed
@@ -80,7 +83,7 @@ class Prewarmer:
         models = await asyncio.to_thread(self._catalog.models)
         coverage = await asyncio.to_thread(self._proofs.coverage)
         inventory = self._inventory
-        return planning.plan_prewarm(
+        return plan_prewarm(
             models, coverage, inventory.present, inventory.settings.policy, inventory.clock(), force=force
         )
 
@@ -104,7 +107,7 @@ class Prewarmer:
             if named is not None and not force:
                 known = {one.model.name: one.warmth for one in await self.statuses() if one.model.name in named}
                 covered = sorted(name for name in known if known[name] is Warmth.WARM)
-                idle = [Deferred(name, planning.UNCACHED, None) for name in known if known[name] is Warmth.UNCACHED]
+                idle = [Deferred(name, UNCACHED, None) for name in known if known[name] is Warmth.UNCACHED]
                 wanted = [warm for warm in wanted if known.get(warm.model.name) not in _SETTLED]
             elif named is not None:
                 covered = []
@@ -288,7 +291,7 @@ class Prewarmer:
 
     def _status(self, model: Model, coverage: Coverage | None, entries: int, allocated: int) -> ModelStatus:
         inventory = self._inventory
-        warmth, why, reason = planning.warmth(
+        warmth, why, reason = verdict.warmth(
             model,
             coverage,
             inventory.present.seen_by(model.name),
@@ -332,4 +335,4 @@ def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path])
 def _attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[RunResult]) -> Attribution:
     created = frozenset(entry for one in executions for entry in one.created)
     used = frozenset(entry for one in executions for entry in one.used)
-    return planning.attribute(before, after, created, used, traced=any(one.traced for one in executions))
+    return attribute(before, after, created, used, traced=any(one.traced for one in executions))

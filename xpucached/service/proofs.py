@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.errors import CatalogError
+from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +101,7 @@ class ProofKeeper:
         """Tell of every model how its last runs went, what is left of its entries, and what changed since."""
         present = self._inventory.present
         # An earlier driver that came back has a proof of its own, which needs other files.
-        found = [planning.applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
+        found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
         with self._looking:
             began = time.monotonic()
             if began >= self._fresh_until or any(

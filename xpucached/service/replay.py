@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import Built, NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.stores import EntryId, Store, program_digest
 from xpucached.domain.targets import Origin
 from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.kinds import table
+from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace, workers
@@ -215,7 +216,7 @@ class Replayer:
         """
         catalog, present = self._inventory.catalog, self._inventory.present
         subtotals = await asyncio.to_thread(catalog.subtotals)
-        if not planning.replayable(subtotals, present):
+        if not replayable(subtotals, present):
             return False
         stores = await asyncio.to_thread(catalog.stores)
         sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
@@ -236,24 +237,22 @@ class Replayer:
         if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
             offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.offered)
             raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")
-        failed: set[tuple[planning.Tail, Target]] = set()
+        failed: set[tuple[Tail, Target]] = set()
         for driver in drivers:
             known = {environment.fingerprint: environment for environment in driver.environments}
             refused = inventory.catalog.refusals(driver.stamp)
             failed |= {
                 ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
             }
-        scope = planning.ReplayScope(
-            wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None
-        )
-        return planning.plan_replay(
+        scope = ReplayScope(wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None)
+        return plan_replay(
             inventory.catalog.all_entries(),
             target,
             {model.name: model for model in inventory.catalog.models()},
             failed,
             inventory.clock(),
             scope,
-            planning.Pace(inventory.catalog.build_rates(), workers()),
+            Pace(inventory.catalog.build_rates(), workers()),
             lineages=table.lineages(),
         )
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import deadlines, host, planning
+from xpucached import deadlines, host
 from xpucached.domain.host import LEADING, DriverInUse, Problem
 from xpucached.errors import HostError
 from xpucached.kinds.table import KINDS, MODELS
+from xpucached.planning import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -254,7 +255,7 @@ class Surveyor:
             came = _words([one for one in after if one not in before])
             went = _words([one for one in before if one not in after])
             if came or went:
-                whom = f" (for {planning.names(models)})" if models else ""
+                whom = f" (for {verdict.names(models)})" if models else ""
                 self._events.post(
                     "driver-changed",
                     f"now: {came or 'nothing'}; before: {went or 'nothing'}{whom}",

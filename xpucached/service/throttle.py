@@ -6,8 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.throttling import Pressure, Waiting
+from xpucached.planning import throttling
+from xpucached.planning.throttling import is_open, strained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,12 +48,12 @@ class Throttle:
 
     def run_priority(self, reason: WarmReason) -> RunPriority:
         """Give the effort of a run with this reason."""
-        return planning.run_priority(reason, booting=self.booting)
+        return throttling.run_priority(reason, booting=self.booting)
 
     def closed(self) -> str:
         """Say that this is not the time for runs that nobody waits for; empty if it is."""
         now = self._inventory.clock().astimezone()
-        if planning.is_open(self._policy, now.hour * 60 + now.minute):
+        if is_open(self._policy, now.hour * 60 + now.minute):
             return ""
         begin, end = self._policy.window or (0, 0)
         return f"it waits for its time, {begin // 60:02}:{begin % 60:02} to {end // 60:02}:{end % 60:02}"
@@ -60,12 +62,12 @@ class Throttle:
         """Say why no run that nobody waits for may start now; empty if it may."""
         throttle = self._policy
         why = self.closed()
-        if why or not planning.strained(_ALL, throttle, starting=True):
+        if why or not strained(_ALL, throttle, starting=True):
             return why
         meter = host.PressureMeter()
         await asyncio.to_thread(meter.look)
         await asyncio.sleep(_SPAN)
-        return planning.strained(await asyncio.to_thread(meter.look), throttle, starting=True)
+        return strained(await asyncio.to_thread(meter.look), throttle, starting=True)
 
     def admit(self, models: Iterable[ModelName], why: str) -> bool:
         """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
@@ -107,8 +109,8 @@ class PauseWatcher:
         now = self._clock()
         pressure = self._meter.look(host.family(pid))
         throttle = self._policy
-        gpu = planning.strained(Pressure(gpu=pressure.gpu), throttle, starting=False)
-        other = planning.strained(Pressure(memory=pressure.memory, io=pressure.io), throttle, starting=False)
+        gpu = strained(Pressure(gpu=pressure.gpu), throttle, starting=False)
+        other = strained(Pressure(memory=pressure.memory, io=pressure.io), throttle, starting=False)
         if other and not self._paused and self._resumed is not None and now - self._resumed < _OURS:
             # It was gone while the run stood still: it is the run itself that makes it.
             self._ignored_until = now + _IGNORE

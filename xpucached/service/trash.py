@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import host, planning
+from xpucached import host
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import Drop, DropReason, Restored, TrashReport
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds.table import KINDS
+from xpucached.planning.trash import plan_trash
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -141,7 +142,7 @@ class TrashKeeper:
             if not items:
                 return ()
             allocated = sum(one.allocated for one in inventory.catalog.stores())
-            return planning.plan_trash(items, self.rooms(), allocated, inventory.settings.policy, now)
+            return plan_trash(items, self.rooms(), allocated, inventory.settings.policy, now)
 
         return await self._drop(await asyncio.to_thread(decide))
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import planning
 from xpucached.domain.defects import Defect, Effect, StoreFault
 from xpucached.domain.host import Problem
 from xpucached.domain.plans import NoRecipe
@@ -21,6 +20,7 @@ from xpucached.domain.stores import FoundStore, StoreState
 from xpucached.domain.trash import Finding, Repair, RepairAction, VerifyReport
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
+from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Verifier:
         With ``due`` nobody asks for it: then only these are mended, and nothing damaged waits for a compiler.
         """
         rebuilt: set[EntryId] = set()
-        tried: set[planning.Tried] = set()
+        tried: set[Tried] = set()
         refused: dict[EntryId, NoRecipe] = {}
         known: set[tuple[EntryId, Defect | None]] = set()
         whys: dict[EntryId, str] = {}
@@ -239,7 +239,7 @@ class Verifier:
     def _decide(
         self,
         roots: frozenset[Path],
-        tried: Collection[planning.Tried],
+        tried: Collection[Tried],
         refused: dict[EntryId, NoRecipe],
         due: frozenset[EntryId] | None,
     ) -> Sequence[Repair]:
@@ -257,7 +257,7 @@ class Verifier:
     def _remedies(
         self,
         roots: frozenset[Path],
-        tried: Collection[planning.Tried] = (),
+        tried: Collection[Tried] = (),
         refused: Mapping[EntryId, NoRecipe] | None = None,
         due: frozenset[EntryId] | None = None,
     ) -> Sequence[Repair]:
@@ -266,7 +266,7 @@ class Verifier:
         trusted = catalog.trusted(Defect.BIN_CHANGED)
         compiling = due is None or self._inventory.settings.replay_automatically
         offered = self._inventory.present.offered if compiling else ()
-        every = planning.plan_mending(entries, offered, trusted, tried, refused)
+        every = plan_mending(entries, offered, trusted, tried, refused)
         return every if due is None else tuple(one for one in every if one.entry.id in due)
 
     def _mend(self, repairs: Sequence[Repair]) -> Mapping[EntryId, bool]:

@@ -21,7 +21,7 @@ from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.errors import Unconfirmed
 from xpucached.kinds.sycl import runtimes as installed
 from xpucached.kinds.sycl import scanner
-from xpucached.planning import contradicted
+from xpucached.planning.replay import contradicted
 from xpucached.processes import child, scratch
 from xpucached.processes.driver_probe import ask_runtime, beside
 
