@@ -496,7 +496,7 @@ LONGER: Final = {
     "settings/__init__.py": 409,
     "settings/schema.py": 455,
     "watch/__init__.py": 434,
-    "watchd/server.py": 500,
+    "watchd/server.py": 493,
 }
 """Files that are longer still: none is added, and none grows."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.attacks.watching import LEAF, at_work
 from tests.test_watchd import Client, rights
-from xpucached.watchd import ownership, path_checks
+from xpucached.watchd import door, holder_threads, ownership
 from xpucached.watchd import server as looking
 from xpucached.watchd.server import WatchServer
 from xpucached.watchd.uids import Holder, People
@@ -111,25 +112,26 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
     silent.mkdir()
     (good / LEAF).mkdir(parents=True)
     watch_server = WatchServer(loads=False, people=people)
-    judges = watch_server._judges
-    many = [Client(watch_server, 600_000 + number) for number in range(path_checks._MOST)]
+    threads = watch_server._threads
+    many = [Client(watch_server, 600_000 + number) for number in range(holder_threads._MOST_UNKNOWN)]
     person = Client(watch_server, 0)
     with at_work(watch_server):
         for one in many:
             one.ask(silent)
-        while len(judges._waiting) < len(many):
+        while threads.held() < len(many):
             os.sched_yield()
-        judges._patience = 0.0
+        threads._patience = 0.0
         watch_server._wake()
         assert ["does not answer" in one.answer(1) for one in many] == [True] * len(many)
-        judges._patience = 1000.0
+        threads._patience = 1000.0
         # Their threads are still there, and are not waited for.
         assert "handed in before" in many[0].watch(silent, 2)
-        assert judges.held() == len(many)
+        assert len(threads._lines) == len(many)
+        assert "do not answer" in Client(watch_server, 500_000).watch(good)
         assert person.watch(good) == ""
 
         silence.set()
-        while judges.held():
+        while threads.held():
             watch_server._wake()
         assert "at last" in many[0].watch(silent, 3)
 
@@ -153,29 +155,29 @@ def refuse(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_spare_descriptor_that_cannot_be_made_again_closes_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_cannot_be_let_in_for_want_of_descriptors_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(door, "REST", 0.0)
     watch_server = WatchServer(loads=False)
-    spare = watch_server._spare
-    listener = Full()
-    monkeypatch.setattr(os, "dup", full)
-    watch_server._accept(listener)  # type: ignore[arg-type] # what is used of a socket
-    assert watch_server._spare == -1
-    # Somebody else has that number by now.
-    other = os.open("/", os.O_RDONLY)
-    assert other == spare
-    watch_server._accept(listener)  # type: ignore[arg-type] # the same
-    os.close(other)
-    watch_server._close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        watch_server.listen(listener)
+        watch_server._door.accept(Full(listener))  # type: ignore[arg-type] # what is used of a socket
+        assert watch_server._door.resting
+        # It would wake us again and again.
+        assert listener not in {key.fileobj for key in watch_server._selector.get_map().values()}
+        watch_server._door.resting = [listener]
+        watch_server._door.resume()
+        assert listener in {key.fileobj for key in watch_server._selector.get_map().values()}
+        watch_server._close()
 
 
 class Full:
     """A listening socket of a process without descriptors."""
 
+    def __init__(self, listener: socket.socket) -> None:
+        self.fileno = listener.fileno
+
     def accept(self) -> None:
-        """Find none free."""
-        full(0)
-
-
-def full(_: int) -> None:
-    """Find no number free."""
-    raise OSError(errno.EMFILE, "Too many open files")
+        """Find no number free."""
+        raise OSError(errno.EMFILE, "Too many open files")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.attacks.watching import LEAF, OWN, SPY, store
+from tests.test_watchd import rights
+from xpucached.watchd import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,3 +176,36 @@ def test_what_others_write_into_mine_is_told_by_the_names_that_i_see_myself(
 
     assert spy.returncode == 0, errors
     assert f"{LEAF}/3.src" in [path for _, path, *_ in json.loads(said)]
+
+
+def test_a_part_of_a_file_system_that_somebody_bound_deafens_nobody(
+    attacker: User, victim: User, common: Path, watch: Path
+) -> None:
+    """At the attacker's mount, which comes first, there is no way up from what lies outside of it."""
+    mine, theirs = store(attacker, common / "mine"), store(victim, common / "theirs")
+    if attacker.call("unshare", "-Urm", "true", check=None).returncode:
+        pytest.skip("users may not make namespaces here")
+    bind = f"mount --bind {mine} {mine}"
+    with attacker.start("unshare", "-Urm", *attacker.words(SPY, watch, mine, OWN, bind)) as spy:
+        assert spy.stdout is not None
+        assert "watching" in json.loads(spy.stdout.readline())
+        heard = victim.python(SPY, watch, theirs, OWN).stdout
+        said, errors = spy.communicate("\n", timeout=120)
+
+    assert spy.returncode == 0, errors
+    assert f'"{OWN}"' in heard
+    assert {path for _, path, *_ in json.loads(said)} == {OWN}
+
+
+def test_nothing_is_asked_of_what_lies_above_a_mount(common: Path) -> None:
+    rights()
+    above, mine = common / "above", common / "mine"
+    for place in (above / "here", mine):
+        place.mkdir(parents=True)
+    subprocess.run([MOUNT, "--bind", mine, above / "here"], check=True)
+    directory = os.open(above / "here", os.O_RDONLY)
+    try:
+        assert list(ownership._way_up(directory)) == [ownership.identity(mine.stat())]
+    finally:
+        os.close(directory)
+        subprocess.run([UMOUNT, above / "here"], check=True)

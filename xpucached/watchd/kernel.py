@@ -60,6 +60,7 @@ _FILES: Final = 128
 """Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
 
 _SUPERBLOCK: Final = re.compile(rb"^fanotify sdev:([0-9a-f]{1,8}) ", re.MULTILINE)
+_MOUNT: Final = re.compile(rb"^mnt_id:\t([0-9]+)$", re.MULTILINE)
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -172,13 +173,24 @@ def open_below(directory: int, name: bytes, *, file: bool = False) -> int:
     A directory, or with ``file`` anything.  Raises OSError, also where the kernel is older than 5.6.
     """
     flags = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if file else os.O_DIRECTORY)
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, _BENEATH | _NO_LINKS | _NO_MOUNTS))
+    return _open(directory, name, flags, _BENEATH | _NO_LINKS | _NO_MOUNTS)
+
+
+def open_above(directory: int) -> int:
+    """Open the directory above another, on the same mount, only to see which it is.  Raises OSError, also at its top.
+
+    What lies above a mount that a user made may be a file system of that user's, which never answers.
+    """
+    return _open(directory, b"..", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY, _NO_LINKS | _NO_MOUNTS)
+
+
+def _open(directory: int, name: bytes, flags: int, how: int) -> int:
     return _call(
         "syscall",
         ctypes.c_long(_OPENAT2),
         ctypes.c_int(directory),
         ctypes.c_char_p(name),
-        how,
+        ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, how)),
         ctypes.c_size_t(_HOW_SIZE),
     )
 
@@ -203,6 +215,15 @@ def superblock(directory: int) -> int:
     if found is None:
         raise OSError(errno.ENODEV, "the kernel does not say which file system is watched")
     return int(found[1], 16)
+
+
+def mount_of(directory: int) -> int:
+    """Give the kernel's number for the mount at which a directory was opened.  Raises OSError."""
+    with open(f"/proc/self/fdinfo/{directory}", "rb") as stream:  # noqa: PTH123 - a file of the kernel's
+        found = _MOUNT.search(stream.read())
+    if found is None:
+        raise OSError(errno.ENODEV, "the kernel does not say on which mount it lies")
+    return int(found[1])
 
 
 def handle_of(directory: int) -> bytes:

@@ -30,6 +30,8 @@ DEEPEST: Final = 4
 _MOST_PLACES: Final = 1 << 14  # directories that are remembered
 _STALE: Final = 10.0  # seconds for which they are
 
+# Nothing else is looked up or told: the names of other people's files are theirs.
+FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
 DIRECTORY: Final = re.compile(_PART.encode())
 BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,{DEEPEST - 1}}})?")
 
@@ -69,6 +71,7 @@ class Root:
     system: int  #: the file system's number, as the kernel's events give it
     device: int  #: the whole file system's; a subvolume's files have other numbers
     which: Identity
+    mount: int  #: where it was opened; a user's own may show only a part of the file system
     names: bool = True
     loads: bool = False
 
@@ -136,8 +139,8 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
         raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
     if kind in _ANYBODYS and status.st_dev not in _mounted():
         raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
-    system = os.fstatvfs(descriptor).f_fsid
-    return Root(uid, number, descriptor, system, kernel.superblock(descriptor), identity(status))
+    system, device = os.fstatvfs(descriptor).f_fsid, kernel.superblock(descriptor)
+    return Root(uid, number, descriptor, system, device, identity(status), kernel.mount_of(descriptor))
 
 
 def _mounted() -> frozenset[int]:
@@ -170,23 +173,34 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self._roots: dict[int, dict[Identity, list[Root]]] = {}
+        # By file system; and by device, mount and user.
+        self._named: dict[int, dict[_Group, dict[Identity, list[Root]]]] = {}
+        self._unnamed: dict[int, list[Root]] = {}
         self._known: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
         self._checked: dict[tuple[Root, str], Identity | None] = {}
         self._forgotten = 0.0
 
     def add(self, root: Root) -> None:
-        """Take in a directory of which the kernel tells names."""
-        self._roots.setdefault(root.system, {}).setdefault(root.which, []).append(root)
+        """Take in a directory."""
+        if root.names:
+            groups = self._named.setdefault(root.system, {})
+            groups.setdefault(_group(root), {}).setdefault(root.which, []).append(root)
+        else:
+            self._unnamed.setdefault(root.uid, []).append(root)
         self._known.clear()
 
     def remove(self, root: Root) -> None:
         """Forget one."""
-        same = self._roots.get(root.system, {})
-        if root in same.get(root.which, ()):
+        if root.names:
+            groups = self._named[root.system]
+            same = groups[_group(root)]
             same[root.which].remove(root)
             if not same[root.which]:
                 del same[root.which]
+            if not same:
+                del groups[_group(root)]
+        else:
+            self._unnamed[root.uid].remove(root)
         self._known.clear()
         self._checked.clear()
 
@@ -216,33 +230,62 @@ class Places:
                 yield root, below
 
     def _look(self, system: int, handle: bytes) -> tuple[tuple[Root, str, Identity], ...]:
-        there = self._roots.get(system, {})
-        devices: set[int] = set()
-        for beside in (root for same in there.values() for root in same):
-            if beside.device in devices:
+        owners: dict[int, int] = {}
+        found: list[tuple[Root, str, Identity]] = []
+        for (device, _, uid), roots in self._named.get(system, {}).items():
+            if uid not in (0, owners.get(device, uid)):
                 continue
-            devices.add(beside.device)
+            # Only what the same user opened at the same mount: on another's, what lies outside of it has no way up.
+            (beside, *_) = next(iter(roots.values()))
             try:
-                descriptor = kernel.open_handle(beside.descriptor, handle)
+                directory = kernel.open_handle(beside.descriptor, handle)
             except OSError:
                 continue
-            try:
-                return tuple(_above(descriptor, there))
-            except OSError:
-                return ()
-            finally:
-                os.close(descriptor)
-        return ()
+            with contextlib.suppress(OSError):
+                try:
+                    owners[device] = os.fstat(directory).st_uid
+                    found += _above(directory, roots)
+                finally:
+                    os.close(directory)
+        return tuple(found)
+
+    def of_file(self, descriptor: int) -> Iterator[tuple[Root, str]]:
+        """Tell below which of those without names an open file of a cache lies, and where there; raises OSError."""
+        parts = path_of(descriptor)
+        if not FILE.fullmatch(os.fsencode(parts[-1])):
+            return
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1:
+            # It has a name elsewhere as well, and nothing says by which one it was opened.
+            return
+        for root in [root for uid in {0, status.st_uid} for root in self._unnamed.get(uid, ())]:
+            # Most are as deep as can be.
+            for depth in range(DEEPEST + 1, 0, -1):
+                below = "/".join(parts[-depth:-1])
+                if BELOW.fullmatch(below) and root.holds(below, parts[-1], identity(status)):
+                    yield root, f"{below}/{parts[-1]}".lstrip("/")
+                    break
 
 
-def _above(directory: int, roots: Mapping[Identity, list[Root]]) -> Iterator[tuple[Root, str, Identity]]:
+_Group = tuple[int, int, int]
+
+
+def _group(root: Root) -> _Group:
+    return root.device, root.mount, root.uid
+
+
+def _above(directory: int, roots: Mapping[Identity, list[Root]]) -> list[tuple[Root, str, Identity]]:
     """Give those of some directories that are this one or lie above it, and where below them it is; raises OSError."""
     which, parts = identity(os.fstat(directory)), path_of(directory)
+    found: list[tuple[Root, str, Identity]] = []
     for depth, above in enumerate(_way_up(directory)):
         below = "/".join(parts[max(0, len(parts) - depth) :])
-        for root in roots.get(above, ()):
-            if BELOW.fullmatch(below) and root.identity_of(below) == which:
-                yield root, below, which
+        found += [
+            (root, below, which)
+            for root in roots.get(above, ())
+            if BELOW.fullmatch(below) and root.identity_of(below) == which
+        ]
+    return found
 
 
 def _way_up(directory: int) -> Iterator[Identity]:
@@ -250,10 +293,11 @@ def _way_up(directory: int) -> Iterator[Identity]:
     here = os.dup(directory)
     try:
         yield identity(os.fstat(here))
-        for _ in range(DEEPEST):
-            above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
-            os.close(here)
-            here = above
-            yield identity(os.fstat(here))
+        with contextlib.suppress(OSError):
+            for _ in range(DEEPEST):
+                above = kernel.open_above(here)
+                os.close(here)
+                here = above
+                yield identity(os.fstat(here))
     finally:
         os.close(here)

@@ -20,7 +20,6 @@ import errno
 import json
 import logging
 import os
-import re
 import resource
 import selectors
 import socket
@@ -32,9 +31,10 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import logs, messages
 from xpucached.watchd import kernel, ownership
+from xpucached.watchd.door import OURS, REST, Door
+from xpucached.watchd.holder_threads import Asked, HolderThreads
 from xpucached.watchd.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
 from xpucached.watchd.ownership import Root
-from xpucached.watchd.path_checks import Asked, Judges
 from xpucached.watchd.uids import Holder, People
 
 if TYPE_CHECKING:
@@ -55,23 +55,23 @@ PACKET: Final = 1 << 16
 _CHANGES: Final = CLOSE_WRITE | DELETE | MOVED_FROM | MOVED_TO | ONDIR
 _ACTS: Final = ((CLOSE_WRITE, WRITTEN), (CLOSE_NOWRITE, READ), (DELETE | MOVED_FROM, GONE), (MOVED_TO, COME))
 
-# Nothing else is looked up or told: the names of other people's files are theirs.
-_FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
-
 _TOGETHER: Final = 200  # events in one packet
 _MOST_CLIENTS: Final = 16  # of one holder
 _MOST_ROOTS: Final = 128  # of one holder
 _MOST_OF_ROOT: Final = 1024
+_MOST_WAITING: Final = 256  # descriptors of one holder that are not closed yet, before no more are received
+_MOST_REFUSED: Final = 1024  # the same, before nobody is let in who may be the same holder
+_MOST_RECEIVED: Final = 253  # descriptors that come with one message; more the kernel lets nobody send
 _MOST_SAME: Final = 4  # times that one directory is watched for one holder
 _MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
 _ROUNDS: Final = 64  # reads of one queue before the others have their turn …
 _LONGEST_TURN: Final = 1.0  # … and seconds, for what they cost is for neighbours to say
 _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
-_RESERVE: Final = 320  # descriptors that are kept for the kernel's events, and for ourselves
+_RESERVE: Final = 640  # descriptors that are kept for the kernel's events, for ourselves, and for one message
+_RESERVE_AT_LEAST: Final = 384  # the same, if clients pass what they should not
 _QUIET: Final = 60.0  # seconds without another word in the log about the same user
 _LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
-_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # why we lose events, whosesoever they are
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +85,7 @@ class _Client:
     asked: dict[int, Asked[_Client]] = field(default_factory=dict)
     events: list[tuple[int, str, str, int]] = field(default_factory=list)
     lost: bool = False
+    paused: bool = False
 
 
 class WatchServer:
@@ -111,8 +112,8 @@ class WatchServer:
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)  # noqa: FBT003 - the library's
         self._ring.setblocking(False)  # noqa: FBT003 - the library's
-        self._judges: Judges[_Client] = Judges(self._wake)
-        self._spare = os.dup(self._bell.fileno())
+        self._threads: HolderThreads[_Client] = HolderThreads(self._wake)
+        self._door = Door(self._selector, self.take, self._full)
         self._selector.register(self._bell, selectors.EVENT_READ, self._answer)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class WatchServer:
     def listen(self, listener: socket.socket) -> None:
         """Take in whoever connects."""
         listener.setblocking(False)  # noqa: FBT003 - the library's
-        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+        self._door.open(listener)
 
     def take(self, connection: socket.socket) -> None:
         """Take in a client; who it is says the kernel."""
@@ -141,24 +142,29 @@ class WatchServer:
         holder = self._people.holder(uid)
         if sum(client.holder == holder for client in self._clients) >= _MOST_CLIENTS or not self._room(holder):
             self._complain(uid, "there are too many connections")
-            connection.close()
+            self._hang_up(holder, connection)
             return
         connection.setblocking(False)  # noqa: FBT003 - the library's
         client = _Client(connection, uid, holder)
         self._clients.add(client)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(client))
+        self._listen_to(client)
+
+    def _listen_to(self, client: _Client) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.lost else 0)
+        self._selector.register(client.connection, events, lambda: self._hear_or_say(client))
 
     def run(self) -> None:
         """Work until `stop`; then everything is closed."""
         try:
             while not self._stopping:
-                for key, _ in self._selector.select(5.0):
+                for key, _ in self._selector.select(REST if self._door.resting else 5.0):
                     try:
                         key.data()
                     except Exception:
                         # Whatever one of them makes us stumble over, the others are still told.
                         log.exception("something went wrong inside xpucached-watch")
                 self._give_up()
+                self._resume()
                 self._tell_losses()
                 self._turn()
         finally:
@@ -171,80 +177,89 @@ class WatchServer:
             group.close()
         self._groups.clear()
         self._selector.close()
-        self._free_the_spare()
+        self._threads.finish()
         self._bell.close()
         self._ring.close()
 
     def _answer(self) -> None:
         self._bell.recv(4096)
-        for asked in self._judges.done():
+        for asked in self._threads.done():
             self._settle(asked)
 
     def _give_up(self) -> None:
         """Refuse what lies on file systems that do not answer."""
-        for asked, unused in self._judges.overdue():
-            if unused:
-                os.close(asked.descriptor)
+        for asked in self._threads.overdue():
             if asked.client.asked.get(asked.number) is asked:
                 del asked.client.asked[asked.number]
                 self._say(asked.client, {"refused": asked.number, "why": "its file system does not answer"})
+
+    def _resume(self) -> None:
+        """Go on with whom there was no room for."""
+        for client in [one for one in self._clients if one.paused and not self._crowded(one.holder)]:
+            client.paused = False
+            self._listen_to(client)
+        self._door.resume()
 
     def _complain(self, uid: int, why: str) -> None:
         """Log what a user does, not more often than somebody can read: the journal is everybody's."""
         if self._complaints.spend(uid) is not None:
             log.warning("a client is sent away: uid %d: %s", uid, why)
 
+    def _free(self, reserve: int) -> int:
+        """Tell how many descriptors there may be besides those that are kept."""
+        used = len(self._clients) + len(self._owners) + self._threads.held()
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserve - used
+
     def _room(self, holder: Holder) -> bool:
         """Tell whether there are descriptors for one more of anything; half of all are kept for who has an account."""
-        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
-        if len(self._clients) + len(self._owners) + self._judges.held() >= room:
+        if self._free(_RESERVE) <= 0:
             return False
         unknown = [client for client in self._clients if not client.holder.known]
-        held = len(unknown) + sum(len(client.roots) for client in unknown) + self._judges.held(known=False)
-        return holder.known or held < room // 2
+        held = len(unknown) + sum(len(client.roots) for client in unknown) + self._threads.held(known=False)
+        return holder.known or held < (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE) // 2
+
+    def _crowded(self, holder: Holder) -> bool:
+        """Tell whether no more can be received from somebody, until what was is closed."""
+        return self._threads.of(holder) >= _MOST_WAITING or self._free(_RESERVE_AT_LEAST) <= 0
+
+    def _full(self) -> bool:
+        """Tell whether nobody can be let in: only who was, says who it is, and can be sent away only by closing."""
+        return self._threads.longest() >= _MOST_REFUSED or self._free(_RESERVE_AT_LEAST) <= 0
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            self.take(listener.accept()[0])
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE}:
-                return
-            # Whoever waits there would wake us again and again: with the one kept for this, hang up.
-            self._free_the_spare()
-            with contextlib.suppress(OSError):
-                listener.accept()[0].close()
-            with contextlib.suppress(OSError):
-                self._spare = os.dup(self._bell.fileno())
-
-    def _free_the_spare(self) -> None:
-        spare, self._spare = self._spare, -1
-        if spare >= 0:
-            os.close(spare)
+    def _hang_up(self, holder: Holder, connection: socket.socket) -> None:
+        """End a connection; descriptors that nobody received are closed with it."""
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        self._threads.close(holder, connection.detach())
 
     def _hear(self, client: _Client) -> None:
-        descriptors: list[int] = []
+        if self._crowded(client.holder):
+            client.paused = True
+            self._selector.unregister(client.connection)
+            return
+        received: list[int] = []
         try:
-            data, descriptors, flags, _ = socket.recv_fds(client.connection, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+            # With less room the kernel closes what is too much, in this thread.
+            data, received, flags, _ = socket.recv_fds(
+                client.connection, _LONGEST, _MOST_RECEIVED, socket.MSG_CMSG_CLOEXEC
+            )
             if not data:
                 self._drop(client)
                 return
-            self._take_up(client, data, descriptors, cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
+            self._take_up(client, data, received, cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
         except BlockingIOError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, it costs this client and nobody else
             self._complain(client.uid, str(error))
             self._drop(client)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            self._threads.close(client.holder, *received)
 
     def _take_up(self, client: _Client, data: bytes, descriptors: list[int], *, cut: bool) -> None:
         """Do what a packet says; raises `messages.BadMessage`."""
-        if cut:
+        if cut or len(descriptors) > 1:
             raise messages.BadMessage("it has more bytes or descriptors than any that we take")
         message = messages.members(messages.parse(data, largest=_LONGEST), known=("watch", "forget", "loads"))
         if "forget" in message:
@@ -264,15 +279,16 @@ class WatchServer:
             self._selector.unregister(client.connection)
         for number in (*client.roots, *client.asked):
             self._forget(client, number)
-        client.connection.close()
+        self._hang_up(client.holder, client.connection)
 
-    def _say(self, client: _Client, message: dict[str, object]) -> None:
+    def _say(self, client: _Client, message: dict[str, object] | None = None) -> None:
         """Send a packet; who does not read misses it, and is told so when he reads again."""
         try:
             if client.lost:
                 client.connection.send(b'{"lost": true}')
                 client.lost = False
-            client.connection.send(json.dumps(message).encode())
+            if message is not None:
+                client.connection.send(json.dumps(message).encode())
         except BlockingIOError:
             client.lost = True
             # A socket that can take more wakes us, and then we say it.
@@ -285,18 +301,12 @@ class WatchServer:
             self._selector.modify(client.connection, events, lambda: self._hear_or_say(client))
 
     def _hear_or_say(self, client: _Client) -> None:
-        if client.lost:
-            try:
-                client.connection.send(b'{"lost": true}')
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._drop(client)
-                return
-            else:
-                client.lost = False
-                self._await(client, selectors.EVENT_READ)
-        self._hear(client)
+        was_lost = client.lost
+        self._say(client)
+        if was_lost and not client.lost:
+            self._await(client, selectors.EVENT_READ)
+        if client in self._clients:
+            self._hear(client)
 
     # -- directories --------------------------------------------------------------------------------------------------
 
@@ -307,15 +317,16 @@ class WatchServer:
         self._give_up()
         most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
         held = sum(len(one.roots) for one in self._clients if one.holder == client.holder)
-        if held + self._judges.of(client.holder) >= most or not self._room(client.holder):
+        held += sum(len(one.asked) for one in self._clients if one.holder == client.holder)
+        if held >= most or not self._room(client.holder):
             self._refuse(asked, f"a user may have {most} directories watched, and there is room for no more")
-        elif why := self._judges.take(asked):
+        elif why := self._threads.look(asked):
             self._refuse(asked, why)
         else:
             client.asked[asked.number] = asked
 
     def _refuse(self, asked: Asked[_Client], why: str) -> None:
-        os.close(asked.descriptor)
+        self._threads.close(asked.holder, asked.descriptor)
         self._say(asked.client, {"refused": asked.number, "why": why})
 
     def _settle(self, asked: Asked[_Client]) -> None:
@@ -323,7 +334,7 @@ class WatchServer:
         client, found = asked.client, asked.found
         if client.asked.get(asked.number) is not asked:
             # It was forgotten meanwhile.
-            os.close(asked.descriptor)
+            self._threads.close(asked.holder, asked.descriptor)
             return
         del client.asked[asked.number]
         if not isinstance(found, Root):
@@ -342,8 +353,7 @@ class WatchServer:
             reason = reason or "what is only read is not told: xpucached-watch was started without --loads"
         client.roots[asked.number] = found
         self._owners[found] = client
-        if found.names:
-            self._places.add(found)
+        self._places.add(found)
         self._say(client, {"watching": asked.number, "names": found.names, "loads": found.loads, "why": reason})
 
     def _marked(self, root: Root, *, loads: bool) -> str:
@@ -391,7 +401,7 @@ class WatchServer:
                 with contextlib.suppress(OSError):
                     self._groups[key[:2]].unmark(root.descriptor, _mask(names=root.names, loads=loads))
         self._places.remove(root)
-        os.close(root.descriptor)
+        self._threads.close(client.holder, root.descriptor)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -404,7 +414,7 @@ class WatchServer:
             try:
                 came = group.read()
             except OSError as error:
-                if error.errno in _OURS:
+                if error.errno in OURS:
                     self._lose(group)
                 else:
                     # One file could not be opened for us.  Anybody can have such files, so it is a loss to nobody else.
@@ -440,7 +450,7 @@ class WatchServer:
 
     def _by_name(self, one: Happening) -> None:
         ondir = one.mask & ONDIR
-        if not (ownership.DIRECTORY if ondir else _FILE).fullmatch(one.name):
+        if not (ownership.DIRECTORY if ondir else ownership.FILE).fullmatch(one.name):
             return
         for root, below in self._places.of(one.system, one.directory):
             if ondir and one.mask & (MOVED_FROM | MOVED_TO):
@@ -452,23 +462,8 @@ class WatchServer:
 
     def _by_descriptor(self, one: Happening) -> None:
         try:
-            parts = ownership.path_of(one.descriptor)
-            if not _FILE.fullmatch(os.fsencode(parts[-1])):
-                return
-            status = os.fstat(one.descriptor)
-            if status.st_nlink > 1:
-                # It has a name elsewhere as well, and nothing says by which one it was opened.
-                return
-            roots = [root for client in self._clients for root in client.roots.values() if not root.names]
-            for root in roots:
-                if not root.belongs(status):
-                    continue
-                # Most are as deep as can be.
-                for depth in range(ownership.DEEPEST + 1, 0, -1):
-                    below = "/".join(parts[-depth:-1])
-                    if ownership.BELOW.fullmatch(below) and root.holds(below, parts[-1], ownership.identity(status)):
-                        self._note(root, f"{below}/{parts[-1]}".lstrip("/"), one)
-                        break
+            for root, path in self._places.of_file(one.descriptor):
+                self._note(root, path, one)
         except OSError as error:
             log.debug("an event leads nowhere: %s", error)
         finally:
