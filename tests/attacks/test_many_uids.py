@@ -136,6 +136,23 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
         assert "at last" in many[0].watch(silent, 3)
 
 
+@pytest.mark.usefixtures("silence", "_root")
+def test_many_who_do_not_answer_leave_a_place_for_who_is_new(tmp_path: Path, people: People) -> None:
+    """Before anybody is given up, and again and again: nobody's directory is looked at instead of another's."""
+    silent, good = tmp_path / "silent", tmp_path / "good"
+    silent.mkdir()
+    (good / LEAF).mkdir(parents=True)
+    for one in (good, *good.rglob("*")):
+        os.chown(one, 500_000, 500_000)
+    watch_server = WatchServer(loads=False, people=people)
+    many = [Client(watch_server, 600_000 + number) for number in range(20)]
+    with at_work(watch_server):
+        for client in many:
+            for number in range(3):
+                client.ask(silent, number)
+        assert Client(watch_server, 500_000).watch(good) == ""
+
+
 @pytest.mark.usefixtures("_root")
 def test_a_thread_that_cannot_begin_is_no_user_s_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, people: People
