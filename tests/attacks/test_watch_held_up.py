@@ -42,6 +42,12 @@ class Lingering:
                 connection.send(bytes(1 << 16))
         return connection
 
+    def __enter__(self) -> None:
+        """Let a watcher that waits for them end, too, before somebody waits for that."""
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         """Let all of them go."""
         for one in (self._listener, *self._peers):
@@ -109,7 +115,7 @@ def test_what_cannot_be_closed_holds_up_nobody_else(
     watch_server = WatchServer(loads=False)
     attacker, victim = Client(watch_server, SOMEBODY), Client(watch_server, VICTIM)
     way(attacker, lingering)
-    with at_work(watch_server):
+    with at_work(watch_server), lingering:
         assert victim.watch(root) == ""
         entry(root)
         victim.until(f"{LEAF}/0.src")
@@ -129,7 +135,7 @@ def test_who_is_one_too_many_is_not_waited_for(lingering: Lingering, root: Path)
         os.seteuid(0)
     hand_in(ours, lingering)
     watch_server.take(its)
-    with at_work(watch_server), ours:
+    with at_work(watch_server), ours, lingering:
         assert len(many) == 16
         assert victim.watch(root) == ""
         lingering.end()
@@ -142,7 +148,7 @@ def test_only_so_many_that_cannot_be_closed_are_received(lingering: Lingering, r
     victim = Client(watch_server, VICTIM)
     for client in many:
         hand_in(client.connection, lingering, count=253)
-    with at_work(watch_server):
+    with at_work(watch_server), lingering:
         while not any(one.paused for one in tuple(watch_server._clients)):
             os.sched_yield()
         assert victim.watch(root) == ""
@@ -172,7 +178,7 @@ def test_who_is_refused_without_end_keeps_others_out_and_not_unserved(
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
                 one.connect(str(tmp_path / "s"))
                 hand_in(one, lingering)
-        with at_work(watch_server):
+        with at_work(watch_server), lingering:
             while not watch_server._door.resting:
                 os.sched_yield()
             assert victim.watch(root) == ""
@@ -204,7 +210,7 @@ def test_no_more_threads_wait_than_there_may_be(lingering: Lingering, monkeypatc
     clients = [Client(watch_server, SOMEBODY + number) for number in range(4)]
     for client in clients:
         hand_in(client.connection, lingering, b"nonsense")
-    with at_work(watch_server):
+    with at_work(watch_server), lingering:
         while watch_server._threads.held() < len(clients):
             os.sched_yield()
         assert sum(line.thread is not None for line in tuple(watch_server._threads._lines.values())) == 2
