@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import gc
 import http.client
 import json
 import os
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.applications import Starlette
 
 from tests.doors import NASTY, NOW, Running, Standin, make_entry, running
 from xpucached import __version__, api, server
@@ -606,6 +609,34 @@ def test_the_end_waits_for_no_reader(short_dir: Path, then: bytes) -> None:
         while not one.loop.is_closed():
             time.sleep(0.01)
         assert one.connections() == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_who_was_accepted_as_the_server_ends_is_closed(short_dir: Path) -> None:
+    """It is asyncio that forgets, and leaves open, whom it accepted for a listener that is closed a moment later."""
+
+    class Silent:
+        application = Starlette()
+
+        def stop(self) -> None:
+            """Have nothing to end."""
+
+    async def ends_at_once(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
+            listening.bind(str(path))
+            listening.listen()
+            listener = server.HttpListener(Silent())
+            await listener.start([listening])
+            client.connect(str(path))
+            # In these turns of the loop it is accepted, and no more.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await listener.stop()
+            client.settimeout(10)
+            assert client.recv(1) == b""
+
+    asyncio.run(ends_at_once(short_dir / "s"))
+    gc.collect()
 
 
 # -- sockets --------------------------------------------------------------------------------------------------------

@@ -110,13 +110,18 @@ class HttpListener:
 
     async def stop(self) -> None:
         """Take no more requests, let the running ones end within `ConnectionLimits.stop_time`, then cut."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            for listening in listener.sockets:
+                loop.remove_reader(listening.fileno())
+        self._routes.stop()
+        for _ in range(3):
+            # Who was accepted a moment ago is known a few turns of the loop later; and asyncio forgets, and does not
+            # close, whom it accepted for a listener that is closed before that.
+            await asyncio.sleep(0)
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        self._routes.stop()
-        for _ in range(3):
-            # Who was accepted a moment ago is known a few turns of the loop later.
-            await asyncio.sleep(0)
         connections = [one for one in self._places.connections if isinstance(one, Connection)]
         for connection in connections:
             if not connection.transport.is_closing():
