@@ -6,20 +6,23 @@ import asyncio
 import os
 import selectors
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.daemons import daemon
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import FoundStore, Store, StoreOrigin
+from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import sycl
 from xpucached.processes import child, output, supervised
 from xpucached.processes.reports import read_seen, read_told
 from xpucached.processes.supervised import ProcessStarter, RunResult
 from xpucached.service.trial import _trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 STORE: Final = FoundStore(Store(sycl.NAME, Path("/nowhere/store")), StoreOrigin.FOUND, "test")
 
@@ -80,11 +83,15 @@ def test_who_makes_us_work_waits_four_times_as_long() -> None:
     assert heard.text == "more"
 
 
+def _entries(lines: Iterable[str]) -> frozenset[EntryId]:
+    return frozenset(EntryId(STORE.store, EntryKey(line)) for line in lines)
+
+
 def test_a_trace_that_names_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_MOST_ENTRIES", 100)
     monkeypatch.setattr(
         "tests.attacks.test_endless_output.named",
-        lambda lines: (frozenset(map(EntryKey, lines)), frozenset()),
+        output.Trace(named.marks, lambda lines: (_entries(lines), frozenset())),
     )
     script = "n=0; while :; do n=$((n+1)); echo '[Persistent Cache]: '$n; done >&2"
     done = run(script, tmp_path)
