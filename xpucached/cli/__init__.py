@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+from xpucached import __version__
 from xpucached.cli import fast_status
 
 TYPE_CHECKING = False  # typing takes longer to load than `fast_status` takes to answer
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    if [*argv] == ["--version"]:
+        print(f"xpucachectl {__version__}")
+        return 0
     status = fast_status.status(argv)
     if status is not None:
         return status

@@ -134,7 +134,9 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     left = f", {len(busy)} busy and left" if busy else ""
     away = max(0, report.freed - report.trashed)
     freed = f" and freed {size(away)}" if away or not report.trashed else ""
-    trashed = f", {size(report.trashed)} {'of it' if away else 'all'} still in the trash" if report.trashed else ""
+    all_of_it = "" if away else "all "
+    of_it = " of it" if away else ""
+    trashed = f", {all_of_it}{size(report.trashed)}{of_it} still in the trash" if report.trashed else ""
     return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}, {kept}"
 
 
