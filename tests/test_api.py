@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +173,47 @@ def test_a_request_comes_out_as_it_went_in(request_: api.Request[object]) -> Non
     placeholders = {name: unquote(text) for name, text in match.groupdict().items()}
     assert method == row.method
     assert intake.read(row, placeholders, query, body or b"") == request_
+
+
+def read(request: type[api.Request[object]], query: str = "", body: object = None) -> api.Request[object]:
+    row = next(one for one in api.ENDPOINTS if one.request is request)
+    return intake.read(row, {}, query, codec.dumps(cast("api.Json", body)) if body is not None else b"")
+
+
+@pytest.mark.parametrize(
+    ("request_", "query", "body", "said"),
+    [
+        (api.ListEntries, "state=x+-+at+`$.foo`", None, "state: expected 'ok', 'defective' or 'unfinished'"),
+        (api.ListEntries, "state=x+-+at+`$.foo", None, "state: expected 'ok', 'defective' or 'unfinished'"),
+        (
+            api.AddModel,
+            "",
+            {"name": "n", "directory": "/", "exercise": {"loader": "x - at `$.q"}},
+            "exercise.loader: expected ",
+        ),
+        (
+            api.AddModel,
+            "",
+            {"name": "n", "command": ["/x"], "directory": "/", "variables": {"=" + " - at `$" * 9_000: "v"}},
+            "cannot be a variable",
+        ),
+    ],
+    ids=["whole", "half", "body", "long"],
+)
+def test_no_text_that_a_refusal_quotes_says_where_the_fault_is(
+    request_: type[api.Request[object]], query: str, body: object, said: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(request_, query, body)
+
+    assert said in caught.value.message or len(caught.value.message) == 200
+    assert len(caught.value.message) < 500
+
+
+def test_a_fault_is_found_in_a_sentence_of_any_length() -> None:
+    """To look for its place once for each of its beginnings would take an hour."""
+    place, text = codec.fault(msgspec.ValidationError(" - at `$" * 500_000))
+    assert (place, len(text)) == ("", 200)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,21 +26,23 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
-from xpucached import host, watch
+from xpucached import deadlines, host, watch
 from xpucached.domain.defects import Defect, StoreFault
 from xpucached.domain.host import Process
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, TrashRef
-from xpucached.domain.plans import EvictReason
+from xpucached.domain.plans import EvictReason, Recipe
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin, StoreState
+from xpucached.domain.targets import Target
 from xpucached.domain.trash import Repair, RepairAction, Trashed, TrashLabel
 from xpucached.host import elf, pressure, process_table
 from xpucached.kinds import listing, sycl
-from xpucached.kinds.sycl import entry_format, makers, remover, trash_files
+from xpucached.kinds.sycl import entry_format, locks, makers, recipes, remover, trash_files
 from xpucached.kinds.sycl.scan_state import OURS
 from xpucached.libexec import supervisor
 from xpucached.processes import environ, signals
 from xpucached.processes.output import Trace
+from xpucached.processes.reports import read_seen
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import trash, trial
 from xpucached.service.owners import named_by
@@ -589,7 +592,9 @@ def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatc
     assert len(scanned) == 1
     for number in range(100):
         (tmp_path / str(number) / "file").touch()
-    assert len(trial._files([tmp_path / str(number) for number in range(100)])) == 30
+    # What was not looked at is not known, and nothing is proven by it.
+    assert trial._files([tmp_path / str(number) for number in range(100)]) is None
+    assert trial._files([tmp_path / str(number) for number in range(10)]) is not None
 
 
 def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -627,3 +632,72 @@ def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.Monk
     keeper = trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks
     assert len(keeper._all()) == 25
     assert {one.store for _ in range(100) for one in keeper._all()} == set(stores)
+
+
+def test_a_program_whose_name_is_cut_amid_a_character_has_a_name(tmp_path: Path) -> None:
+    """The kernel keeps 15 bytes of it, and the catalog only text."""
+    program = tmp_path / ("a" * 14 + "é-trainer")
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "60"]) as running:
+        try:
+            (found,) = (one for one in process_table.processes(os.getuid(), ("libc",)) if one.pid == running.pid)
+        finally:
+            running.kill()
+    assert found.name == program.name or found.name == "a" * 14 + "\\xc3"
+
+
+def test_a_program_s_configuration_that_never_answers_holds_up_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(deadlines, "SECONDS", 0.1)
+    monkeypatch.setattr(os.path, "realpath", lambda *_args, **_options: answered.wait(60))
+    program = Process(7, os.getuid(), datetime.now(UTC), "app", None, {"SYCL_CONFIG_FILE_NAME": "/away/sycl.conf"})
+    try:
+        assert sycl.discovery._configuration(program) == ({}, "")
+        assert not answered.is_set()
+    finally:
+        answered.set()
+
+
+def test_a_program_that_is_being_put_in_place_is_not_swept(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the look comes before or after its directory is made."""
+    sycl_store.root.mkdir(parents=True, exist_ok=True)
+    made = recipes._staged
+    swept: list[bool] = []
+
+    @contextlib.contextmanager
+    def sweeping(*given: object) -> Iterator[int]:
+        with made(*given) as staging:  # type: ignore[arg-type]
+            look = threading.Thread(target=lambda: swept.append(recipes.clear_staging(os.fspath(sycl_store.root))))
+            look.start()
+            # It waits for its turn, if it may not go on meanwhile.
+            look.join(0.5)
+            yield staging
+
+    monkeypatch.setattr(recipes, "_staged", sweeping)
+    entry = EntryId(of(sycl_store), EntryKey("1/2/3/4/0"))
+    recipe = Recipe(entry, b"image", b"", b"", 0o600, 0o700, access_time=False)
+    assert recipes.publish(recipe, Target("p", "d", "v", "x"), b"program") is not None
+
+
+def test_a_gap_that_somebody_holds_is_not_said_to_be_closed(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = sycl_store.add("a", slot=2)
+    (entry,) = look(sycl_store.root).entries
+    take = locks.take
+
+    def quicker(leaf: int, name: str) -> object:
+        (slot.leaf / f"{name}.lock").touch()
+        return take(leaf, name)
+
+    monkeypatch.setattr(locks, "take", quicker)
+    assert list(remover.mend([Repair(entry, RepairAction.CLOSE_GAP)]).values()) == [False]
+
+
+def test_no_number_of_a_forged_report_is_more_than_the_catalog_holds() -> None:
+    most = 99999999999999999999
+    seen = read_seen(f'{{"status": {most}, "left": [{most}, 7], "engines": [["x", {most}], ["y", 1]]}}'.encode())
+    assert seen is not None
+    assert (seen.status, seen.left, seen.engines) == (None, (7,), {"y": 1})

@@ -26,6 +26,7 @@ from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Problem
+from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
@@ -467,6 +468,14 @@ def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
         go(one, work)
     # A start would end the pause that systemd makes before it starts one again.
     assert worker_units.started == []
+
+
+@pytest.mark.parametrize("name", ["", "a\r\nX: y", "ě", "x" * 70_000, "scan-1 "])
+def test_a_job_has_no_name_that_no_header_can_hold(name: str) -> None:
+    job = Job(JobId("scan-1"), "scan", JobState.RUNNING, doors.NOW)
+    assert user_client.outward(7, job).id == "7.scan-1"
+    with pytest.raises(Unavailable, match="no job has such a name"):
+        user_client.outward(7, replace(job, id=JobId(name)))
 
 
 @pytest.mark.flow

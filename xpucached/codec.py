@@ -231,15 +231,19 @@ def _decode(kind: type, value: object) -> object:
     raise TypeError(message)
 
 
-_FAULT: Final = re.compile(r"(?P<text>.*?)(?: - at `(?:key in `)?\$\.?(?P<place>.*?)`)?", re.DOTALL)
+_LONGEST: Final = 200
+"""Characters of what is wrong, and of where, that are told: a sentence may quote all that was said."""
 _MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 _KINDS: Final = {"int": "integer", "bool": "boolean", "float": "number", "str": "string"}
 
 
 def fault(error: msgspec.ValidationError) -> tuple[str, str]:
     """Give the place of a fault in a value, empty if that is the whole, and what is wrong there."""
-    match = cast("re.Match[str]", _FAULT.fullmatch(str(error)))
-    place, text = match["place"] or "", match["text"]
+    # From the end: what stands before it may quote anything.
+    text, _, place = str(error).rpartition(" - at `")
+    if not text or not place.endswith("`"):
+        text, place = str(error), ""
+    text, place = text[:_LONGEST], place.rpartition("$")[2].removeprefix(".").removesuffix("`")[:_LONGEST]
     if missing := _MISSING.fullmatch(text):
         return ".".join(filter(None, (place, missing[1]))), "is required"
     if expected := re.match(r"Expected `(\w+)", text):

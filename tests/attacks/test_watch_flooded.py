@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import itertools
 import json
 import os
 from types import SimpleNamespace
@@ -221,6 +222,26 @@ def test_one_directory_is_watched_only_so_often_for_one_user(common: Path) -> No
     assert answers[0] == ""
     assert "already" in answers[-1]
     assert len(heard) < len(answers)
+
+
+def test_a_file_system_is_watched_at_so_many_mounts_only_for_one_user(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes mounts of his own makes each event be looked up at each of them."""
+    rights()
+    mounts = itertools.count()
+    monkeypatch.setattr(kernel, "mount_of", lambda _directory: next(mounts))
+    watch_server = WatchServer(loads=False)
+    client = Client(watch_server, 4242)
+    places = [common / f"d{number}" for number in range(20)]
+    for place in places:
+        place.mkdir()
+        os.chown(place, 4242, 4242)
+    with at_work(watch_server):
+        answers = [client.watch(place, number) for number, place in enumerate(places)]
+
+    assert answers[0] == ""
+    assert "16 mounts" in answers[-1]
 
 
 class Endless:

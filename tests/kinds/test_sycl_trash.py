@@ -163,6 +163,16 @@ def test_a_forged_label_leads_nowhere(sycl_store: SyclStore, tmp_path: Path, cha
     assert sorted(path for path in tmp_path.rglob("*") if not path.is_relative_to(sycl_store.root)) == outside
 
 
+def test_half_a_character_in_a_label_makes_no_answer_unreadable(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    (about,) = (sycl_store.root / entry_format.TRASH).glob("*/about.json")
+    about.write_text(json.dumps({**json.loads(about.read_text()), "device": "\ud800", "detail": "\udcff"}))
+    (item,) = sycl.trash_files.trash(of(sycl_store))
+
+    assert (item.device, item.detail) == ("\\ud800", "\\udcff")
+
+
 def test_a_label_of_an_earlier_version_is_read(sycl_store: SyclStore) -> None:
     sycl_store.add()
     put_away(sycl_store)

@@ -282,13 +282,13 @@ def _words(pid: int) -> list[str]:
 
 def _name(pid: int) -> str:
     """Give the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
-    with Path(f"/proc/{pid}/comm").open("rb") as stream:
-        name = os.fsdecode(stream.read(_LONGEST_VALUE).removesuffix(b"\n"))
+    name = Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     if len(name) >= _LONGEST_NAME:
         with contextlib.suppress(PermissionError):
-            whole = _words(pid)[0].rpartition("/")[2]
-            return whole if whole.startswith(name) else name
-    return name
+            whole = os.fsencode(_words(pid)[0]).rpartition(b"/")[2]
+            name = whole if whole.startswith(name) else name
+    # It goes into the catalog, and the kernel cuts it amid a character.
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path, ...] | None:

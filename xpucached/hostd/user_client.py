@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ LARGEST_FOR_ADMINISTRATORS: Final = 4 << 20
 
 _MOST_VALUES: Final = 200_000  # each of which may cost hundreds of bytes of memory
 _PATIENCE: Final = 15.0
+_JOB: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST: Final = 300  # characters of a sentence
 _LONGEST_CODE: Final = 60
 _MOST: Final = 1000  # models of one user that are remembered
@@ -193,7 +195,10 @@ def _names(names: Iterable[ModelName]) -> Iterable[ModelName]:
 
 
 def outward(uid: int, job: Job) -> Job:
-    """Give a worker's job the name by which the host's daemon finds it again."""
+    """Give a worker's job the name by which the host's daemon finds it again, and which stands in a header."""
+    if _JOB.fullmatch(job.id) is None:
+        message = "the worker's answer cannot be read: no job has such a name"
+        raise Unavailable(message)
     return replace(job, id=JobId(f"{uid}.{job.id}"))
 
 

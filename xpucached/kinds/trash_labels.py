@@ -76,7 +76,8 @@ def _text(values: Mapping[str, object], name: str) -> str:
     value = values[name]
     if not isinstance(value, str):
         raise TypeError(name)
-    return value
+    # Half a character would make a whole answer unreadable.
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def loads(content: bytes, is_place: Callable[[list[str]], bool], suffixes: Collection[str]) -> Label:

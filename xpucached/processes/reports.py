@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from xpucached import messages
 from xpucached.domain.models import Figures, Outcome, RanOn
@@ -63,17 +63,17 @@ def read_seen(content: bytes) -> SupervisorReport | None:
     engines: dict[str, int] = {}
     for pair in _list(said.get("engines")):
         match pair:
-            case [str(device), int(spent)]:
-                engines[device] = engines.get(device, 0) + spent
+            case [str(device), spent] if (time := _whole(spent)) is not None:
+                engines[device] = min(engines.get(device, 0) + time, _LARGEST)
     return SupervisorReport(
-        status if isinstance(status, int) else None,
+        _whole(status),
         _outcome(said.get("outcome")),
         _text(said.get("detail")),
         _text(said.get("error")),
         _number(said.get("seconds")) or 0.0,
         _number(said.get("cpu")) or 0.0,
         int(_number(said.get("peak")) or 0),
-        tuple(one for one in _list(said.get("left")) if isinstance(one, int)),
+        tuple(one for one in map(_whole, _list(said.get("left"))) if one is not None),
         engines,
         _paths(said.get("mapped")),
         _paths(said.get("mapped_data")),
@@ -151,6 +151,10 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value if abs(value) < _LARGEST else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and abs(value) < _LARGEST else None
 
 
 def _outcome(value: object) -> Outcome | None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+import msgspec
 import psutil
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -71,7 +72,8 @@ class RunResult(Struct, frozen=True):
     used: frozenset[EntryId] = frozenset()
     traced: bool = False
     told: RunnerReport | None = None  #: what the model runner said
-    engines: Mapping[str, int] = field(default_factory=dict)  #: PCI address to the time its engines worked for it
+    engines: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """PCI address to the time that its engines worked for it."""
     mapped: tuple[str, ...] = ()  #: files that its processes were seen to map as code: programs and libraries
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
 

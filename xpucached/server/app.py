@@ -193,7 +193,7 @@ def check_origin(request: Request) -> None:
 
 def unanswered(request: Request, error: Exception) -> Response:
     """Answer that this request cannot be answered, for a reason that nobody expected."""
-    where = f"while answering: {request.method} {request.url.path}"
+    where = f"while answering: {request.method} {request.scope['path']}"
     return refuse(unexpected(log, where, error, affected="this request was not answered, others are"))
 
 
@@ -219,5 +219,5 @@ def wrong_method(request: Request, rows: Mapping[str, api.Endpoint]) -> Response
 
 async def not_found(request: Request, _error: Exception) -> Response:
     """Say that there is nothing."""
-    message = f"there is nothing at {request.url.path[:200]}"
+    message = f"there is nothing at {request.scope['path'][:200]}"
     return refusal(404, NotFound.code, message, "GET /v1/openapi.json lists every path", headers=CLOSE)

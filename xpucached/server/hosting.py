@@ -105,7 +105,7 @@ class HostRoutes(HttpApplication):
                 places = cast("Mapping[str, str]", child["path_params"])
                 user = cast("str", request.path_params["user"])
                 return await self._answer(self._theirs[route.path], request, places, user)
-        return refusal(404, NotFound.code, f"there is nothing at {request.url.path[:200]}")
+        return refusal(404, NotFound.code, f"there is nothing at {request.scope['path'][:200]}")
 
     async def _respond(self, row: api.Endpoint, asked: api.Request[object], request: Request, user: str) -> Response:
         peer: Peer = request.state.peer

@@ -270,6 +270,9 @@ class Replayer:
                 async with self._changing:
                     # What a replay that was killed had published is found by looking, so the plan goes on there.
                     await self._inventory.scan_stores(wish.stores)
+                    if not wish.is_elsewhere:
+                        # While it waited for its turn there may have come another.
+                        drivers = drivers_in_use(self._inventory)
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
                     return await self._carry_out(plan, wish, drivers, handle)
 

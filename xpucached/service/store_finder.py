@@ -90,7 +90,8 @@ class StoreFinder:
                 log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
                 return
             real = replace(store, root=root)
-            found.setdefault(real, FoundStore(real, origin, via, readers))
+            told = via.encode("utf-8", "backslashreplace").decode()
+            found.setdefault(real, FoundStore(real, origin, told, readers))
 
         models = self._catalog.models()
         readers = self._readers(settings, models, processes)

@@ -118,6 +118,7 @@ class TrialRunner:
         entries, _ = (await asyncio.to_thread(self._inventory.catalog.model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
+        countless = False
         executions: list[RunResult] = []
         looks: list[host.DependencySnapshot | None] = []
         added: list[int] = []
@@ -133,13 +134,18 @@ class TrialRunner:
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = replace(done, created=done.created | silent)
             now = await asyncio.to_thread(_files, watched)
-            added.append(len(now - files))
+            countless = countless or files is None or now is None
+            added.append(len((now or frozenset()) - (files or frozenset())) if not countless else 0)
             files = now
             executions.append(done)
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (done.created or added[-1]):
                 break
-        outcome, detail = _judged(executions, unnamed, added, len(files), caches=entries > 0)
+        present = _MOST if files is None else len(files)
+        outcome, detail = _judged(executions, unnamed, added, present, caches=entries > 0)
+        if outcome is Outcome.WARMED and countless:
+            outcome = Outcome.UNPROVEN
+            detail = f"its caches hold more than {_MOST} files: whether a pass added any is not known"
         if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, found.store.root):
             outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
         if _crashed(executions[-1]):
@@ -263,8 +269,8 @@ def _trace(stores: Sequence[FoundStore]) -> Trace:
     return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
 
 
-def _files(places: Iterable[Path]) -> frozenset[str]:
-    """Give the files below these directories, save those that only mark something as busy."""
+def _files(places: Iterable[Path]) -> frozenset[str] | None:
+    """Give the files below these directories, save those that only mark something as busy; None if too many."""
     found: set[str] = set()
     ahead = [os.fspath(place) for place in places]
     left = _MOST
@@ -280,7 +286,7 @@ def _files(places: Iterable[Path]) -> frozenset[str]:
         except OSError:
             # It is not there yet, or has gone meanwhile.
             continue
-    return frozenset(found)
+    return frozenset(found) if left > 0 else None
 
 
 def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:

@@ -63,6 +63,7 @@ _MOST_WAITING: Final = 256  # descriptors of one holder that are not closed yet,
 _MOST_REFUSED: Final = 1024  # the same, before nobody is let in who may be the same holder
 _MOST_RECEIVED: Final = 253  # descriptors that come with one message; more the kernel lets nobody send
 _MOST_SAME: Final = 4  # times that one directory is watched for one holder
+_MOST_MOUNTS: Final = 16  # of one file system, for one holder: an event is looked up at each
 _MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
 _ROUNDS: Final = 64  # reads of one queue before the others have their turn …
 _LONGEST_TURN: Final = 1.0  # … and seconds, for what they cost is for neighbours to say
@@ -315,6 +316,10 @@ class WatchServer:
         client = asked.client
         self._forget(client, asked.number)
         self._give_up()
+        if client not in self._clients:
+            # It went as it was told what was given up.
+            self._threads.close(asked.holder, asked.descriptor)
+            return
         most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
         held = sum(len(one.roots) for one in self._clients if one.holder == client.holder)
         held += sum(len(one.asked) for one in self._clients if one.holder == client.holder)
@@ -340,9 +345,13 @@ class WatchServer:
         if not isinstance(found, Root):
             self._refuse(asked, (found.strerror if found else None) or str(found))
             return
-        same = (root for one in self._clients if one.holder == client.holder for root in one.roots.values())
-        if sum(root.which == found.which for root in same) >= _MOST_SAME:
+        theirs = [root for one in self._clients if one.holder == client.holder for root in one.roots.values()]
+        if sum(root.which == found.which for root in theirs) >= _MOST_SAME:
             self._refuse(asked, f"it is watched for this user {_MOST_SAME} times already")
+            return
+        mounts = {root.mount for root in theirs if root.system == found.system}
+        if found.mount not in mounts and len(mounts) >= _MOST_MOUNTS and client.uid:
+            self._refuse(asked, f"directories of this file system are watched at {_MOST_MOUNTS} mounts for this user")
             return
         try:
             reason = self._marked(found, loads=asked.loads and self._loads)

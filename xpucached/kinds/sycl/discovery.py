@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from xpucached import deadlines
 from xpucached.domain.host import Process
 from xpucached.kinds import fs
 from xpucached.kinds.sycl.entry_format import NUMBER, RTC
@@ -55,6 +56,16 @@ def _configuration(process: Process) -> tuple[Mapping[str, str], str]:
             # Nobody's process: what any program of this user would meet.
             folders += map(Path, _STANDARD)
         candidates = [folder / "sycl.conf" for folder in dict.fromkeys(folders[:_FOLDERS])]
+    if not candidates:
+        return {}, ""
+    try:
+        # A program may lie, or look, where nobody answers.
+        return deadlines.ask(("configuration", *candidates), lambda: _read(candidates))
+    except TimeoutError:
+        return {}, ""
+
+
+def _read(candidates: Sequence[Path]) -> tuple[Mapping[str, str], str]:
     for path in candidates:
         if not path.is_absolute():
             continue

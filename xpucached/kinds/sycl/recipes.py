@@ -101,8 +101,10 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
         root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
         with _staging:
             name = f"{makers.ourselves()}-{next(_numbers)}"
-            staging = stack.enter_context(_staged(root, status.st_dev, name, recipe.directory_mode))
+            # Before it is there: a look that comes meanwhile would take it for a dead daemon's.
             _ours.add(name)
+            stack.callback(_ours.discard, name)
+            staging = stack.enter_context(_staged(root, status.st_dev, name, recipe.directory_mode))
         try:
             with fs.directory_in(staging, name, status.st_dev) as leaf:
                 for file, content in contents.items():
@@ -113,7 +115,6 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
                     return EntryKey("/".join((*path, "0")))
         finally:
             _discard(staging, name)
-            _ours.discard(name)
             with _staging, contextlib.suppress(OSError):
                 os.rmdir(STAGING, dir_fd=root)
     return None

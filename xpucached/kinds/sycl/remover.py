@@ -247,7 +247,8 @@ def _close_gaps(leaf: int) -> bool:
             continue
         lock = _lock(leaf, str(gap)) if closed < _GAPS else None
         if lock is None:
-            return closed < _GAPS
+            # It is somebody else's, or there are more than are closed at once.
+            return False
         closed += 1
         try:
             if not holds_program(slot_in(leaf, str(gap)).files):
