@@ -102,8 +102,8 @@ STRESS_SEED ?= 1
 stress: .venv/tested
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
-	    $(BIN)/python -m pytest tests/test_stress.py tests/test_faults.py --timeout=3600
-	$(BIN)/python -m tests.kills --runtimes $(RUNTIMES) --kills $(STRESS_KILLS) --seed $(STRESS_SEED)
+	    $(BIN)/python -m pytest tests/system/test_stress.py tests/system/test_faults.py --timeout=3600
+	$(BIN)/python -m tests.support.kills --runtimes $(RUNTIMES) --kills $(STRESS_KILLS) --seed $(STRESS_SEED)
 
 # Stores are made once and kept in .bench: 0.4 GB for 10,000 entries, 4 GB for 100,000, 25 GB for a million.
 BENCH_SIZES ?= 10000,100000,1000000

@@ -82,7 +82,7 @@ def replay(runtimes: Path, cache: Path, home: Path) -> dict[str, float]:
             time.sleep(0.1)
         began = time.monotonic()
         done = subprocess.run([*ctl, "replay"], env=variables, capture_output=True, text=True, check=True)
-        report: dict[str, float] = json.loads(done.stdout)["data"]["replay"]
+        report: dict[str, float] = json.loads(done.stdout)["data"]["report"]
         return {**report, "wall": time.monotonic() - began}
     finally:
         daemon.terminate()

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from tests.builders import framed, native, spirv
+from tests.support.builders import framed, native, spirv
 from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:

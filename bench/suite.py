@@ -31,13 +31,15 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
 from bench import drawing, neighbours, stores  # noqa: E402 - found beside us
-from tests.daemons import Daemon  # noqa: E402 - as above
-from xpucached import host  # noqa: E402 - as above
+from tests.support.daemons import Daemon  # noqa: E402 - as above
 from xpucached.catalog import Catalog  # noqa: E402 - as above
+from xpucached.catalog.figures import catalog_summary  # noqa: E402 - as above
+from xpucached.catalog.scans import known_entries, record_scan  # noqa: E402 - as above
 from xpucached.domain.host import Host  # noqa: E402 - as above
 from xpucached.domain.plans import EvictReason, Policy  # noqa: E402 - as above
 from xpucached.domain.stores import Delta, FoundStore, Store, StoreOrigin  # noqa: E402 - as above
 from xpucached.domain.trash import TrashLabel  # noqa: E402 - as above
+from xpucached.host import gpu_devices  # noqa: E402 - as above
 from xpucached.kinds import sycl  # noqa: E402 - as above
 from xpucached.service import evict as eviction  # noqa: E402 - as above
 
@@ -59,6 +61,11 @@ ASKED: Final = 25
 """Times that a daemon at rest is asked each question."""
 IDLE: Final = 5
 """Times that a daemon at rest is watched: the look every ten minutes falls into two of them at most."""
+STARTS: Final = (
+    *("--version", "status", "status --check", "env", "ls", "stores", "devices", "model list", "trash list", "jobs"),
+    *("runs", "events", "config show", "version", "ls --limit 9", "scan --no-wait"),
+)
+"""Commands whose start is measured; the last two are none that the daemon writes the answer of."""
 WATCHED: Final = 12
 """Rounds of what is measured with and without a watcher: a few hundredths are at stake."""
 
@@ -110,8 +117,8 @@ def walk(root: Path, *, headers: bool) -> int:
 def recorded(catalog: Catalog, found: FoundStore, now: datetime, *, quick: bool = False) -> tuple[Delta, int]:
     """Look at a store as the daemon does; give what the last part said, and how many changes all of them did."""
     changes = 0
-    for part in sycl.scanner.parts(found, now, catalog.known(found.store), None, quick=quick):
-        delta = catalog.record_scan(part, host.architecture)
+    for part in sycl.scanner.parts(found, now, known_entries(catalog, found.store), None, quick=quick):
+        delta = catalog.write(record_scan, part, gpu_devices.architecture)
         changes += delta.added + delta.changed + delta.vanished
     return delta, changes
 
@@ -184,7 +191,7 @@ def deciding(state: Path, rounds: int) -> Times:
     catalog = Catalog.open(state / "kept.sqlite")
     now = datetime.now(UTC) + timedelta(minutes=1)
     on = Host(now, "", "", "")
-    total = catalog.summary().allocated
+    total = catalog.read(catalog_summary).allocated
 
     def plan(policy: Policy) -> EvictionPlan:
         return decided(catalog, on, policy, now)
@@ -326,11 +333,7 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
                 timed(lambda path=path: answer(daemon.run / "xpucached" / "xpucached.sock", path)) for _ in range(ASKED)
             ]  # type: ignore[misc]
             facts[f"{name}, ms"] = statistics.median(asked) * 1000
-        plain, whole = [], []
-        for _ in range(15):
-            plain.append(timed(command([sys.executable, "-c", "pass"])))
-            whole.append(timed(lambda: daemon.ctl("status")))
-        facts["xpucachectl status / python -c pass"] = statistics.median(whole) / statistics.median(plain)
+        facts |= starting(daemon)
         daemon.process.terminate()
         daemon.process.wait(120)
         began = time.perf_counter()
@@ -343,6 +346,23 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
         if asked:
             facts["status during that look, ms"] = statistics.median(asked) * 1000
         facts["memory after a restart, MB"] = memory(daemon.process.pid)
+    return facts
+
+
+_CLIENT: Final = "import sys; from xpucached.cli import main; sys.exit(main())"
+"""What an installed xpucachectl is."""
+
+
+def starting(daemon: Daemon) -> dict[str, float]:
+    """Measure what commands that print one answer cost: each in turns with an empty program of Python."""
+    facts = {}
+    for verb in STARTS:
+        words = [sys.executable, "-c", _CLIENT, *verb.split(), *(["--user"] if verb != "--version" else [])]
+        plain, whole = [], []
+        for _ in range(15):
+            plain.append(timed(command([sys.executable, "-c", "pass"])))
+            whole.append(timed(command(words, **daemon.environment)))
+        facts[f"xpucachectl {verb} / python -c pass"] = statistics.median(whole) / statistics.median(plain)
     return facts
 
 

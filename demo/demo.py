@@ -45,6 +45,13 @@ keep_driver_generations = 0
 
 [schedule]
 evict = false
+
+# Whoever watches does not want to wait until the host is calm.
+[throttle]
+cpu_pressure = "unlimited"
+memory_pressure = "unlimited"
+io_pressure = "unlimited"
+gpu_busy = "unlimited"
 """
 
 PATIENCE: Final = 180.0  #: seconds that any one thing may take

@@ -5,18 +5,19 @@ The fixtures that a test asks for by name:
 ``home``        a private home directory; HOME and the XDG variables point into it for every test anyway
 ``terminal``    nothing; skips where there are no pseudo-terminals
 ``short_dir``   a private directory with a short path, for unix sockets (their paths end at 107 bytes)
-``sycl_store``  a `tests.builders.SyclStore` that writes byte-exact entries
-``strike``      `tests.faults.Faults` for programs that run with its variables
-``struck``      a `tests.daemons.Daemon` that can be struck so, with one store
+``sycl_store``  a `tests.support.builders.SyclStore` that writes byte-exact entries
+``strike``      `tests.support.faults.Faults` for programs that run with its variables
+``struck``      a `tests.support.daemons.Daemon` that can be struck so, with one store
 ``runtimes``    the folder with the real SYCL runtimes
-``runtime``     ``runtime("rt2025.2")`` gives a `tests.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver alone
-``gpu``         a `tests.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
-``debian``      the root of a Debian with systemd, for `tests.hosts.boot`
+``runtime``     ``runtime("rt2025.2")`` gives a `tests.support.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver
+``gpu``         a `tests.support.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
+``debian``      the root of a Debian with systemd, for `tests.support.hosts.boot`
 ``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -31,17 +32,17 @@ import debian as debian_tool
 import psutil
 import pytest
 
-from tests import forks, hosts
-from tests.builders import SyclStore
-from tests.daemons import Daemon, daemon
-from tests.faults import Faults, faults, with_store
-from tests.runtimes import Runtime, SimulatedGpu, look_up
-from tests.torches import Torch, make
+from tests import REPOSITORY
+from tests.support import forks, hosts
+from tests.support.builders import SyclStore
+from tests.support.daemons import Daemon, daemon
+from tests.support.faults import Faults, build, with_store
+from tests.support.runtimes import Runtime, SimulatedGpu, look_up
+from tests.support.torches import Torch, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 # Read before any test runs, because each test starts with these variables gone.
 RUNTIMES: Final = Path(os.environ.get("XPUCACHED_RUNTIMES") or REPOSITORY / ".runtimes").absolute()
@@ -51,24 +52,15 @@ DEBIAN: Final = Path(os.environ.get("XPUCACHED_DEBIAN") or RUNTIMES / "debian").
 MUST_HAVE_SYSTEMD: Final = os.environ.get("XPUCACHED_REQUIRE_SYSTEMD") == "1"
 
 LONGEST: Final = (
-    *("test_systemd.py", "test_daemon.py", "test_faults.py", "test_model_runner.py", "test_sycl_mending.py"),
-    *("test_deb.py", "test_replay.py", "test_absent.py", "test_preselect.py", "test_drivers.py", "test_fuzz.py"),
-    *("test_field_reports.py", "test_stress.py", "test_demo.py", "test_neighbours.py", "test_sycl_damage.py"),
-    *("test_watching.py", "test_endless_output.py", "test_elsewhere.py", "test_inherited.py", "test_compare.py"),
+    *("test_systemd.py", "test_daemon.py", "test_absent.py", "test_model_runner.py", "test_faults.py", "test_deb.py"),
+    *("test_sycl_damage.py", "test_replay.py", "test_compare.py", "test_drivers.py", "test_demo.py", "test_fuzz.py"),
+    *("test_sycl_mending.py", "test_field_reports.py", "test_stress.py", "test_neighbours.py", "test_watching.py"),
+    *("test_inherited.py", "test_elsewhere.py", "test_clocks.py", "test_endless_output.py", "test_preselect.py"),
 )
 """Files that take long, the longest first: begun in this order, no process waits at the end for another one's last."""
 
-UNIT: Final = frozenset(
-    {
-        *("test_api.py", "test_catalog.py", "test_connection.py", "test_departed.py", "test_diagnosis.py"),
-        *("test_hostd.py", "test_messages.py", "test_planning.py", "test_planning_replay.py"),
-        *("test_properties.py", "test_render.py", "test_server.py", "test_settings.py"),
-        *("test_contract.py", "test_sycl.py", "test_sycl_links.py", "test_sycl_locks.py"),
-        *("test_sycl_parts.py", "test_sycl_recipes.py", "test_sycl_structure.py", "test_sycl_trash.py"),
-        *("test_sycl_unread.py",),
-    }
-)
-"""Files whose tests, but for those of a runtime, need nothing outside their own process (`make test FAST=1`)."""
+UNIT: Final = tuple(REPOSITORY / "tests" / folder for folder in ("unit", "kinds"))
+"""Folders whose tests, but for those marked ``runtime`` or ``flow``, need nothing outside their own process."""
 
 # Whatever steers a SYCL runtime, a driver, the daemon or systemd's talk with it must not reach a test from outside.
 FOREIGN: Final = (
@@ -95,8 +87,12 @@ PATIENCE: Final = 5.0
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even read what holds no unit test where only these are asked for."""
-    other = collection_path.name.startswith("test_") and collection_path.name not in UNIT
+    other = collection_path.name.startswith("test_") and not _is_unit(collection_path)
     return True if other and config.getoption("markexpr") == "unit" else None
+
+
+def _is_unit(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in UNIT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -104,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
     for item in items:
-        if item.path.name in UNIT and not any(item.iter_markers("runtime")) and not any(item.iter_markers("flow")):
+        if _is_unit(item.path) and not any(item.iter_markers("runtime")) and not any(item.iter_markers("flow")):
             item.add_marker("unit")
 
 
@@ -173,10 +169,22 @@ def _nothing_left_behind(home: Path) -> Iterator[None]:
 
 
 def _children() -> list[psutil.Process]:
+    # To ask every process of the host for its parent takes longer than most tests.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if set(_descendants(os.getpid())) <= forks.pids():
+            return []
     found = psutil.Process().children(recursive=True)
     # What runs in a machine is its own business: it ends with the machine.
     theirs = {one.pid for root in found if root.pid in hosts.RUNNING for one in (root, *_below(root))}
     return [one for one in found if one.pid not in theirs | forks.pids()]
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Give what a process started and what those did, as a kernel tells that was built for it."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii").split()):
+            yield child
+            yield from _descendants(child)
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:
@@ -218,17 +226,25 @@ def sycl_store(tmp_path: Path) -> SyclStore:
     return SyclStore(tmp_path / "libsycl_cache")
 
 
+@pytest.fixture(scope="session")
+def _strike(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    """Give the faults of all tests: what was loaded with their variables stays from one to the next."""
+    return build(tmp_path_factory.mktemp("faults"))
+
+
 @pytest.fixture
-def strike(tmp_path: Path) -> Iterator[Faults]:
+def strike(_strike: Faults) -> Iterator[Faults]:
     """Give faults for programs that run with its variables."""
-    with faults(tmp_path) as one:
-        yield one
+    yield _strike
+    _strike.stop()
+    _strike.set_clock(0)
 
 
 @pytest.fixture
 def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -> Iterator[Daemon]:
     """Give a daemon that can be struck, with one store."""
-    with daemon(home, short_dir, **strike.variables) as one:
+    with daemon(home, short_dir) as one:
+        one.variables = strike.variables
         with_store(one, sycl_store)
         yield one
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import SyclStore, string_hash
+from tests.support.builders import SyclStore, string_hash
 from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tests.runtimes import Runtime
+    from tests.support.runtimes import Runtime
 
 
 def test_the_hash_of_nothing_is_the_one_that_real_stores_show() -> None:

@@ -15,29 +15,31 @@ from typing import TYPE_CHECKING, Final
 import manual
 import pytest
 
+from tests import REPOSITORY
 from tests.kinds import damage
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import api, domain
 from xpucached.cli import arguments, commands
 from xpucached.domain.activity import FileAct
-from xpucached.domain.defects import Defect, Generation, StoreFault
+from xpucached.domain.defects import Defect, Effect, RepairAction
 from xpucached.domain.dependencies import Role
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Outcome, WarmReason, Warmth
 from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
-from xpucached.domain.trash import DropReason, RepairAction
+from xpucached.domain.trash import DropReason
 from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
+from xpucached.kinds import sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
+from xpucached.render.status import CHECKS, LEVELS
 from xpucached.settings.schema import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = REPOSITORY / "xpucached"
 PAGES: Final = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
 
@@ -179,7 +181,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands._COMMANDS, "setup"}
+    assert set(told) == {*commands.COMMANDS, "setup"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
@@ -223,7 +225,7 @@ def test_every_word_of_a_status_is_explained() -> None:
     assert sorted(told("Jobs")) == there(JobState)
     assert sorted(told("Replays")) == there(NoRecipe)
     assert sorted(told("Why a model is cold")) == there(WarmReason)
-    assert sorted(told("Faults of a store")) == there(StoreFault)
+    assert sorted(told("Faults of a store")) == sorted(one.code for one in sycl.defects.FAULTS)
     assert set(map(str, Outcome)) <= set(codes(section(text, "Models")))
     assert set(map(str, StoreOrigin)) <= set(codes(section(text, "Stores")))
     assert set(map(str, EvictReason)) <= set(codes(section(text, "Entries")))
@@ -234,8 +236,6 @@ ELSEWHERE: Final = {
     "Cause": "advice",
     "Effect": "kinds",
     "Figure": "protocol",
-    "Defect": "kinds",
-    "Generation": "kinds",
     "ImageFormat": "protocol",
     "Loader": "models",
     "RunCause": "advice",
@@ -252,13 +252,12 @@ ELSEWHERE: Final = {
 def words_of_the_domain() -> Iterator[type[StrEnum]]:
     for one in pkgutil.walk_packages(domain.__path__, "xpucached.domain."):
         for found in vars(importlib.import_module(one.name)).values():
-            # `FileAct` is said between two processes of ours, `Role` stands in the catalog, `Generation` in memory:
-            # none is in any answer.
+            # `FileAct` is said between two processes of ours, `Role` stands in the catalog: none is in any answer.
             if (
                 isinstance(found, type)
                 and issubclass(found, StrEnum)
                 and found.__module__ == one.name
-                and found not in {FileAct, Generation, Role}
+                and found not in {FileAct, Role}
             ):
                 yield found
 
@@ -274,9 +273,9 @@ def test_the_statuses_of_the_check_are_in_the_manual() -> None:
     table = rows(section(page("docs/operations.md"), "For monitoring"))
     told = {verdict: int(row[0]) for row in table for verdict in codes(row[2])}
 
-    assert told == {str(verdict): status for verdict, status in commands.CHECKS.items() if verdict is not None}
-    assert [row[1] for row in table] == list(commands._LEVELS)
-    assert "nobody answers" in table[commands.CHECKS[None]][2]
+    assert told == {str(verdict): status for verdict, status in CHECKS.items() if verdict is not None}
+    assert [row[1] for row in table] == list(LEVELS)
+    assert "nobody answers" in table[CHECKS[None]][2]
 
 
 # -- kinds.md -------------------------------------------------------------------------------------------------------
@@ -302,24 +301,24 @@ def defect_table() -> list[list[str]]:
 def test_every_defect_is_in_the_manual_with_its_effect() -> None:
     told = [(row[0], row[1]) for row in defect_table()]
 
-    assert told == [(f"`{defect}`", effects(defect)) for defect in Defect]
+    assert told == [(f"`{defect.code}`", effects(defect)) for defect in sycl.defects.DEFECTS]
 
 
 def effects(defect: Defect) -> str:
-    older, newer = (defect.effect_for({one}) for one in Generation)
+    older, newer = (sycl.defects.effect_for(defect, {one}) for one in sycl.defects.Generation)
     return f"`{older}`" if older is newer else f"`{older}` up to 2025.0, `{newer}` from 2025.1"
 
 
 def test_every_effect_is_explained() -> None:
     told = first([row for row in rows(section(page("docs/kinds.md"), "Damage")) if len(row) == 2])
 
-    assert sorted(told) == sorted({str(defect.effect) for defect in Defect})
+    assert sorted(told) == sorted(map(str, Effect))
 
 
 def test_the_manual_says_tried_where_a_real_runtime_is_shown_the_damage() -> None:
     told = {row[0].strip("`") for row in defect_table() if row[-1] == "tried"}
 
-    assert told == {str(defect) for row in damage.ROWS for defect in row.defects.values() if defect is not None}
+    assert told == {defect.code for row in damage.ROWS for defect in row.defects.values() if defect is not None}
 
 
 # -- the other pages ------------------------------------------------------------------------------------------------
@@ -338,9 +337,9 @@ def test_every_request_is_in_the_manual() -> None:
     assert sorted(told) == sorted(f"{one.method} {one.path}" for one in api.ENDPOINTS)
 
 
-def test_the_table_of_requests_is_the_one_that_is_declared() -> None:
+def test_the_tables_of_requests_are_those_that_are_declared() -> None:
     """`make man` writes it."""
-    assert manual.REQUESTS.findall(page("docs/protocol.md")) == [manual.requests()]
+    assert manual.REQUESTS.findall(page("docs/protocol.md")) == manual.tables()
 
 
 # -- design.md, and what leads to it --------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 import manual
 import pytest
 
-from tests import daemons
+from tests import REPOSITORY
+from tests.support import daemons
 from tests.test_docs import family
 from xpucached.cli import arguments
-from xpucached.daemon import user_daemon
+from xpucached.daemon import main
 from xpucached.domain.models import Outcome
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.status import Verdict
@@ -29,8 +30,6 @@ from xpucached.settings.schema import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def test_what_is_written_is_the_same_each_time(made: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), [("xpucached.8", user_daemon.parser()), ("xpucachectl.1", arguments._parser())], ids=str
+    ("name", "parser"), [("xpucached.8", main.parser()), ("xpucachectl.1", arguments._parser())], ids=str
 )
 def test_every_command_and_option_is_in_its_page(made: Path, name: str, parser: argparse.ArgumentParser) -> None:
     text = shown(made / "man" / name)

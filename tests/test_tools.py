@@ -13,10 +13,11 @@ import mutants
 import pytest
 import runtimes as tool
 
+from tests import REPOSITORY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
 RECIPE: Final = tool.RECIPES["rt2024.2"]
 
 

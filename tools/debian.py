@@ -2,10 +2,10 @@
 
 Usage: ``python3 tools/debian.py DIRECTORY [--suite SUITE] [--optional]``
 
-`tests/hosts.py` boots it in a container, below an overlay, so it is never changed.  It lies in a folder of DIRECTORY
-whose name tells the suite and what is in it; one that is finished is left alone.  It needs root, mmdebstrap and a
-Debian mirror.  With ``--optional`` it is no failure if that cannot be had: the reason is printed, and the tests are
-skipped with it.  Standard library only.
+`tests/support/hosts.py` boots it in a container, below an overlay, so it is never changed.  It lies in a folder of
+DIRECTORY whose name tells the suite and what is in it; one that is finished is left alone.  It needs root,
+mmdebstrap and a Debian mirror.  With ``--optional`` it is no failure if that cannot be had: the reason is printed, and
+the tests are skipped with it.  Standard library only.
 """
 
 from __future__ import annotations

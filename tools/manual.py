@@ -16,7 +16,7 @@ import shutil
 import sys
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -29,12 +29,14 @@ from docutils.core import publish_string
 from myst_parser.parsers.docutils_ import Parser
 
 from xpucached import __version__, api
+from xpucached.api import host_requests
+from xpucached.api.endpoints import Endpoint, Request
 from xpucached.cli import arguments
-from xpucached.daemon import user_daemon
-from xpucached.domain.defects import Defect
+from xpucached.daemon import main as daemon
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.domain.workloads import PRECISIONS
+from xpucached.kinds.table import defects
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "xpucached" / "data" / "manual"
@@ -182,7 +184,7 @@ def pages() -> dict[str, str]:
     chapters = re.findall(r"^## (`\[\w+\]`)$", settings, re.MULTILINE)
     return {
         "xpucached.8": command_page(
-            user_daemon.parser(),
+            daemon.parser(),
             8,
             "look after the SYCL kernel caches of a host",
             {
@@ -263,7 +265,7 @@ _FILES: Final = frozenset({"config", "cache", "inputs", "python", "socket", "tar
 _FOLDERS: Final = frozenset({"directory", "driver_cache", "driver_root", "into", "root", "store", "stores"})
 _WORDS: Final = {
     "driver": ["current"],
-    "defect": [*map(str, Defect)],
+    "defect": [one.code for one in defects()],
     "precision": [*PRECISIONS],
     "reason": [*map(str, EvictReason)],
     "state": [*map(str, EntryState)],
@@ -285,7 +287,7 @@ _IN_TRASH: Final = shtab.cmd("xpucachectl -q trash list 2>/dev/null")
 def completions(shell: str) -> dict[str, str]:
     """Write the completions of both commands for a shell, by the names of their files."""
     found = {}
-    for parser in (user_daemon.parser(), arguments._parser()):  # noqa: SLF001 - see above
+    for parser in (daemon.parser(), arguments._parser()):  # noqa: SLF001 - see above
         for one in [parser, *_below(parser)]:
             for action in one._actions:  # noqa: SLF001 - see above
                 _offer(one, action)
@@ -344,7 +346,7 @@ def _is_toml(literal: str) -> bool:
 # -- what docs/protocol.md says of the requests ---------------------------------------------------------------------
 
 REQUESTS: Final = re.compile(
-    r"(?<=<!-- the table of api.ENDPOINTS, by tools/manual.py -->\n).*?(?=<!-- until here -->)", re.DOTALL
+    r"(?<=<!-- a table of requests, by tools/manual.py -->\n).*?(?=<!-- until here -->)", re.DOTALL
 )
 
 
@@ -357,15 +359,21 @@ def _reply(kind: object) -> str:
     return "null" if kind is type(None) else getattr(kind, "__name__", str(kind))
 
 
-def requests() -> str:
-    """Give the table of the requests to a user's daemon."""
+def requests(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str]) -> str:
+    """Give the table of the requests to a daemon; ``who`` says in words who may, where a right alone does not."""
     lines = ["| request | keys | right | answer | what it is |", "| --- | --- | --- | --- | --- |"]
-    for row in api.ENDPOINTS:
+    for row in rows:
         keys = " ".join(f"`{name}`" for name in row.request.__struct_fields__ if name not in row.placeholders)
         answer = ("" if row.status == HTTPStatus.OK else f"{row.status}, ") + _reply(row.reply)
         words = " ".join((row.request.__doc__ or "").split()).replace("``", "`")
-        lines.append(f"| `{row.method} {row.path}` | {keys} | {row.right} | {answer} | {words} |")
+        right = who.get(row.request, row.right)
+        lines.append(f"| `{row.method} {row.path}` | {keys} | {right} | {answer} | {words} |")
     return "\n".join(lines) + "\n"
+
+
+def tables() -> list[str]:
+    """Give the tables of the requests to a user's daemon and to the host's, in the order of the page."""
+    return [requests(api.ENDPOINTS, {}), requests(host_requests.ENDPOINTS, host_requests.WHO)]
 
 
 def write(target: Path) -> None:
@@ -387,7 +395,8 @@ def main() -> int:
     options.add_argument("target", nargs="?", type=Path, default=TARGET, metavar="DIRECTORY")
     write(options.parse_args().target)
     protocol = ROOT / "docs" / "protocol.md"
-    protocol.write_text(REQUESTS.sub(lambda _: requests(), page(protocol.name)), encoding="utf-8")
+    made = iter(tables())
+    protocol.write_text(REQUESTS.sub(lambda _: next(made), page(protocol.name)), encoding="utf-8")
     return 0
 
 

@@ -39,11 +39,11 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "xpucached"
 
 ROOMS: Final = {
-    "planning": ("tests/test_planning*.py", "tests/test_throttling.py"),
+    "planning": ("tests/test_planning*.py", "tests/flow/test_throttling.py"),
     "kinds": ("tests/kinds/test_sycl*.py", "tests/kinds/test_contract.py"),
-    "api": ("tests/test_api*.py", "tests/test_messages.py"),
-    "server": ("tests/test_server*.py", "tests/test_connection.py"),
-    "catalog": ("tests/test_catalog*.py",),
+    "api": ("tests/test_api*.py", "tests/unit/test_messages.py"),
+    "server": ("tests/test_server*.py", "tests/unit/server/test_connection.py"),
+    "catalog": ("tests/unit/catalog/test_*.py",),
 }
 """Each room, and its unit tests."""
 

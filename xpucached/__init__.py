@@ -5,9 +5,9 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     6   daemon · cli · libexec · __main__
     5   server
     4   service · hostd
-    3   watch · kinds
+    3   watch · kinds · answers
     2   planning · host · watchd · catalog · settings · api · render · incidents
-    1   codec · errors · quantities · sockets · systemd · logs · deadlines · processes
+    1   codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

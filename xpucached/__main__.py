@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from xpucached.daemon.user_daemon import main
+from xpucached.daemon.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

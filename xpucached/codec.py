@@ -23,8 +23,8 @@ from msgspec.structs import FieldInfo, replace
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus, Run
-from xpucached.domain.names import Architecture, EntryKey, EntryRef, Fingerprint, KindName, ModelName
-from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, Fingerprint, KindName, ModelName
+from xpucached.domain.plans import EvictionReport, IndexedEntry, ReplayReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin, Target
@@ -43,7 +43,7 @@ class EntryShape(Struct, frozen=True):
     store: Path
     key: EntryKey
     state: EntryState
-    defect: Defect | None
+    defect: str | None
     effect: Effect | None  #: what the defect costs
     message: str  #: the defect in a sentence
     detail: str
@@ -63,10 +63,10 @@ class EntryShape(Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     size: int
     allocated: int
-    created: datetime
-    accessed: datetime | None
-    first_seen: datetime
-    last_used: datetime
+    created: AwareDatetime
+    accessed: AwareDatetime | None
+    first_seen: AwareDatetime
+    last_used: AwareDatetime
     last_used_by: str
     models: tuple[ModelName, ...]
     stamp: str
@@ -82,7 +82,7 @@ def _shared(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(name for name in EntryShape.__struct_fields__ if name in kind.__struct_fields__)
 
 
-_OF_ENTRY: Final = _shared(Entry)
+_OF_ENTRY: Final = tuple(name for name in _shared(Entry) if name != "defect")
 _OF_INDEXED: Final = _shared(IndexedEntry)
 
 
@@ -93,6 +93,7 @@ def _flatten(value: IndexedEntry) -> EntryShape:
         kind=entry.id.store.kind,
         store=entry.id.store.root,
         key=entry.id.key,
+        defect=entry.defect.code if entry.defect else None,
         effect=entry.effect,
         message=entry.defect.message if entry.defect else "",
         platform=target.platform if target else None,
@@ -109,9 +110,13 @@ def _gather(wire: EntryShape) -> IndexedEntry:
     target = None
     if wire.platform is not None and wire.device is not None and wire.version is not None and wire.driver is not None:
         target = Target(wire.platform, wire.device, wire.version, wire.driver)
+    defect = None
+    if wire.defect is not None:
+        defect = Defect(wire.defect, wire.effect or Effect.UNKNOWN, wire.message, ())
     entry = Entry(
         id=EntryId(Store(wire.kind, wire.store), wire.key),
         environment=target,
+        defect=defect,
         **{name: getattr(wire, name) for name in _OF_ENTRY},
     )
     return IndexedEntry(entry, **{name: getattr(wire, name) for name in _OF_INDEXED})
@@ -141,6 +146,8 @@ def twin(kind: Hashable) -> object:
             [(one.name, other) if one.required else (one.name, other, _default(one)) for one, other in members],
             namespace={"__doc__": kind.__doc__},
             frozen=True,
+            tag_field=kind.__struct_config__.tag_field,
+            tag=kind.__struct_config__.tag,
         )
         _ORIGINALS[made] = kind
         return made
@@ -257,7 +264,7 @@ def fault(error: msgspec.ValidationError) -> tuple[str, str]:
 
 def brief_job(job: Job) -> Job:
     """Give a job without its reports: a plan may name every entry of the host."""
-    return replace(job, scan=None, prewarm=None, evict=None, replay=None, trash=None, verify=None)
+    return replace(job, mended=None, report=None)
 
 
 def without_kernels(job: Job) -> Job:
@@ -266,12 +273,13 @@ def without_kernels(job: Job) -> Job:
     def slim(one: IndexedEntry) -> IndexedEntry:
         return replace(one, entry=replace(one.entry, kernels=()))
 
-    if job.evict is not None:
-        gone = tuple(replace(one, entry=slim(one.entry)) for one in job.evict.plan.evict)
-        job = replace(job, evict=replace(job.evict, plan=replace(job.evict.plan, evict=gone)))
-    if job.replay is not None:
-        built = tuple(replace(one, entry=slim(one.entry)) for one in job.replay.plan.rebuild)
-        job = replace(job, replay=replace(job.replay, plan=replace(job.replay.plan, rebuild=built)))
+    report = job.report
+    if isinstance(report, EvictionReport):
+        gone = tuple(replace(one, entry=slim(one.entry)) for one in report.plan.evict)
+        return replace(job, report=replace(report, plan=replace(report.plan, evict=gone)))
+    if isinstance(report, ReplayReport):
+        built = tuple(replace(one, entry=slim(one.entry)) for one in report.plan.rebuild)
+        return replace(job, report=replace(report, plan=replace(report.plan, rebuild=built)))
     return job
 
 

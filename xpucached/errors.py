@@ -5,7 +5,8 @@ Each docstring is the manual's sentence for that code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,11 +115,16 @@ class RunFailed(XpucachedError):
     exit = 1
 
 
+_COMPARED: Final = 2000
+"""Names that a mistyped one is compared with: each takes some microseconds, and others wait meanwhile."""
+_LONGEST: Final = 200
+
+
 def guess(typed: str, known: Iterable[str], most: int = 1) -> str:
     """Ask whether one of the names that are known was meant; gives "" if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only who mistypes has to wait for it
 
-    near = get_close_matches(typed, sorted(known), n=most)
+    near = get_close_matches(typed[:_LONGEST], sorted(islice(known, _COMPARED)), n=most)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 

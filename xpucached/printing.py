@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _BYTE, _SHORT = 0xFF, 0xFFFF
 
+LONGEST = 16 << 10
+"""Characters of one text that are shown: more than any path has, and less than would fill a terminal."""
+
 COLOURS = frozenset({"0", "1", "2", "31", "32", "33"})
 """The colours that we use, as their SGR numbers; no other sequence reaches a terminal."""
 
@@ -33,6 +36,17 @@ def safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in _SPACES else _shown(one) for one in text)
+
+
+def plain(text: str, longest: int = LONGEST) -> str:
+    """Write a sentence in one line, whatever values it quotes; what is left out at its end becomes ``…``."""
+    kept = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return safe(" ".join(kept.split()))
+
+
+def encodable(text: str) -> str:
+    r"""Give a text that can be stored and sent: what is no Unicode is written out, as ``\udcff``."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def lines(text: str) -> str:

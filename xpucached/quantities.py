@@ -1,8 +1,9 @@
-"""Sizes and durations as people write them, into bytes and seconds.  Pure; read by the doors."""
+"""Sizes and durations as people write them, into bytes and seconds; and moments as kernels give them.  Pure."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _SIZE: Final = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?) ?(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII)
@@ -24,6 +25,8 @@ _SECONDS: Final = {
     **dict.fromkeys(("d", "day", "days"), 86400.0),
     **dict.fromkeys(("w", "week", "weeks"), 604800.0),
 }
+
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def size(text: str) -> int:
@@ -62,3 +65,11 @@ def duration(text: str) -> float:
         message = f"not a duration: {text[:40]!r}; expected a number and a unit, such as 90s, 10m, 1h30m or 7d"
         raise ValueError(message)
     return total
+
+
+def moment(nanoseconds: int) -> datetime:
+    """Turn a kernel's time into ours; a forged one beyond the calendar becomes its end."""
+    try:
+        return _BEGINNING + timedelta(microseconds=nanoseconds // 1000)
+    except OverflowError:
+        return _BEGINNING if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)

@@ -1,16 +1,18 @@
 """Where the daemons' sockets are, and the one way to connect to them.
 
-Quick to load, because the client's start time depends on it: nothing but ``os``, ``sys`` and ``socket``.
+Quick to load, because the client's start time depends on it: nothing but ``os``, ``sys``, and of `socket` only what it
+is made of, because its lists of constants take as long to load as Python itself.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import sys
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
 
@@ -128,14 +130,28 @@ def connect(
     *,
     owner: int | None = None,
     account: str = "",
-    kind: int = socket.SOCK_STREAM,
+    kind: int = _socket.SOCK_STREAM,
     timeout: int = 10,
 ) -> socket.socket:
+    """Connect to a socket of ours; see `descriptor`."""
+    import socket  # noqa: PLC0415 - see above
+
+    return socket.socket(fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout))
+
+
+def descriptor(
+    path: str | os.PathLike[str],
+    *,
+    owner: int | None = None,
+    account: str = "",
+    kind: int = _socket.SOCK_STREAM,
+    timeout: int = 10,
+) -> int:
     """Connect to a socket of ours; nothing else in this program connects to a path and believes who answers.
 
     ``owner`` is the one user who must listen there, or root, as which systemd listens for a worker; without it that is
     root, the caller, or the ``account``.  The way there must be theirs, see `enter`.  ``timeout`` is in seconds, for a
-    listener whose queue is full.  Raises `UntrustedPeer`, or what the kernel says.
+    listener whose queue is full and for each read and write.  Raises `UntrustedPeer`, or what the kernel says.
     """
     path = os.fspath(path)
     if path in {PUBLIC, ADMIN}:
@@ -143,14 +159,15 @@ def connect(
         account = ACCOUNT
     trusted = Trusted(owner, account)
     folder, name = enter(path, trusted)
-    one = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    one = _socket.socket(_socket.AF_UNIX, kind | _socket.SOCK_CLOEXEC)
     try:
         # A socket with a timeout of Python's would not wait at all where the listener's queue is full.
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout.to_bytes(8, sys.byteorder) + bytes(8))
+        for side in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+            one.setsockopt(_socket.SOL_SOCKET, side, timeout.to_bytes(8, sys.byteorder) + bytes(8))
         # By the descriptor, not by the path: what was looked at is what is connected to.
         here = f"/proc/self/fd/{folder}"
         one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
-        said = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED)
+        said = one.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED)
         uid = int.from_bytes(said[4:8], sys.byteorder)
         if uid not in (trusted if owner is None else {owner, 0}):
             wanted = f"root and user {owner}" if owner is not None else "root and you"
@@ -162,7 +179,7 @@ def connect(
         raise
     finally:
         os.close(folder)
-    return one
+    return one.detach()
 
 
 def enter(path: str, trusted: Trusted) -> tuple[int, str]:
@@ -223,7 +240,7 @@ def check_way(path: str, trusted: Trusted) -> None:
 
     Raises `UntrustedPeer`, or what the kernel says.
     """
-    folder = os.path.dirname(path)  # noqa: PTH120 - as above
+    folder = os.path.dirname(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118, PTH120 - as above
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)  # noqa: PTH120 - as above
     # Any name that is not there will do: what is at the path itself is not followed.

@@ -1,7 +1,8 @@
 """What attacks share: two users who are not root, and a place that both can reach.
 
-``attacker``   a `tests.users.User` (the uid of nobody): ``attacker.python("…")``, ``attacker.call("id", "-u")``,
-               ``attacker.start(…)`` for what goes on, ``attacker.ctl("status")``, ``attacker.owns(path)``
+``attacker``   a `tests.support.users.User` (the uid of nobody): ``attacker.python("…")``,
+               ``attacker.call("id", "-u")``, ``attacker.start(…)`` for what goes on,
+               ``attacker.ctl("status")``, ``attacker.owns(path)``
 ``victim``     another one, whose uid is no account here
 ``watch``      the socket of what watches for both, run by root
 ``common``     a fresh directory of root's with a short path (sockets): everybody may enter it, only root may write
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import users
 from tests.attacks import watching
+from tests.support import users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.users import User
+    from tests.support.users import User
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.doors import make_model, make_run, make_status
-from tests.liars import liar
-from xpucached import api, codec, printing
+from tests.support.api_stub import make_model, make_run, make_status
+from tests.support.lying_server import liar
+from tests.unit.hostd.test_hostd import http
+from tests.unit.hostd.test_hostd import liar as threaded_liar
+from xpucached import codec, printing
+from xpucached.api import client
+from xpucached.api.endpoints import VERSION
 from xpucached.domain.jobs import Event
 from xpucached.printing import COLOURS, Clean, lines
 from xpucached.render.text import Colour
@@ -40,7 +44,7 @@ OBEYED: Final = re.compile(
 
 def envelope(data: object) -> dict[str, object]:
     """Put data into an answer."""
-    return {"api": api.VERSION, "data": data}
+    return {"api": VERSION, "data": data}
 
 
 def ctl(path: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -86,11 +90,11 @@ def test_neither_does_a_program_that_reads_json(short_dir: Path) -> None:
     assert set(json.loads(done.stdout)["data"]) == {"SYCL_CACHE_DIR", "SYCL_CACHE_PERSISTENT"}
 
 
-def spoiled(value: object) -> object:
-    """Put the nasty text into every text of an answer that is free."""
+def spoiled(value: object, text: str = NASTY) -> object:
+    """Put a text, the nasty one unless another is given, into every text of an answer that is free."""
     if isinstance(value, dict):
-        return {key: _free(key, one) for key, one in value.items()}
-    return [spoiled(one) for one in value] if isinstance(value, list) else value
+        return {key: _free(key, one, text) for key, one in value.items()}
+    return [spoiled(one, text) for one in value] if isinstance(value, list | tuple) else value
 
 
 _FREE: Final = (
@@ -108,19 +112,23 @@ _FREE: Final = (
 )
 
 
-def _free(key: str, value: object) -> object:
-    return NASTY if key in _FREE and isinstance(value, str) else spoiled(value)
+def _free(key: str, value: object, text: str) -> object:
+    return text if key in _FREE and isinstance(value, str) else spoiled(value, text)
 
 
-ANSWERS: Final = {
-    "/v1": envelope({"api": 1, "version": NASTY, "features": []}),
-    "/v1/status": envelope(spoiled(codec.to_json(make_status()))),
-    "/v1/models": envelope(spoiled(codec.to_json((make_model(),)))),
-    "/v1/runs": envelope(spoiled(codec.to_json((make_run(),)))),
-    "/v1/config": envelope({NASTY: NASTY}),
-    "/v1/jobs/1": {"api": 1, "error": {"code": "conflict", "message": NASTY, "hint": NASTY}},
-    "text": f"\x1b[32mThis host is warm.\x1b[0m {NASTY}\n",
-}
+def answers(text: str) -> dict[str, object]:
+    """Give the answers of a daemon that says this wherever it can."""
+    return {
+        "/v1": envelope({"api": 1, "version": text, "features": []}),
+        "/v1/status": envelope(spoiled(codec.to_json(make_status()), text)),
+        "/v1/models": envelope(spoiled(codec.to_json((make_model(),)), text)),
+        "/v1/runs": envelope(spoiled(codec.to_json((make_run(),)), text)),
+        "/v1/config": envelope({text: text}),
+        "/v1/jobs/1": {"api": 1, "error": {"code": "conflict", "message": text, "hint": text}},
+    }
+
+
+ANSWERS: Final = {**answers(NASTY), "text": f"\x1b[32mThis host is warm.\x1b[0m {NASTY}\n"}
 
 
 @pytest.mark.parametrize(
@@ -171,6 +179,33 @@ def test_no_text_of_an_answer_reaches_a_terminal_as_a_command(short_dir: Path, w
     assert "Traceback" not in text
     assert OBEYED.findall(text) == []
     assert set(re.findall("\x1b\\[(\\d+)m", text)) <= COLOURS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("status", "--no-color"), ("status", "--check"), ("model", "list"), ("runs",), ("version",), ("jobs", "1")],
+    ids=" ".join,
+)
+def test_no_text_of_an_answer_fills_a_terminal(short_dir: Path, words: tuple[str, ...]) -> None:
+    long = answers("long " * 100_000)
+
+    def answer(request: bytes) -> bytes:
+        target = request.split()[1].decode().partition("?")[0]
+        return http(json.dumps(long[target]).encode())
+
+    with threaded_liar(short_dir / "s", answer):
+        done = ctl(short_dir / "s", *words)
+    said = (done.stdout + done.stderr).decode()
+
+    assert "long long" in said
+    assert max(map(len, said.splitlines())) < 8 * printing.LONGEST
+
+
+def test_a_refusal_s_texts_are_bounded_and_clean_for_whoever_is_told() -> None:
+    refused = client.refusal("busy", f"{NASTY} {'long ' * 100_000}", NASTY)
+
+    assert (refused.code, len(refused.message) < 2 * printing.LONGEST) == ("busy", True)
+    assert OBEYED.findall(refused.message + refused.hint) == []
 
 
 def test_events_are_written_again_and_not_passed_on(short_dir: Path) -> None:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached import host
 from xpucached.catalog import opening
-from xpucached.cli import installation
+from xpucached.cli import installed_files
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, KindName
@@ -37,7 +36,7 @@ from xpucached.errors import Unavailable
 from xpucached.host import drivers
 from xpucached.hostd import units
 from xpucached.kinds.sycl import preflight
-from xpucached.processes import child
+from xpucached.processes import child, driver_probe
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
 from xpucached.processes.output import Trace
@@ -118,7 +117,7 @@ def traces(lair: Path) -> list[str]:
 
 
 def ask_drivers(_lair: Path) -> None:
-    report = host.ask({}, 30.0, backends=("opencl",))
+    report = driver_probe.ask({}, 30.0, backends=("opencl",))
     assert not {problem.code for problem in report.problems} & {"probe-failed", "probe-timed-out", "probe-garbled"}
 
 
@@ -180,8 +179,8 @@ def ask_systemd(_lair: Path) -> None:
 
 
 def set_up(_lair: Path) -> None:
-    assert installation._run("sh -c exit") == ""
-    assert installation._run("systemctl --no-such-option")
+    assert installed_files.run("sh -c exit") == ""
+    assert installed_files.run("systemctl --no-such-option")
 
 
 def ask_runtimes(lair: Path) -> None:
@@ -198,7 +197,7 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/cgroup.py": ask_for_a_group,
     "catalog/opening.py": bring_catalog_up,
     "hostd/units.py": ask_systemd,
-    "cli/installation.py": set_up,
+    "cli/installed_files.py": set_up,
 }
 """For each module that starts something, what makes it do so."""
 

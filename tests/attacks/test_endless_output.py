@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.daemons import daemon
+from tests.support.daemons import daemon
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import sycl
-from xpucached.processes import child, output, supervised
+from xpucached.processes import child, conversation, output
 from xpucached.processes.reports import read_seen, read_told
-from xpucached.processes.supervised import ProcessStarter, RunResult
+from xpucached.processes.results import RunResult
+from xpucached.processes.supervised import ProcessStarter
 from xpucached.service.trial import _trace
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ def test_who_makes_us_work_waits_four_times_as_long() -> None:
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
-            ear = supervised._ChildPipes(supervisor, heard, {})
+            ear = conversation.ChildPipes(supervisor, heard, {})
             os.write(writing, f"{GARBAGE}\n".encode() * 100)
-            assert supervised._read_some(selector, ear)
+            assert conversation._read_some(selector, ear)
             # Nothing is read of it now, though there may be more, until it has rested.
             assert list(ear.resting) == [reading]
             assert not selector.get_map()
             os.write(writing, b"more\n")
             ear.resting[reading] = 0.0
-            assert supervised._read_some(selector, ear)
+            assert conversation._read_some(selector, ear)
     finally:
         os.close(reading)
         os.close(writing)

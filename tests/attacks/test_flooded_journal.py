@@ -14,7 +14,7 @@ from xpucached import logs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
 
 TRIES = 400
 KNOCK = f"""

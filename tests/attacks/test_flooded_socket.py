@@ -11,8 +11,8 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.test_hostd import Hands, make
-from tests.test_units import SYSTEMD
+from tests.system.test_units import SYSTEMD
+from tests.unit.hostd.test_hostd import WorkerUnitsStub, make
 from xpucached import codec
 from xpucached.daemon import host_daemon
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
 
 UNIT: Final = SYSTEMD / "xpucached.service"
 PINGS: Final = 3
@@ -41,7 +41,7 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 
 DAEMON: Final = """
 import sys
-from xpucached.daemon.user_daemon import main
+from xpucached.daemon.main import main
 sys.exit(main(["--system"]))
 """
 
@@ -248,7 +248,7 @@ def test_all_bodies_that_may_be_under_way_fit_into_the_memory_of_the_unit(tmp_pa
     (line,) = (one for one in UNIT.read_text().splitlines() if one.startswith("MemoryMax="))
     loop = asyncio.new_event_loop()
     try:
-        listener = host_daemon._public(make(tmp_path, Hands(), tmp_path / "nobody"), loop)
+        listener = host_daemon._public(make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody"), loop)
     finally:
         loop.close()
     limits = listener._limits

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import SyclStore
-from tests.daemons import Daemon, daemon
+from tests.support.builders import SyclStore
+from tests.support.daemons import Daemon, daemon
 from xpucached.domain.stores import FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import makers

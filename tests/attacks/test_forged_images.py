@@ -8,7 +8,6 @@ import tracemalloc
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from xpucached.domain.defects import Defect
 from xpucached.domain.stores import FoundStore, Kernel, Store, StoreOrigin
 from xpucached.kinds import images, sycl
 from xpucached.kinds.sycl import reader
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
 
 
 def sharing_a_name(sections: int, length: int) -> bytes:
@@ -73,7 +72,7 @@ def test_a_device_with_an_endless_name_is_none(sycl_store: SyclStore) -> None:
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
     entries = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
 
-    assert sorted(str(one.defect) for one in entries) == ["None", "src-unparsable"]
+    assert sorted(one.defect.code if one.defect else "" for one in entries) == ["", "src-unparsable"]
     assert sorted(len(one.environment.device) if one.environment else 0 for one in entries) == [0, 2000]
     assert all(len(one.detail) < 1000 for one in entries)
 
@@ -100,5 +99,5 @@ def test_kernels_are_looked_for_where_a_program_would_look(
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
     entries = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
 
-    assert [one.defect for one in entries if one.defect] == [Defect.MISPLACED] * 3
+    assert [one.defect for one in entries if one.defect] == [sycl.defects.MISPLACED] * 3
     assert sum(length > 16 for length in searched) == 1

@@ -7,20 +7,19 @@ import os
 import resource
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.attacks.watching import LEAF, at_work
-from tests.test_watchd import Client, rights
-from xpucached.watchd import door, holder_threads, ownership
-from xpucached.watchd import server as looking
+from tests.flow.test_watchd import Client, rights
+from xpucached.watchd import clients, door, holder_threads, ownership
 from xpucached.watchd.server import WatchServer
 from xpucached.watchd.uids import Holder, People
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 ACCOUNT: Final = 40_000
 FIRST: Final = 300_000
@@ -78,7 +77,7 @@ def test_the_uids_of_one_person_s_containers_count_as_one(people: People) -> Non
 @pytest.mark.usefixtures("_root")
 def test_half_of_all_places_are_kept_for_who_has_an_account(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_server = WatchServer(loads=False, people=people)
-    room = (looking._RESERVE + 20, resource.RLIM_INFINITY)
+    room = (clients._RESERVE + 20, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: room)
     many = [Client(watch_server, 500_000 + number) for number in range(40)]
     person, root = Client(watch_server, ACCOUNT), Client(watch_server, 0)
@@ -134,6 +133,58 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
         while threads.held():
             watch_server._wake()
         assert "at last" in many[0].watch(silent, 3)
+
+
+@pytest.mark.usefixtures("_root")
+def test_who_goes_while_what_was_asked_is_worked_on_leaves_nothing(
+    silence: threading.Event, tmp_path: Path, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, good = tmp_path / "silent", tmp_path / "good"
+    silent.mkdir()
+    (good / LEAF).mkdir(parents=True)
+    todo: list[Callable[[], object]] = []
+    watch_server = WatchServer(loads=False, people=people, turn=lambda: todo and todo.pop()())
+    threads, give_up = watch_server._threads, watch_server._give_up
+    other = Client(watch_server, 0)
+    before = os.listdir("/proc/self/fd")
+    client = Client(watch_server, 0)
+    (gone,) = [one for one in watch_server._clients if one.connection.fileno() not in set(map(int, before))]
+    went: list[bool] = []
+
+    def ask_and_go() -> None:
+        client.ask(good, 2)
+        client.connection.close()
+        threads._patience = 0.0
+
+    def given_up() -> None:
+        # That nobody waits any more is told to who has gone; and what was waited for answers before the next is asked.
+        here = gone in watch_server._clients
+        give_up()
+        if here and gone not in watch_server._clients:
+            went.append(2 not in gone.asked)
+            threads._patience = 1000.0
+            silence.set()
+            while threads.held():
+                os.sched_yield()
+
+    with at_work(watch_server):
+        client.ask(silent)
+        while not gone.asked:
+            os.sched_yield()
+        monkeypatch.setattr(watch_server, "_give_up", given_up)
+        todo.append(ask_and_go)
+        watch_server._wake()
+        while not went:
+            os.sched_yield()
+        # It is asked after whatever the other one left.
+        assert "is not watched" in other.watch(Path("/proc"))
+        while threads.held():
+            os.sched_yield()
+        assert went == [True]
+        assert not watch_server._owners
+        assert not watch_server._marks.groups
+        assert (gone.asked, gone.roots) == ({}, {})
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 @pytest.mark.usefixtures("silence", "_root")

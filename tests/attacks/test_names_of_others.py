@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from tests.test_hostd import OURS, Hands, make
-from tests.users import REPOSITORY
+from tests import REPOSITORY
+from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, make
 from xpucached import api
 from xpucached.cli import arguments
 from xpucached.domain.names import JobId, ModelName
@@ -21,6 +21,7 @@ from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.hosting import HostRoutes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from xpucached.domain.jobs import Job
@@ -33,10 +34,10 @@ NOT_THERE = ("nothing", "alice:nothing", "nobody-here:hers", "hres")
 @pytest.fixture
 def host_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
     """Give the daemon of a host on which alice has models and bob has none; it remembers who was to warm what."""
-    one = make(tmp_path, Hands(), tmp_path / "nobody")
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._people = {ALICE: "alice", BOB: "bob"}
-    one._said = {uid: replace(one._said[OURS], user=name, uid=uid) for uid, name in one._people.items()}
-    one._said[ALICE] = replace(one._said[ALICE], models=(ModelName("hers"), ModelName("declared")))
+    one._known.said = {uid: replace(one._known.said[OURS], user=name, uid=uid) for uid, name in one._people.items()}
+    one._known.said[ALICE] = replace(one._known.said[ALICE], models=(ModelName("hers"), ModelName("declared")))
     one._owners = {ModelName("declared"): 0}
 
     async def asked(_self: HostDaemon, uid: int, request: api.PrewarmModels) -> Job:
@@ -65,7 +66,7 @@ def test_nobody_takes_the_name_of_another_s_model(host_daemon: HostDaemon) -> No
     before = answer(host_daemon, "alice:hers", 0)
     # Bob has models of all these names now.
     names = tuple(map(ModelName, ("hers", "declared", "alice:hers", f"{ALICE}:hers")))
-    host_daemon._said[BOB] = replace(host_daemon._said[BOB], models=names)
+    host_daemon._known.said[BOB] = replace(host_daemon._known.said[BOB], models=names)
 
     assert host_daemon.meaning((ModelName("alice:hers"),)) == (ALICE, ("hers",))
     assert host_daemon.meaning((ModelName("declared"),))[0] == 0
@@ -100,11 +101,11 @@ def test_nobody_gets_at_another_s_worker_by_a_name_that_is_a_number(
 def test_what_the_host_s_daemon_remembers_is_its_own(host_daemon: HostDaemon) -> None:
     before = os.umask(0)
     try:
-        host_daemon._memory.keep(host_daemon._known())
+        host_daemon._memory.keep(host_daemon._saved())
     finally:
         os.umask(before)
 
-    file = host_daemon.settings.state / "household.json"
+    file = host_daemon.settings.state / "users.json"
     assert b"hers" in file.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -126,3 +127,24 @@ def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
     assert len(found) == 2
     for line in found:
         assert line.endswith(" -- %i")
+
+
+def test_a_mistyped_name_is_not_compared_with_the_models_of_everybody(
+    host_daemon: HostDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def near(_typed: str, known: Sequence[str], **_: object) -> list[str]:
+        compared.append(len(known))
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", near)
+    models = tuple(ModelName(f"net{number}") for number in range(1000))
+    for uid in range(BOB, BOB + 20):
+        host_daemon._people = {**host_daemon._people, uid: f"bob{uid}"}
+        host_daemon._known.said[uid] = replace(host_daemon._known.said[ALICE], user=f"bob{uid}", uid=uid, models=models)
+    host_daemon._owners = {ModelName(f"declared{number}"): 0 for number in range(9000)}
+    for name in ("nothing", "nobody:nothing"):
+        with pytest.raises(NotFound, match=name):
+            host_daemon.meaning((ModelName(name),))
+    assert max(compared) <= 2000

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_hostd import OURS, Hands, go, make
+from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, make
 from xpucached import api, server
+from xpucached.api.endpoints import Request
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import UserSocket, UserStatus
 from xpucached.errors import Busy, Unavailable
 from xpucached.hostd import user_client
-from xpucached.hostd.supervisor import __name__ as supervisor_module
+from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 
@@ -36,7 +37,7 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = ConnectionLimits(per_user=4)
-    host_daemon = make(tmp_path, Hands(), short_dir / "nobody")
+    host_daemon = make(tmp_path, WorkerUnitsStub(), short_dir / "nobody")
     path = short_dir / "d" / "s"
     wakes: list[int] = []
 
@@ -82,11 +83,11 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
     go(host_daemon, work)
 
 
-def silent(monkeypatch: pytest.MonkeyPatch, uids: set[int]) -> tuple[threading.Event, list[api.Request[object]]]:
+def silent(monkeypatch: pytest.MonkeyPatch, uids: set[int]) -> tuple[threading.Event, list[Request[object]]]:
     """Let the workers of these users keep silent until the event; others are not there.  Gives what was asked."""
-    end, asked = threading.Event(), list[api.Request[object]]()
+    end, asked = threading.Event(), list[Request[object]]()
 
-    def ask(uid: int, request: api.Request[object], *_: object, **__: object) -> object:
+    def ask(uid: int, request: Request[object], *_: object, **__: object) -> object:
         asked.append(request)
         if uid in uids:
             end.wait()
@@ -101,7 +102,7 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
 ) -> None:
     end, asked = silent(monkeypatch, {OURS})
     monkeypatch.setattr(user_client, "_WAITING", 8)
-    host_daemon = make(tmp_path, Hands(), tmp_path / "nobody")
+    host_daemon = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
 
     async def work() -> None:
         waiting = [
@@ -109,8 +110,8 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
         ]
         try:
             # A question of our own is asked all the same ...
-            host_daemon._owed[OURS] = None
-            host_daemon._follow(OURS)
+            host_daemon._known.owed.add([OURS])
+            host_daemon._workers.follow(OURS)
             await until(lambda: api.GetHello() in asked[4:])
             # ... and people are told when there are too many.
             with pytest.raises(Busy, match="8 requests to the worker"):
@@ -125,15 +126,15 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
 def test_silent_workers_give_up_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet, other = {OURS + 1, OURS + 2}, OURS + 3
     end, _ = silent(monkeypatch, quiet)
-    monkeypatch.setattr(f"{supervisor_module}._BUSY", 0.1)
-    worker_units = Hands()
+    monkeypatch.setattr(f"{worker_follower}._BUSY", 0.1)
+    worker_units = WorkerUnitsStub()
     host_daemon = make(tmp_path, worker_units, tmp_path / "nobody")
-    host_daemon._said |= {uid: UserStatus(str(uid), uid) for uid in (*quiet, other)}
+    host_daemon._known.said |= {uid: UserStatus(str(uid), uid) for uid in (*quiet, other)}
 
     async def work() -> None:
         try:
             for uid in (*quiet, other):
-                host_daemon._follow(uid)
+                host_daemon._workers.follow(uid)
             await until(lambda: other in worker_units.started)
         finally:
             end.set()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 from msgspec.structs import replace
 
-from tests import doors
-from tests.doors import NOW, Standin, running
+from tests.support import api_stub
+from tests.support.api_stub import NOW, Standin, running
 from xpucached import api, codec, settings
-from xpucached.api import Right
-from xpucached.daemon import user_daemon
+from xpucached.api.endpoints import Right
+from xpucached.daemon import main
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, RuntimeCheck, Safety
 from xpucached.domain.host import DriverFile, DriverInUse, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
@@ -44,14 +44,14 @@ SECRET: Final = "s3cr3t"  # noqa: S105 - that is what it is about
 
 def run() -> Run:
     """Give a run whose program printed the token when it failed."""
-    made = doors.make_run()
+    made = api_stub.make_run()
     trial = replace(made.trials[0], detail=SECRET, output=SECRET, evidence=(SECRET,))
     return replace(made, outcome=Outcome.FAILED, detail=f"exit status 1: {SECRET}", output=SECRET, trials=(trial,))
 
 
 def model() -> ModelStatus:
     """Give a model that is told the token in every way there is."""
-    known = doors.make_model(warmth=Warmth.FAILED)
+    known = api_stub.make_model(warmth=Warmth.FAILED)
     exercise = RunSpec(
         loader=Loader.TRANSFORMERS, target=f"/models/{SECRET}", inputs=SECRET, options={"token": SECRET}, python="/p"
     )
@@ -74,7 +74,7 @@ def job() -> Job:
         JobState.FAILED,
         NOW,
         progress=Progress(1, 2, f"app.py: {SECRET}"),
-        prewarm=report,
+        report=report,
         error=ErrorInfo("run-failed", f"not warm: resnet: {SECRET}", SECRET),
     )
 
@@ -86,7 +86,7 @@ class Secretive(Standin):
     async def status(self) -> Status:
         """How this host stands."""
         problem = Problem("automatic-job-failed", f"failed: {SECRET}", SECRET)
-        status = doors.make_status(jobs=(job(),))
+        status = api_stub.make_status(jobs=(job(),))
         sentence = f"No device: programs find none on this host: {problem.message}"
         return replace(status, models=(model(),), problems=(*status.problems, problem), sentence=sentence)
 
@@ -129,7 +129,7 @@ class Secretive(Standin):
         return {"policy.grace": "600", "driver.variables": f"{{'TOKEN': '{SECRET}'}} (xpucached.toml:3)"}
 
 
-def ask(one: doors.Running, method: str, target: str, *headers: str) -> str:
+def ask(one: api_stub.Running, method: str, target: str, *headers: str) -> str:
     """Give the whole answer as it comes, or what there is of one that does not end."""
     body = '{"stale": true}' if method == "POST" else ""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}"]
@@ -271,9 +271,9 @@ def test_a_worker_whose_configuration_is_refused_quotes_none_of_it(
     file.write_text(f'models = "{SECRET}"\n[policy]\ngrace = "{SECRET}"\n')
     file.chmod(0o600)
 
-    assert user_daemon.main(["--worker", "--config", str(file)]) == SettingsError.exit
+    assert main.main(["--worker", "--config", str(file)]) == SettingsError.exit
     assert SECRET not in "".join(capsys.readouterr())
-    assert user_daemon.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
+    assert main.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
     assert SECRET in "".join(capsys.readouterr())
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.cli import installation
+from xpucached.cli import installation, installed_files
 from xpucached.errors import Conflict, Denied
 
 if TYPE_CHECKING:
-    from tests.users import User
+    from tests.support.users import User
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_root_does_not_set_up_in_the_home_of_another_user(
     record = there / (".local/share" if variable == "HOME" else "") / "xpucached/setup.json"
     if below != "new":
         record.parent.mkdir(parents=True)
-        record.write_bytes(installation._spelled({str(precious): installation._digest(precious.read_bytes())}))
+        record.write_bytes(installed_files.spelled({str(precious): installed_files.digest(precious.read_bytes())}))
     place = installation.Place.of(user=True, root=None, environ={"HOME": str(ours), variable: str(there)})
 
     with pytest.raises(Denied, match="belongs to somebody else"):

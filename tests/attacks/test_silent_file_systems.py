@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import silent
-from tests.builders import SyclStore
-from tests.test_upkeep import settled
+from tests.flow.test_upkeep import settled
+from tests.support import silent_filesystem
+from tests.support.builders import SyclStore
 from xpucached import deadlines, settings
 from xpucached.api import AddModel
 from xpucached.catalog import Catalog
@@ -34,7 +34,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a directory whose file system never answers, for which nobody waits long."""
     monkeypatch.setattr(deadlines, "SECONDS", 2.0)
     monkeypatch.setattr(survey, "_FINDING", 2.0)
-    with silent.mounted(tmp_path / "away") as place:
+    with silent_filesystem.mounted(tmp_path / "away") as place:
         yield place
     # They end with the file system.
     for thread in threading.enumerate():

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import socket
 import subprocess
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.liars import liar
-from tests.users import NOBODY as MALLORY
-from tests.users import unused
+from tests.support.lying_server import liar
+from tests.support.users import NOBODY as MALLORY
+from tests.support.users import unused
 from xpucached import api, server, sockets
 from xpucached.api.client import Client
-from xpucached.errors import SettingsError, Untrusted
+from xpucached.cli import connect
+from xpucached.errors import SettingsError, Unavailable, Untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.users import User
+    from tests.support.users import User
 
 EVIL: Final = {
     "/v1/env": {"api": 1, "data": {"LD_PRELOAD": "/tmp/evil.so", "SYCL_CACHE_DIR": "/tmp/evil"}},
@@ -247,3 +250,26 @@ def test_the_usual_directory_is_taken_where_it_is_ours(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(sockets.Homeless):
         sockets.socket_path(user=True, environ={})
+
+
+@pytest.mark.parametrize("uid", [os.getuid(), 12345])
+def test_root_believes_the_password_file_and_not_who_answers_whose_worker_it_is(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, uid: int
+) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    theirs = short_dir / "theirs.sock"
+    woken = {"api": 1, "data": {"user": me, "uid": uid, "socket": str(theirs)}}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with liar(short_dir / "host.sock", {"/v1/wake": woken}) as host, liar(theirs, EVIL) as mallory:
+        monkeypatch.setattr(sockets, "ADMIN", str(short_dir / "host.sock"))
+        monkeypatch.setattr(sockets, "worker_path", lambda number: str(short_dir / f"{number}.sock"))
+        wanted = Namespace(of=me, scope=None, socket=None)
+        if uid != os.getuid():
+            with pytest.raises(Untrusted, match=f"says that {me} is user 12345"):
+                connect.reach(wanted)
+        else:
+            worker, _ = connect.reach(wanted)
+            with worker, pytest.raises(Unavailable, match=f"{uid}.sock"):
+                worker.call(api.GetStatus())
+        assert host.asked() == 1
+        assert mallory.asked() == 0

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests import doors
+from tests.support import api_stub
 from xpucached import settings
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import NotFound, Unavailable
 from xpucached.hostd import units, user_client
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.supervisor import __name__ as host_daemon
+from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.processes import child
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def make(tmp_path: Path, place: Path) -> HostDaemon:
     config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
     (tmp_path / "state").mkdir()
     config = replace(config, state=tmp_path / "state", socket=tmp_path / "s", models_directory=tmp_path / "models.d")
-    made = HostDaemon(config, Running(), lambda _uid: place, lambda: doors.NOW, runtime=tmp_path)
+    made = HostDaemon(config, Running(), lambda _uid: place, lambda: api_stub.NOW, runtime=tmp_path)
     made._people = {OURS: "me", OURS + 1: "other"}
-    made._said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
+    made._known.said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
     return made
 
 
@@ -63,8 +64,8 @@ def test_a_stopped_worker_is_told_and_holds_nobody(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_client, "_PATIENCE", 1.0)
-    monkeypatch.setattr(f"{host_daemon}._ANSWER", 2.0)
-    monkeypatch.setattr(f"{host_daemon}._ENDING", 0.1)
+    monkeypatch.setattr(f"{worker_follower}._ANSWER", 2.0)
+    monkeypatch.setattr(f"{worker_follower}._ENDING", 0.1)
     script, place = tmp_path / "listens.py", short_dir / "s"
     script.write_text(LISTENS)
     worker = child.start([*child.python(script), str(place)], variables={})
@@ -83,10 +84,10 @@ def test_a_stopped_worker_is_told_and_holds_nobody(
     finally:
         os.kill(worker.pid, signal.SIGCONT)
         child.end(worker)
-    assert one._said[OURS].state is WorkerState.FAILED
+    assert one._known.said[OURS].state is WorkerState.FAILED
     (problem,) = one.status(None).problems
     assert (problem.code, problem.subject) == ("worker-failing", "me")
-    assert f"the worker of me fails since {doors.NOW:%Y-%m-%d %H:%M} UTC" in problem.message
+    assert f"the worker of me fails since {api_stub.NOW:%Y-%m-%d %H:%M} UTC" in problem.message
     assert "is it stopped, or stuck?" in problem.message
     assert f"systemctl stop xpucached-worker@{OURS}.service" in problem.hint
     assert one.status(OURS + 1).problems == ()

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
 
 WHO = "import os, sys; print(os.getresuid(), os.getresgid(), os.getgroups(), sorted(os.environ), os.getcwd())"
 READ = "import sys; print(open(sys.argv[1]).read())"

@@ -11,7 +11,7 @@ import pytest
 from tests.attacks.watching import OWN, SPY, store
 
 if TYPE_CHECKING:
-    from tests.users import User
+    from tests.support.users import User
 
 
 SEND: Final = """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from tests.attacks.watching import LEAF, OWN, SPY, at_work, store
-from tests.test_watchd import Client, rights
+from tests.flow.test_watchd import Client, rights
 from xpucached import logs, settings
 from xpucached.daemon import user_daemon
 from xpucached.domain.triggers import EventsLost, Periodic
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
     from xpucached.server import Server
     from xpucached.service import Service
 
@@ -105,13 +105,61 @@ def test_a_file_that_cannot_be_opened_is_no_loss_to_others(common: Path, number:
     assert client.lost is loses
 
 
+@pytest.mark.parametrize(
+    "call", ["open_handle", "open_below", "open_above", "open_below, known", "open_below, unnamed"]
+)
+@pytest.mark.parametrize(
+    ("number", "loses"), [(errno.ESTALE, False), (errno.EIO, True), (errno.ENODEV, True), (errno.EMFILE, True)]
+)
+def test_where_a_disk_does_not_say_what_lies_where_its_user_is_told_and_it_is_asked_again(
+    common: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, *, loses: bool
+) -> None:
+    client, turn = observer(common)
+    call, _, how = call.partition(", ")
+    really = getattr(kernel, call)
+    failed: list[bool] = []
+
+    def fails(*given: object, **named: object) -> object:
+        if failed:
+            return really(*given, **named)
+        failed.append(True)
+        raise OSError(number, os.strerror(number))
+
+    with at_work(client.watch_server):
+        with monkeypatch.context() as nameless:
+            if how == "unnamed":
+                nameless.setattr(kernel, "handle_of", refuse_handles)
+            assert ("no names" in client.watch(common)) is (how == "unnamed")
+        if how == "known":
+            # Where it lies is remembered, and whether it still is there is asked at each event.
+            (common / LEAF / "2.src").write_bytes(b"")
+            client.until(f"{LEAF}/2.src")
+        turn(lambda: monkeypatch.setattr(kernel, call, fails))
+        (common / LEAF / "0.src").write_bytes(b"")
+        while not failed or (loses and not client.lost):
+            turn(lambda: None) if not failed else client.take()
+        if not loses:
+            # It was gone, and that is remembered.
+            turn(client.watch_server._places.forget)
+        (common / LEAF / "1.src").write_bytes(b"")
+        client.until(f"{LEAF}/1.src")
+
+    assert failed
+    assert client.lost is loses
+
+
+def refuse_handles(_directory: int) -> bytes:
+    """Say, as overlayfs may, that there are none."""
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
 def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -> None:
     now = 0.0
     client, turn = observer(common)
     client.watch_server._losses = logs.Allowance(1, 5.0, lambda: now)
 
     def lose() -> None:
-        for group in client.watch_server._groups.values():
+        for group in client.watch_server._marks.groups.values():
             client.watch_server._lose(group)
 
     def told() -> int:
@@ -138,7 +186,7 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
 
 def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def looks(times: int) -> int:
-        service = cast("Service", SimpleNamespace(take_touch=None))
+        service = cast("Service", SimpleNamespace(take_touch=None, scrub=None))
         config = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
         one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
         found = 0

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.attacks.watching import LEAF, at_work
-from tests.test_watchd import SOMEBODY, Client, entry, rights
+from tests.flow.test_watchd import SOMEBODY, Client, entry, rights
+from xpucached.watchd import clients as watchd_clients
 from xpucached.watchd import holder_threads
 from xpucached.watchd import server as looking
 from xpucached.watchd.server import WatchServer
@@ -152,7 +153,7 @@ def test_only_so_many_that_cannot_be_closed_are_received(lingering: Lingering, r
         while not any(one.paused for one in tuple(watch_server._clients)):
             os.sched_yield()
         assert victim.watch(root) == ""
-        assert watch_server._threads.held() <= looking._MOST_WAITING + 253 + 16
+        assert watch_server._threads.held() <= watchd_clients._MOST_WAITING + 253 + 16
         lingering.end()
         # Who was not heard is heard again, and sent away.
         for client in many:
@@ -165,7 +166,7 @@ def test_only_so_many_that_cannot_be_closed_are_received(lingering: Lingering, r
 def test_who_is_refused_without_end_keeps_others_out_and_not_unserved(
     lingering: Lingering, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "_MOST_REFUSED", 5)
+    monkeypatch.setattr(watchd_clients, "_MOST_REFUSED", 5)
     watch_server = WatchServer(loads=False)
     victim = Client(watch_server, VICTIM)
     for _ in range(16):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.attacks.watching import LEAF, OWN, SPY, store
-from tests.test_watchd import rights
+from tests.flow.test_watchd import rights
 from xpucached.watchd import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
 
 MOUNT: Final = shutil.which("mount") or "mount"
 UMOUNT: Final = shutil.which("umount") or "umount"

@@ -14,7 +14,7 @@ from xpucached.hostd import users
 from xpucached.settings.schema import Workers
 
 if TYPE_CHECKING:
-    from tests.users import User
+    from tests.support.users import User
 
 
 @pytest.mark.parametrize("who", ["nobody", "daemon", "no account"])

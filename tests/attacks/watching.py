@@ -7,14 +7,14 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
-from tests.test_watchd import rights
+from tests.flow.test_watchd import rights
 from xpucached.watchd.server import WatchServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.users import User
+    from tests.support.users import User
 
 LEAF: Final = "11/22/33/44"
 OWN: Final = "55/7.src"

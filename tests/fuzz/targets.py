@@ -20,12 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from tests.builders import framed, native, spirv
-from tests.doors import Standin, handlers, owner_only
+from tests.support.api_stub import Standin, handlers, owner_only
+from tests.support.builders import framed, native, spirv
 from xpucached import api, messages
 from xpucached.api import intake
 from xpucached.catalog import Catalog
-from xpucached.domain.defects import Defect, StoreFault
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.intents import open_intents
+from xpucached.catalog.models import add_model, all_models
+from xpucached.catalog.runs import close_lost_runs, model_coverage, newest_runs
+from xpucached.catalog.stores import all_stores
+from xpucached.catalog.surveys import last_survey
+from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import Process
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
@@ -68,7 +74,10 @@ def source(data: bytes) -> None:
     if read.whole:
         again = framed(*fields)
         _check(data.startswith(again), "another text was read than stands there")
-        _check((read.defect is Defect.SRC_TRAILING) == (len(again) < len(data) + beyond), "what follows is miscounted")
+        _check(
+            (read.defect == sycl.defects.SRC_TRAILING) == (len(again) < len(data) + beyond),
+            "what follows is miscounted",
+        )
         _check(all(entry_format.NUMBER.match(name) for name in read.directories), "a place that is no place")
     environment = entry_format.environment(entry_format.text(read.device))
     _check(environment is None or environment.identity == entry_format.text(read.device), "another device was read")
@@ -156,7 +165,9 @@ def slot(data: bytes) -> None:
     (root / "cache_size.txt").write_bytes(size)
     scan = sycl.scanner.scan(FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "fuzz"), _AT, {}, None)
     _check((scan.state, len(scan.entries)) == (StoreState.OK, 2), "an entry is lost")
-    _check((StoreFault.SIZE_GARBAGE in scan.faults) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size")
+    _check(
+        (sycl.defects.SIZE_GARBAGE in scan.faults) == (not size[:32].isdigit() or int(size[:32]) >= 1 << 64), "a size"
+    )
     for entry in scan.entries:
         _check(entry.created <= _AT, "made after it was seen")
         _check(sum(len(kernel.name) for kernel in entry.kernels) <= 4 << 20, "names without bounds")
@@ -208,7 +219,7 @@ def _catalog() -> bytes:
             path = Path(made, "catalog.sqlite")
             with closing(Catalog.open(path)) as opened:
                 for model in _MODELS:
-                    opened.add_model(model)
+                    opened.write(add_model, model)
             _sound.append(path.read_bytes())
     return _sound[0]
 
@@ -253,16 +264,16 @@ def catalog(data: bytes) -> None:
 
 
 def _use(opened: Catalog) -> None:
-    opened.host()
-    opened.runs()
-    opened.stores()
-    opened.coverage()
-    opened.presence()
-    opened.all_entries()
-    opened.intents()
-    opened.close_lost_runs(_NOW)
+    opened.read(last_survey)
+    opened.read(newest_runs)
+    opened.read(all_stores)
+    opened.read(model_coverage)
+    opened.read(target_presence)
+    opened.read(all_entries)
+    opened.read(open_intents)
+    opened.write(close_lost_runs, _NOW)
     digests = {one.workload.digest for one in _MODELS}
-    for model in opened.models():
+    for model in opened.read(all_models):
         _check(model.workload.digest in digests, "a command that nobody registered")
 
 

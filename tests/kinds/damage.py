@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.defects import Defect
 from xpucached.domain.stores import EntryState
+from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,111 +142,119 @@ class Row:
 
 ROWS = (
     Row("whole", lambda _: None, {"0": None}, EntryState.OK),
-    Row("bin empty", lambda leaf: _cut(leaf / "0.bin", 0), {"0": Defect.BIN_EMPTY}, writes=(1, 1)),
-    Row("bin header only", lambda leaf: _cut(leaf / "0.bin", 16), {"0": Defect.BIN_TRUNCATED}, writes=(1, 1)),
-    Row("bin half a header", lambda leaf: _cut(leaf / "0.bin", 9), {"0": Defect.BIN_TRUNCATED}, writes=(1, 1)),
-    Row("bin cut", lambda leaf: _cut(leaf / "0.bin", 1000), {"0": Defect.BIN_TRUNCATED}, writes=(1, 1)),
+    Row("bin empty", lambda leaf: _cut(leaf / "0.bin", 0), {"0": sycl.defects.BIN_EMPTY}, writes=(1, 1)),
+    Row("bin header only", lambda leaf: _cut(leaf / "0.bin", 16), {"0": sycl.defects.BIN_TRUNCATED}, writes=(1, 1)),
+    Row("bin half a header", lambda leaf: _cut(leaf / "0.bin", 9), {"0": sycl.defects.BIN_TRUNCATED}, writes=(1, 1)),
+    Row("bin cut", lambda leaf: _cut(leaf / "0.bin", 1000), {"0": sycl.defects.BIN_TRUNCATED}, writes=(1, 1)),
     Row(
         "bin is a directory",
         lambda leaf: _instead(leaf / "0.bin", lambda path: path.mkdir()),
-        {"0": Defect.BIN_NOT_A_FILE},
+        {"0": sycl.defects.BIN_NOT_A_FILE},
         writes=(1, 1),
     ),
-    Row("bin is a pipe", lambda leaf: _instead(leaf / "0.bin", os.mkfifo), {"0": Defect.BIN_FIFO}, hangs=True),
-    Row("bin absent", lambda leaf: (leaf / "0.bin").unlink(), {"0": Defect.BIN_MISSING}, writes=(1, 0)),
+    Row("bin is a pipe", lambda leaf: _instead(leaf / "0.bin", os.mkfifo), {"0": sycl.defects.BIN_FIFO}, hangs=True),
+    Row("bin absent", lambda leaf: (leaf / "0.bin").unlink(), {"0": sycl.defects.BIN_MISSING}, writes=(1, 0)),
     Row(
         "bin length 2^36",
         lambda leaf: _overwrite(leaf / "0.bin", 8, (1 << 36).to_bytes(8, "little")),
-        {"0": Defect.BIN_LENGTH_ABSURD},
+        {"0": sycl.defects.BIN_LENGTH_ABSURD},
         writes=(1, 0),
     ),
     Row(
         "bin length 2^62",
         lambda leaf: _overwrite(leaf / "0.bin", 8, (1 << 62).to_bytes(8, "little")),
-        {"0": Defect.BIN_LENGTH_ABSURD},
+        {"0": sycl.defects.BIN_LENGTH_ABSURD},
         writes=(1, 0),
     ),
-    Row("bin payload zeroed", _zero_payload, {"0": Defect.BIN_PAYLOAD_DAMAGED}, fails=True),
+    Row("bin payload zeroed", _zero_payload, {"0": sycl.defects.BIN_PAYLOAD_DAMAGED}, fails=True),
     Row(
         "bin section table broken",
         lambda leaf: _overwrite(leaf / "0.bin", 16 + 40, b"\xff" * 8),
-        {"0": Defect.BIN_PAYLOAD_DAMAGED},
+        {"0": sycl.defects.BIN_PAYLOAD_DAMAGED},
         fails=True,
     ),
-    Row("bin longer", lambda leaf: _append(leaf / "0.bin", b"x" * 100), {"0": Defect.BIN_TRAILING}, EntryState.OK),
+    Row(
+        "bin longer", lambda leaf: _append(leaf / "0.bin", b"x" * 100), {"0": sycl.defects.BIN_TRAILING}, EntryState.OK
+    ),
     Row(
         "bin count 0",
         lambda leaf: _overwrite(leaf / "0.bin", 0, (0).to_bytes(8, "little")),
-        {"0": Defect.BIN_COUNT_WRONG},
+        {"0": sycl.defects.BIN_COUNT_WRONG},
         older=((1, 1),) * 2,
     ),
     Row(
         "bin count 2",
         lambda leaf: _overwrite(leaf / "0.bin", 0, (2).to_bytes(8, "little")),
-        {"0": Defect.BIN_COUNT_WRONG},
+        {"0": sycl.defects.BIN_COUNT_WRONG},
         older=((1, 1),) * 2,
     ),
-    Row("src empty", lambda leaf: _cut(leaf / "0.src", 0), {"0": Defect.SRC_EMPTY}, writes=(1, 0)),
-    Row("src cut in a length", lambda leaf: _cut(leaf / "0.src", 5), {"0": Defect.SRC_TRUNCATED}, writes=(1, 0)),
-    Row("src cut in the device", lambda leaf: _cut(leaf / "0.src", 30), {"0": Defect.SRC_TRUNCATED}, writes=(1, 0)),
-    Row("src cut in the image", lambda leaf: _cut(leaf / "0.src", 600), {"0": Defect.SRC_TRUNCATED}, writes=(1, 0)),
-    Row("src absent", lambda leaf: (leaf / "0.src").unlink(), {"0": Defect.SRC_MISSING}, writes=(1, 0)),
-    Row("src other content", _misplace, {"0": Defect.MISPLACED}, writes=(1, 0)),
+    Row("src empty", lambda leaf: _cut(leaf / "0.src", 0), {"0": sycl.defects.SRC_EMPTY}, writes=(1, 0)),
+    Row("src cut in a length", lambda leaf: _cut(leaf / "0.src", 5), {"0": sycl.defects.SRC_TRUNCATED}, writes=(1, 0)),
+    Row(
+        "src cut in the device", lambda leaf: _cut(leaf / "0.src", 30), {"0": sycl.defects.SRC_TRUNCATED}, writes=(1, 0)
+    ),
+    Row(
+        "src cut in the image", lambda leaf: _cut(leaf / "0.src", 600), {"0": sycl.defects.SRC_TRUNCATED}, writes=(1, 0)
+    ),
+    Row("src absent", lambda leaf: (leaf / "0.src").unlink(), {"0": sycl.defects.SRC_MISSING}, writes=(1, 0)),
+    Row("src other content", _misplace, {"0": sycl.defects.MISPLACED}, writes=(1, 0)),
     Row(
         "src length absurd",
         lambda leaf: _overwrite(leaf / "0.src", 0, (1 << 62).to_bytes(8, "little")),
-        {"0": Defect.SRC_LENGTH_ABSURD},
+        {"0": sycl.defects.SRC_LENGTH_ABSURD},
         fails=True,
     ),
-    Row("src longer", lambda leaf: _append(leaf / "0.src", b"x" * 100), {"0": Defect.SRC_TRAILING}, EntryState.OK),
-    Row("src is a pipe", lambda leaf: _instead(leaf / "0.src", os.mkfifo), {"0": Defect.SRC_FIFO}, hangs=True),
+    Row(
+        "src longer", lambda leaf: _append(leaf / "0.src", b"x" * 100), {"0": sycl.defects.SRC_TRAILING}, EntryState.OK
+    ),
+    Row("src is a pipe", lambda leaf: _instead(leaf / "0.src", os.mkfifo), {"0": sycl.defects.SRC_FIFO}, hangs=True),
     Row(
         "src is a directory",
         lambda leaf: _instead(leaf / "0.src", lambda path: path.mkdir()),
-        {"0": Defect.SRC_NOT_A_FILE},
+        {"0": sycl.defects.SRC_NOT_A_FILE},
         writes=(1, 0),
     ),
-    Row("lock left, whole", lambda leaf: _lock(leaf, age=OLD), {"0": Defect.STALE_LOCK}, writes=(1, 0)),
+    Row("lock left, whole", lambda leaf: _lock(leaf, age=OLD), {"0": sycl.defects.STALE_LOCK}, writes=(1, 0)),
     Row("lock held, whole", lambda leaf: _lock(leaf, age=0), {"0": None}, EntryState.UNFINISHED, writes=(1, 0)),
     Row(
         "lock left, no files",
         _interrupt,
-        {"0": Defect.LOCK_ONLY},
+        {"0": sycl.defects.LOCK_ONLY},
         writes=(1, 1),
         older=((0, 0), (1, 1)),
     ),
     Row(
         "lock left, writer killed",
         lambda leaf: _interrupt(leaf, "0.bin"),
-        {"0": Defect.INTERRUPTED},
+        {"0": sycl.defects.INTERRUPTED},
         writes=(1, 0),
     ),
-    Row("only slot 1", _gap, {"1": Defect.BEHIND_GAP}, writes=(1, 0)),
-    Row("the same twice", _second_slot, {"0": None, "1": Defect.DUPLICATE}, EntryState.OK),
+    Row("only slot 1", _gap, {"1": sycl.defects.BEHIND_GAP}, writes=(1, 0)),
+    Row("the same twice", _second_slot, {"0": None, "1": sycl.defects.DUPLICATE}, EntryState.OK),
     Row(
         "cut before a whole one",
         _truncate_and_grow,
-        {"0": Defect.BIN_TRUNCATED, "1": Defect.SHADOWED},
+        {"0": sycl.defects.BIN_TRUNCATED, "1": sycl.defects.SHADOWED},
         writes=(1, 1),
     ),
-    Row("links", _link, {"0": Defect.LINK}, EntryState.OK),
-    Row("src links to a pipe", _link_to_a_pipe, {"0": Defect.SRC_FIFO}, hangs=True),
+    Row("links", _link, {"0": sycl.defects.LINK}, EntryState.OK),
+    Row("src links to a pipe", _link_to_a_pipe, {"0": sycl.defects.SRC_FIFO}, hangs=True),
     Row(
         "bin links to a directory",
         lambda leaf: _instead(leaf / "0.bin", lambda path: path.symlink_to("..")),
-        {"0": Defect.BIN_NOT_A_FILE},
+        {"0": sycl.defects.BIN_NOT_A_FILE},
         writes=(1, 1),
     ),
     Row(
         "link to nothing",
         _link_to_nothing,
-        {"0": Defect.DANGLING_LINK},
+        {"0": sycl.defects.DANGLING_LINK},
         writes=(1, 1),
     ),
     Row(
         "emptied by the runtime",
         _empty,
-        {"0": Defect.SKELETON},
+        {"0": sycl.defects.SKELETON},
         writes=(1, 0),
     ),
 )

@@ -1,12 +1,13 @@
-"""Three kinds that exist only in tests: one that can only what it must, one that can all, and one that only reads.
+"""Four kinds that exist only in tests: one can only what it must, one can all, one has directories, and one only reads.
 
 The last reads real entries of the GPU driver's cache, and leaves them alone.  An entry of a `FakeKind` is one file: its
-first line names the target, what follows is its program.
+first line names the target, what follows is its program.  Of a `NestKind` it is a directory with two files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -16,17 +17,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.activity import FileAct
-from xpucached.domain.defects import Generation, StoreFault
+from xpucached.domain.activity import FileAct, WatchSpec
+from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
-from xpucached.domain.names import EntryKey, KindName, TrashRef
-from xpucached.domain.plans import EvictReason, NoRecipe, Recipe
-from xpucached.domain.stores import Entry, EntryId, ImageFormat, Scan, Store, StoreState, UnchangedEntry, program_digest
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.plans import NoRecipe, Recipe
+from xpucached.domain.stores import (
+    Entry,
+    EntryId,
+    EntryState,
+    ImageFormat,
+    Scan,
+    Store,
+    StoreState,
+    UnchangedEntry,
+    program_digest,
+)
 from xpucached.domain.targets import Target
-from xpucached.domain.trash import Restored, Trashed
 from xpucached.kinds import fs, images
 from xpucached.kinds.interface import Kind
+from xpucached.kinds.removal import PathRemover
+from xpucached.kinds.trash import FOLDER, TrashFolder
 from xpucached.planning.activity import Activity
 
 if TYPE_CHECKING:
@@ -44,7 +56,7 @@ if TYPE_CHECKING:
 NEO: Final = Path(__file__).parent / "neo"
 """Entries that the GPU driver wrote."""
 
-_TRASH: Final = ".xpucached.trash"
+EMPTY: Final = Defect("full-empty", Effect.GROWS, "there is no program in it", (RepairAction.TRASH,))
 
 
 def _words(target: Target) -> str:
@@ -58,11 +70,13 @@ class FakeKind:
     name: KindName
     files: re.Pattern[str]  #: paths of entries below the root
     depth: int = 0  #: directories above an entry
+    defects: tuple[Defect, ...] = ()  #: what is wrong with an entry without a program
     LIBRARIES: tuple[str, ...] = ()
     OFF: Mapping[str, str] = field(default_factory=dict)
     OPTION_VARIABLES: tuple[str, ...] = ()
     variable: str = ""
     MARKS: tuple[bytes, ...] = ()
+    KIND_OF_FILE = staticmethod(stat.S_ISREG)
 
     def enable(self, root: Path) -> Mapping[str, str]:
         return {self.variable: str(root)} if self.variable else {}
@@ -90,7 +104,7 @@ class FakeKind:
         with contextlib.suppress(OSError, ValueError):
             for path in root.glob("*/" * self.depth + "*"):
                 key = self.key(str(path.relative_to(root)))
-                if key is not None and stat.S_ISREG((status := path.lstat()).st_mode):
+                if key is not None and self.KIND_OF_FILE((status := path.lstat()).st_mode):
                     found[key] = status
         yield from sorted(found.items())
 
@@ -129,6 +143,7 @@ class FakeKind:
     def read(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
         head, _, program = (store.root / key).read_bytes().partition(b"\n")
         written = datetime.fromtimestamp(status.st_mtime, UTC)
+        wrong = None if program or not self.defects else self.defects[0]
         return Entry(
             EntryId(store, key),
             _stamp(status),
@@ -136,37 +151,19 @@ class FakeKind:
             status.st_blocks * 512,
             written,
             None,
-            Target(*json.loads(head)),
+            Target(*json.loads(head)) if head else None,
             image=ImageFormat.SPIRV,
             kernels=images.kernels(program),
             digest=program_digest(program).hexdigest(),
+            state=EntryState.DEFECTIVE if wrong else EntryState.OK,
+            defect=wrong,
         )
+
+    def built_from(self, key: EntryKey) -> tuple[str, str] | None:
+        return (key[0], key) if self.depth == 0 else None
 
     def key(self, path: str) -> EntryKey | None:
         return EntryKey(path) if self.files.fullmatch(path) else None
-
-    # -- taking away --------------------------------------------------------------------------------------------------
-
-    def remove(
-        self,
-        entries: Sequence[Entry],
-        notes: Mapping[EntryId, TrashLabel] | None = None,
-        failed: Failed | None = None,  # noqa: ARG002 - the disks of tests are well
-    ) -> Mapping[EntryId, bool]:
-        return {one.id: self._remove(one, (notes or {}).get(one.id)) for one in entries}
-
-    def _remove(self, entry: Entry, label: TrashLabel | None) -> bool:
-        path = entry.id.store.root / entry.id.key
-        if not path.is_file() or _stamp(path.stat()) != entry.stamp:
-            return False
-        self.take(entry.id, path, label)
-        return True
-
-    def take(self, entry: EntryId, path: Path, label: TrashLabel | None) -> None:  # noqa: ARG002 - it has no trash
-        path.unlink()
-
-    def sweep(self, entry: EntryId) -> bool:  # noqa: ARG002 - what it begins it ends at once
-        return False
 
     def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:  # noqa: ARG002
         return ()
@@ -176,53 +173,48 @@ def _stamp(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
+def stamp_of(directory: int, name: str) -> str:
+    return _stamp(os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+
+@contextlib.contextmanager
+def locked(root: int, key: EntryKey) -> Iterator[bool]:
+    """Hold the lock that programs of `FULL` hold while they write, as those of the GPU driver do."""
+    descriptor = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def count_down(root: int, key: EntryKey, freed: int) -> None:
+    """Keep the number right that programs of `FULL` keep of their bytes."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open("size", os.O_RDWR | os.O_CLOEXEC, dir_fd=root)
+        try:
+            left = int(os.read(descriptor, 20)) - freed
+            os.pwrite(descriptor, f"{left:020}".encode(), 0)
+        finally:
+            os.close(descriptor)
+
+
+def _trash_of(kind: str, suffix: str, *, beside: bool) -> TrashFolder:
+    pattern = re.compile(rf"[0-9a-f-]+\.{kind}")
+    place = lambda names: len(names) == 1 and bool(pattern.fullmatch(names[0]))  # noqa: E731
+    return TrashFolder(".gone", (suffix,), place, lambda name: bool(pattern.fullmatch(name)), beside=beside)
+
+
 @dataclass(frozen=True, eq=False)
 class FullKind(FakeKind):
     """All optional parts as well."""
 
-    # -- the trash ----------------------------------------------------------------------------------------------------
-
-    def take(self, entry: EntryId, path: Path, label: TrashLabel | None) -> None:
-        if label is None:
-            path.unlink()
-            return
-        trash = entry.store.root / _TRASH
-        trash.mkdir(exist_ok=True)
-        words = {"at": label.at.isoformat(), "reason": label.reason, "detail": label.detail}
-        (trash / f"{path.name}.json").write_text(json.dumps(words))
-        path.rename(trash / path.name)
-
-    def trash(self, of: Store) -> tuple[Trashed, ...]:
-        found: list[Trashed] = []
-        if not os.path.isdir(of.root / _TRASH):  # noqa: PTH112 - pathlib may raise
-            return ()
-        for path in sorted((of.root / _TRASH).glob("*.json")):
-            words, item = json.loads(path.read_text()), path.with_suffix("")
-            at, size = datetime.fromisoformat(words["at"]), item.stat().st_blocks * 512
-            reason, detail, key = EvictReason(words["reason"]), words["detail"], EntryKey(item.name)
-            found.append(Trashed(TrashRef(item.name), of, key, at, reason, detail, False, "", "", size, True))  # noqa: FBT003
-        return tuple(found)
-
-    def trash_size(self, of: Store) -> int:
-        return sum(one.allocated for one in self.trash(of))
-
-    def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
-        told: list[Restored] = []
-        for ref in refs:
-            item = of.root / _TRASH / ref
-            if not item.exists() or (of.root / ref).exists():
-                told.append(Restored(ref, None, "it is not there, or was made again"))
-                continue
-            item.rename(of.root / ref)
-            item.with_name(f"{ref}.json").unlink()
-            told.append(Restored(ref, EntryKey(ref), entry=EntryId(of, EntryKey(ref)).ref))
-        return tuple(told)
-
-    def discard(self, of: Store, refs: tuple[TrashRef, ...], failed: Failed | None = None) -> frozenset[TrashRef]:  # noqa: ARG002
-        for ref in refs:
-            for name in (ref, f"{ref}.json"):
-                (of.root / _TRASH / name).unlink(missing_ok=True)
-        return frozenset(refs)
+    WATCH: WatchSpec = WatchSpec(r"[0-9a-f-]+\.full", 0)  # noqa: RUF009 - it is frozen
+    FAULTS: tuple[StoreFault, ...] = (StoreFault("full-blocked", Effect.FAILS, "a file is in the way"),)
 
     # -- what programs tell and do ------------------------------------------------------------------------------------
 
@@ -291,7 +283,7 @@ class FullKind(FakeKind):
     # -- what is wrong ------------------------------------------------------------------------------------------------
 
     def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:  # noqa: ARG002
-        return (StoreFault.BLOCKED,) if os.path.lexists(found.store.root / "blocked") else ()
+        return self.FAULTS if os.path.lexists(found.store.root / "blocked") else ()
 
     def clear(self, store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:  # noqa: ARG002
         (store.root / "blocked").unlink(missing_ok=True)
@@ -308,7 +300,7 @@ class FullKind(FakeKind):
     def mapped(self, libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:  # noqa: ARG002
         return tuple(SyclRuntime(path, "full", 3) for path in libraries if path.name.startswith(self.LIBRARIES))
 
-    def readers(self, libraries: Iterable[Path]) -> frozenset[Generation]:  # noqa: ARG002
+    def readers(self, libraries: Iterable[Path]) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
 
     def check(
@@ -319,6 +311,33 @@ class FullKind(FakeKind):
         timeout: float = 60.0,  # noqa: ARG002
     ) -> RuntimeCheck:
         return RuntimeCheck(runtime.build, runtime.library, Safety.SAFE, "it is a fake", now)
+
+
+class NestKind(FakeKind):
+    """An entry is a directory: a file names the target, another one is the program."""
+
+    KIND_OF_FILE = staticmethod(stat.S_ISDIR)
+
+    def recognise(self, root: Path) -> bool:
+        return any(os.path.isfile(root / key / "program") for key, _ in self._files(root))  # noqa: PTH113 - pathlib may raise
+
+    def read(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
+        place = store.root / key
+        program, words = (place / "program").read_bytes(), (place / "target").read_text()
+        return Entry(
+            EntryId(store, key),
+            _stamp(status),
+            len(program) + len(words),
+            status.st_blocks * 512,
+            datetime.fromtimestamp(status.st_mtime, UTC),
+            None,
+            Target(*json.loads(words)) if words else None,
+            digest=program_digest(program).hexdigest(),
+        )
+
+    def key(self, path: str) -> EntryKey | None:
+        name, _, file = path.partition("/")
+        return EntryKey(name) if self.files.fullmatch(name) and file in {"", "program", "target"} else None
 
 
 class NeoReader(FakeKind):
@@ -349,6 +368,9 @@ class NeoReader(FakeKind):
     ) -> Mapping[EntryId, bool]:
         return {one.id: False for one in entries}
 
+    def sweep(self, entry: EntryId) -> bool:  # noqa: ARG002 - it begins nothing
+        return False
+
 
 _bare = FakeKind(KindName("bare"), re.compile(r"[0-9a-f-]+\.bare"))
 _full = FullKind(
@@ -357,28 +379,41 @@ _full = FullKind(
     LIBRARIES=("libfull",),
     OFF={"FULL_CACHE": "0"},
     variable="FULL_CACHE_DIR",
+    defects=(EMPTY,),
     MARKS=(b"full: ",),
 )
 _neo = NeoReader(KindName("neo"), re.compile(r"([0-9a-f]/[0-9a-f]/)[0-9a-f]{16}\.(?:cl|l0)_cache"), depth=2)
 
-BARE: Final = Kind(_bare.name, _bare, _bare, _bare)
+_nest = NestKind(KindName("nest"), re.compile(r"[0-9a-f-]+\.nest"))
+FULL_TRASH: Final = _trash_of("full", "", beside=True)
+NEST_TRASH: Final = _trash_of("nest", FOLDER, beside=False)
+
+BARE: Final = Kind(_bare.name, (), _bare, _bare, PathRemover(stamp_of))
+NEST: Final = Kind(_nest.name, (), _nest, _nest, PathRemover(stamp_of, NEST_TRASH), trash=NEST_TRASH)
 FULL: Final = Kind(
     _full.name,
+    _full.defects,
     _full,
     _full,
-    _full,
-    trash=_full,
+    PathRemover(stamp_of, FULL_TRASH, locked, count_down),
+    trash=FULL_TRASH,
     recorder=_full,
     activity=_full,
     rebuilder=_full,
     doctor=_full,
     preflight=_full,
 )
-NEO_READER: Final = Kind(_neo.name, _neo, _neo, _neo)
+NEO_READER: Final = Kind(_neo.name, (), _neo, _neo, _neo)
 
 
 def fill(root: Path, kind: Kind, target: Target, names: Iterable[str] = ("a1", "b2", "c3")) -> None:
     """Put entries of a `FakeKind` into a store."""
     root.mkdir(parents=True, exist_ok=True)
     for name in names:
+        if kind is NEST:
+            place = root / f"{name}.nest"
+            place.mkdir()
+            (place / "program").write_text(name)
+            (place / "target").write_text(_words(target))
+            continue
         (root / f"{name}.{kind.name}").write_bytes(f"{_words(target)}\n{name}".encode())

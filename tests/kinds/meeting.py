@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from tests.runtimes import Runtime
+    from tests.support.runtimes import Runtime
 
 _PROGRAM: Final = """
 import sys, itertools

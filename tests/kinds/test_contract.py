@@ -7,6 +7,7 @@ cannot do is not asked of it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import SyclStore, native
 from tests.kinds import fakes
+from tests.support.builders import SyclStore, native
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Recipe
@@ -27,11 +28,13 @@ from xpucached.kinds import sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES
+from xpucached.watchd import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from xpucached.domain.defects import Defect
     from xpucached.kinds.interface import Trash
 
 
@@ -52,6 +55,7 @@ STORES: Final[dict[Kind, Callable[[Path], None]]] = {
     sycl.KIND: _sycl,
     fakes.BARE: lambda root: fakes.fill(root, fakes.BARE, OLD),
     fakes.FULL: lambda root: fakes.fill(root, fakes.FULL, OLD),
+    fakes.NEST: lambda root: fakes.fill(root, fakes.NEST, OLD),
     fakes.NEO_READER: _neo,
 }
 """For each kind, what fills an empty directory with at least two sound entries."""
@@ -197,6 +201,23 @@ def test_a_sound_store_is_read_without_a_complaint(filled: Filled) -> None:
     assert filled.files() == before
 
 
+def test_what_is_wrong_with_entries_stands_in_the_table_of_the_kind(filled: Filled) -> None:
+    for name in filled.files():
+        (filled.root / name).write_bytes(b"")
+    found = [one.defect for one in filled.look().entries if one.defect is not None]
+
+    assert set(found) <= set(filled.kind.defects)
+    assert bool(found) == bool(filled.kind.defects)
+    assert all(one.uncovered is None or one.uncovered in filled.kind.defects for one in filled.kind.defects)
+
+
+def test_a_code_means_the_same_in_every_kind() -> None:
+    told: dict[str, Defect] = {}
+    for kind in STORES:
+        assert [one.code for one in kind.defects if told.setdefault(one.code, one) != one] == []
+        assert len({one.code for one in kind.defects}) == len(kind.defects)
+
+
 def test_what_did_not_change_is_not_read_again(filled: Filled) -> None:
     first = filled.look()
     again = filled.look(first.entries)
@@ -226,6 +247,30 @@ def test_each_file_of_an_entry_belongs_to_it(filled: Filled) -> None:
         *(f".xpucached.trash/1/{name}" for name in filled.files()),
     ):
         assert filled.kind.scanner.key(stranger) is None
+
+
+def test_what_is_watched_are_the_files_of_entries(filled: Filled) -> None:
+    activity = filled.kind.activity
+    if activity is None:
+        pytest.skip("nobody sees what programs of this kind load")
+    watched = [name for name in filled.files() if re.fullmatch(activity.WATCH.files, name.rpartition("/")[2])]
+    assert {filled.kind.scanner.key(name) for name in watched} == {one.id.key for one in filled.look().entries}
+    assert max(name.count("/") for name in watched) <= activity.WATCH.depth
+
+
+def test_the_watcher_knows_the_files_of_every_kind() -> None:
+    told = [kind.activity.WATCH for kind in KINDS.values() if kind.activity is not None]
+
+    assert tuple(one.files for one in told) == ownership.FILES
+    assert max(one.depth for one in told) == ownership.DEEPEST
+
+
+def test_what_an_entry_was_compiled_from_is_told_alike_each_time(filled: Filled) -> None:
+    told = [filled.kind.scanner.built_from(one.id.key) for one in filled.look().entries]
+
+    assert told == [filled.kind.scanner.built_from(one.id.key) for one in filled.look(()).entries]
+    assert len({one is None for one in told}) == 1
+    assert len({one[0] for one in told if one is not None}) > 1 or None in told
 
 
 @pytest.mark.parametrize("what", ["nothing", "file", "pipe", "loop", "strangers", "far"])

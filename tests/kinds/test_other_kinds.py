@@ -9,32 +9,40 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
-from tests.builders import SyclStore
 from tests.kinds import fakes
+from tests.support.builders import SyclStore
 from xpucached import api, settings
 from xpucached.catalog import Catalog
+from xpucached.catalog.tables import ENTRIES
 from xpucached.domain.activity import FileAct, FileEvent, Program
+from xpucached.domain.defects import Effect, RepairAction, unknown
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import EntryKey, ModelName
-from xpucached.domain.plans import NoRecipe
+from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
-from xpucached.domain.trash import RepairAction
+from xpucached.domain.trash import VerifyReport
 from xpucached.domain.workloads import Variant
+from xpucached.errors import RequestError
+from xpucached.host import process_table
 from xpucached.kinds import sycl
 from xpucached.kinds.table import KINDS
+from xpucached.planning.repair import plan_mending
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
+
+pytestmark = pytest.mark.flow
 
 OLD = Target("P", "D", "V", "older")
 NEW = replace(OLD, driver="newer")
@@ -146,13 +154,37 @@ def test_what_is_evicted_goes_by_the_rules_of_its_kind_and_comes_back_where_it_c
     house.live(work)
 
 
+def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_eviction(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[frozenset[Path]] = []
+    really = process_table.held
+
+    def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
+        looks.append(roots)
+        return really(roots)
+
+    async def work() -> None:
+        house.service._inventory.settings = replace(
+            house.service._inventory.settings, policy=replace(house.service._inventory.settings.policy, max_bytes=1)
+        )
+        looks.clear()
+        job = await house.done(await house.service.evict(api.EvictEntries()))
+        assert isinstance(job.report, EvictionReport)
+        assert job.report.removed
+        assert len(looks) == 1
+
+    monkeypatch.setattr(process_table, "held", held)
+    house.live(work)
+
+
 def test_what_a_kind_refuses_to_take_stays(house: House) -> None:
     async def work() -> None:
         before = await house.entries()
         job = await house.done(await house.service.evict(api.EvictEntries(refs=tuple(before["neo"].values()))))
         assert await house.entries() == before
-        assert job.evict is not None
-        assert not job.evict.removed
+        assert isinstance(job.report, EvictionReport)
+        assert not job.report.removed
 
     house.live(work)
 
@@ -172,10 +204,48 @@ def test_a_doctor_is_asked_of_its_own_kind_only(house: House) -> None:
         for name in ("bare", "full"):
             (house.place / name / "blocked").write_text("")
         job = await house.done(await house.service.verify(api.VerifyStores(faults_only=True, fix=True)))
-        assert job.verify is not None
-        assert [(one.store.kind, one.action, one.done) for one in job.verify.findings] == [
+        assert isinstance(job.report, VerifyReport)
+        assert [(one.store.kind, one.action, one.done) for one in job.report.findings] == [
             ("full", RepairAction.CLEAR, True)
         ]
+
+    house.live(work)
+
+
+def test_what_is_wrong_is_decided_by_the_table_of_its_kind(house: House) -> None:
+    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "V", "older"]\n')
+
+    async def work() -> None:
+        await house.service.recover()
+        (shown,) = (await house.service.entries(EntryQuery(defect=fakes.EMPTY.code))).entries
+        assert (shown.entry.defect, shown.entry.id.key) == (fakes.EMPTY, "a1.full")
+        job = await house.done(await house.service.verify(api.VerifyStores(fix=True)))
+        assert isinstance(job.report, VerifyReport)
+        assert [(one.defect, one.effect, one.message, one.action, one.done) for one in job.report.findings] == [
+            ("full-empty", "grows", "there is no program in it", RepairAction.TRASH, True)
+        ]
+        assert [one.key for one in await house.service.trash()] == ["a1.full"]
+        with pytest.raises(RequestError, match="no defect is called 'full-emty'") as refused:
+            await house.service.entries(EntryQuery(defect="full-emty"))
+        assert "bin-empty, " in refused.value.hint
+        assert "full-empty, " in refused.value.hint
+
+    house.live(work)
+
+
+def test_a_defect_that_nobody_here_knows_is_shown_as_it_is_called_and_left(house: House) -> None:
+    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "V", "older"]\n')
+
+    async def work() -> None:
+        with house.catalog._write() as connection:
+            connection.execute(sa.update(ENTRIES).where(ENTRIES.c.defect.is_not(None)).values(defect="of-tomorrow"))
+        (shown,) = [one for one in (await house.service.entries(EntryQuery())).entries if one.entry.defect]
+        assert shown.entry.defect == unknown("of-tomorrow")
+        assert shown.entry.effect is Effect.UNKNOWN
+        (decided,) = plan_mending([shown.entry])
+        assert decided.action is RepairAction.LEAVE
+        report = await house.service._evictor.plan(reasons=(EvictReason.DEFECTIVE,), asked=True)
+        assert report.evict == ()
 
     house.live(work)
 
@@ -250,6 +320,19 @@ def test_the_kind_that_is_said_holds(house: House) -> None:
         assert (set(found["full"]), len(found["bare"])) == ({"a1.full", "b2.full", "c3.full"}, 3)
         (problem,) = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
         assert "kinds are: bare, full, neo, sycl" in problem.hint
+
+    house.live(work)
+
+
+def test_a_configured_path_that_is_a_file_is_told_with_what_to_do(house: House) -> None:
+    (house.place / "file").write_text("not a store")
+    house.paths += [str(house.place / "file"), str(house.place / "missing")]
+
+    async def work() -> None:
+        told = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        (problem,) = [one for one in told if "no directory" in one.message]
+        assert problem.subject == str(house.place / "file")
+        assert "stores.paths" in problem.hint
 
     house.live(work)
 

@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from xpucached.domain.defects import Defect, StoreFault
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import (
@@ -207,7 +206,7 @@ def test_old_runtimes_wrote_one_program_per_device(tmp_path: Path) -> None:
     (leaf / "0.bin").write_bytes(struct.pack("<Q", 0) + frames[: 8 + len(ZEBIN)])
     entry = only(look(tmp_path))
     # Who reads it is not known here, and the worst counts.
-    assert (entry.defect, entry.state) == (Defect.BIN_COUNT_WRONG, EntryState.DEFECTIVE)
+    assert (entry.defect, entry.state) == (sycl.defects.BIN_COUNT_WRONG, EntryState.DEFECTIVE)
 
 
 def test_run_time_compiled_entries_of_both_layouts(tmp_path: Path) -> None:
@@ -240,7 +239,7 @@ def test_unchanged_leaves_are_not_read_again(tmp_path: Path) -> None:
     assert (len(again.entries), len(again.unchanged)) == (0, 2)
     (leaf / "0.bin").write_bytes((leaf / "0.bin").read_bytes()[:-1])
     third = look(tmp_path, known)
-    assert only(third).defect is Defect.BIN_TRUNCATED
+    assert only(third).defect == sycl.defects.BIN_TRUNCATED
     assert len(third.unchanged) == 1
 
 
@@ -265,8 +264,8 @@ def test_lock_is_believed_while_a_program_may_hold_it(tmp_path: Path) -> None:
     older = datetime.now(UTC) - timedelta(hours=1)
     younger = datetime.now(UTC) - timedelta(seconds=10)
     assert only(look(tmp_path, writer_since=older)).state is EntryState.UNFINISHED
-    assert only(look(tmp_path, writer_since=younger)).defect is Defect.STALE_LOCK
-    assert only(look(tmp_path, writer_since=None)).defect is Defect.STALE_LOCK
+    assert only(look(tmp_path, writer_since=younger)).defect == sycl.defects.STALE_LOCK
+    assert only(look(tmp_path, writer_since=None)).defect == sycl.defects.STALE_LOCK
     os.utime(lock)
     assert only(look(tmp_path, writer_since=None)).state is EntryState.UNFINISHED
 
@@ -278,7 +277,7 @@ def test_lock_changes_the_answer_though_no_file_changed(tmp_path: Path) -> None:
     known = {only(look(tmp_path)).id.key: only(look(tmp_path)).stamp}
     then = time.time() - 3600
     os.utime(lock, (then, then))
-    assert only(look(tmp_path, known)).defect is Defect.STALE_LOCK
+    assert only(look(tmp_path, known)).defect == sycl.defects.STALE_LOCK
 
 
 # -- hostile stores ---------------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def test_sockets_and_devices_are_not_opened(tmp_path: Path) -> None:
     (leaf / "0.src").unlink()
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(leaf):
         listener.bind("0.src")
-    assert only(look(tmp_path)).defect is Defect.SRC_NOT_A_FILE
+    assert only(look(tmp_path)).defect == sycl.defects.SRC_NOT_A_FILE
 
 
 def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
@@ -339,11 +338,11 @@ def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
     with (leaf / "0.src").open("r+b") as file:
         file.truncate(1 << 40)
     entry = only(look(tmp_path))
-    assert entry.defect is Defect.SRC_TRAILING
+    assert entry.defect == sycl.defects.SRC_TRAILING
     head = b"".join(struct.pack("<Q", len(one)) + one for one in ("/".join(GPU).encode(), b"", b""))
     for claim in (1 << 30, (1 << 34) - 1, 1 << 34, 1 << 62, (1 << 64) - 1):
         (leaf / "0.src").write_bytes(head + struct.pack("<Q", claim) + b"xx")
-        expected = Defect.SRC_LENGTH_ABSURD if claim >= 1 << 34 else Defect.SRC_TRUNCATED
+        expected = sycl.defects.SRC_LENGTH_ABSURD if claim >= 1 << 34 else sycl.defects.SRC_TRUNCATED
         entry = only(look(tmp_path))
         assert entry.defect is expected
         assert entry.environment == Target(*GPU)
@@ -354,7 +353,7 @@ def test_huge_image_is_indexed_by_its_head(tmp_path: Path, monkeypatch: pytest.M
     image = spirv("_ZTS3foo") + b"\1" * 8192
     write(tmp_path, image=image)
     entry = only(look(tmp_path))
-    assert (entry.defect, entry.state) == (Defect.SRC_TOO_LARGE, EntryState.OK)
+    assert (entry.defect, entry.state) == (sycl.defects.SRC_TOO_LARGE, EntryState.OK)
     assert entry.image_size == len(image)
     assert [kernel.display for kernel in entry.kernels] == ["foo"]
 
@@ -381,7 +380,7 @@ def test_file_that_its_owner_may_not_read(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     os.chown(leaf / "0.bin", 12345, 12345)
     (leaf / "0.bin").chmod(0o200)
-    assert only(look(tmp_path)).defect is Defect.BIN_UNREADABLE
+    assert only(look(tmp_path)).defect == sycl.defects.BIN_UNREADABLE
 
 
 def test_faults_of_a_store_are_noted(tmp_path: Path) -> None:
@@ -404,7 +403,7 @@ def test_a_size_that_no_runtime_can_read(tmp_path: Path, content: str, garbage: 
     write(tmp_path / "libsycl_cache")
     size = tmp_path / "libsycl_cache" / "cache_size.txt"
     size.write_text(content)
-    assert (StoreFault.SIZE_GARBAGE in look(size.parent).faults) is garbage
+    assert (sycl.defects.SIZE_GARBAGE in look(size.parent).faults) is garbage
 
 
 def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +415,7 @@ def test_a_size_that_cannot_be_read_just_now_stays(tmp_path: Path, monkeypatch: 
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fs, "read", fails)
-    assert sycl.doctor.clear(Store(sycl.NAME, root), StoreFault.SIZE_GARBAGE, NOW, None)
+    assert sycl.doctor.clear(Store(sycl.NAME, root), sycl.defects.SIZE_GARBAGE, NOW, None)
     assert (root / "cache_size.txt").exists()
 
 
@@ -561,11 +560,11 @@ def test_removing_a_lower_slot_moves_the_highest_down(tmp_path: Path) -> None:
         write(tmp_path, slot=slot)
     (leaf / "0.bin").write_bytes(b"")
     entries = {entry.id.key[-1]: entry for entry in look(tmp_path).entries}
-    assert entries["0"].defect is Defect.BIN_EMPTY
-    assert entries["2"].defect is Defect.SHADOWED
+    assert entries["0"].defect == sycl.defects.BIN_EMPTY
+    assert entries["2"].defect == sycl.defects.SHADOWED
     assert sycl.remover.remove([entries["0"]])[entries["0"].id]
     after = {entry.id.key[-1]: entry.defect for entry in look(tmp_path).entries}
-    assert after == {"0": None, "1": Defect.DUPLICATE}
+    assert after == {"0": None, "1": sycl.defects.DUPLICATE}
     assert not list(leaf.glob("*.lock"))
 
 
@@ -584,8 +583,8 @@ def test_entry_stays_readable_while_it_moves_down(tmp_path: Path, monkeypatch: p
             slot += 1
         return False
 
-    monkeypatch.setattr(remover, "_pause", lambda step: seen.append((step, readable())))
-    damaged = next(entry for entry in look(tmp_path).entries if entry.defect is Defect.BIN_EMPTY)
+    monkeypatch.setattr(remover, "pause", lambda step: seen.append((step, readable())))
+    damaged = next(entry for entry in look(tmp_path).entries if entry.defect == sycl.defects.BIN_EMPTY)
     sycl.remover.remove([damaged])
     assert readable()
     moving = [step for step, _ in seen].index("linked")
@@ -629,7 +628,7 @@ def pause(step):
     steps += 1
     if steps == wanted:
         os.kill(os.getpid(), signal.SIGKILL)
-remover._pause = pause
+remover.pause = pause
 sycl.remover.remove(entries)
 """
 
@@ -657,7 +656,7 @@ def test_killed_between_any_two_steps(tmp_path: Path, *, higher: bool) -> None:
         assert not list(root.rglob("*.lock"))
         defects = [entry.defect for entry in after.entries]
         # A slot that had just been moved down may still have its twin above; the next eviction takes it.
-        assert set(defects) <= {None, Defect.DUPLICATE}
+        assert set(defects) <= {None, sycl.defects.DUPLICATE}
         if higher:
             assert (leaf / "0.bin").exists()
     assert killed >= 4

@@ -19,8 +19,10 @@ from xpucached.kinds import sycl
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.builders import SyclStore
-    from tests.runtimes import Runtime
+    from tests.support.builders import SyclStore
+    from tests.support.runtimes import Runtime
+
+pytestmark = pytest.mark.flow
 
 
 def found(root: Path) -> FoundStore:
@@ -36,7 +38,7 @@ def notes(root: Path) -> tuple[str, ...]:
 
 
 def clear(root: Path) -> bool:
-    return sycl.doctor.clear(Store(sycl.NAME, root), StoreFault.BLOCKED, datetime.now(UTC), None)
+    return sycl.doctor.clear(Store(sycl.NAME, root), sycl.defects.BLOCKED, datetime.now(UTC), None)
 
 
 def aside(root: Path) -> list[Path]:
@@ -73,8 +75,8 @@ def test_what_is_no_directory_is_named_and_moved_aside(sycl_store: SyclStore, le
     THINGS[thing](place)
     before = place.lstat().st_ino
 
-    assert faults(root) == (StoreFault.BLOCKED,)
-    assert notes(root) == (StoreFault.BLOCKED.message,)
+    assert faults(root) == (sycl.defects.BLOCKED,)
+    assert notes(root) == (sycl.defects.BLOCKED.message,)
     assert clear(root)
 
     assert not os.path.lexists(place)
@@ -114,7 +116,7 @@ def test_a_real_program_stores_again_when_nothing_blocks_it(runtime: Callable[[s
 
     for _ in range(2):
         assert start(real, root) == (0, 0, 0)
-    assert faults(root) == (StoreFault.BLOCKED,)
+    assert faults(root) == (sycl.defects.BLOCKED,)
     assert clear(root)
 
     assert [path.read_text() for path in aside(root)] == ["mine"]

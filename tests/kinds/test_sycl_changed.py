@@ -11,17 +11,21 @@ import pytest
 
 from tests.kinds.test_sycl_damage import look
 from xpucached.catalog import Catalog
-from xpucached.domain.defects import Defect
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.scans import record_scan
+from xpucached.domain.defects import CHANGED, Defect, RepairAction
 from xpucached.domain.names import Architecture
 from xpucached.domain.stores import EntryState
-from xpucached.domain.trash import Repair, RepairAction
+from xpucached.domain.trash import Repair
 from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
+
+pytestmark = pytest.mark.flow
 
 
 @pytest.fixture
@@ -32,8 +36,8 @@ def index(tmp_path: Path) -> Iterator[Catalog]:
 
 def seen(index: Catalog, store: SyclStore) -> dict[str, Defect | None]:
     """Look at every file as `verify` does; give what is wrong with each entry, by its kernel."""
-    index.record_scan(look(store.root), lambda _: Architecture("x86_64"))
-    return {one.entry.kernels[0].name if one.entry.kernels else "": one.entry.defect for one in index.all_entries()}
+    index.write(record_scan, look(store.root), lambda _: Architecture("x86_64"))
+    return {one.entry.kernels[0].name if one.entry.kernels else "": one.entry.defect for one in index.read(all_entries)}
 
 
 @pytest.mark.parametrize("times", ["kept", "moved"])
@@ -66,7 +70,7 @@ def test_a_program_of_another_size_or_of_a_neighbour_is_found(index: Catalog, sy
     first.bin.rename(aside)
     second.bin.rename(first.bin)
     aside.rename(second.bin)
-    assert set(seen(index, sycl_store).values()) == {Defect.BIN_CHANGED}
+    assert set(seen(index, sycl_store).values()) == {CHANGED}
 
 
 def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: SyclStore) -> None:
@@ -75,7 +79,7 @@ def test_what_a_runtime_writes_anew_is_trusted_anew(index: Catalog, sycl_store: 
     source, other = made.src.read_bytes(), sycl_store.add("_ZTS1o", size=900).bin.read_bytes()
     # As every runtime does where it finds no program: first it, then the source into the file that is there.
     made.bin.unlink()
-    assert seen(index, sycl_store)["_ZTS1k"] is Defect.BIN_MISSING
+    assert seen(index, sycl_store)["_ZTS1k"] == sycl.defects.BIN_MISSING
     made.bin.write_bytes(other)
     made.src.write_bytes(source)
     assert seen(index, sycl_store)["_ZTS1k"] is None
@@ -97,7 +101,7 @@ def test_intermediate_code_that_another_runtime_wrote_over_is_trusted_anew(
         file.seek(40)
         file.write(b"\xff")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert set(seen(index, sycl_store).values()) == {Defect.BIN_CHANGED}
+    assert set(seen(index, sycl_store).values()) == {CHANGED}
 
 
 def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> None:
@@ -105,7 +109,7 @@ def test_what_may_not_be_read_is_made_readable_again(sycl_store: SyclStore) -> N
     made.bin.chmod(0)
     (entry,) = look(sycl_store.root).entries
     assert entry.state is (EntryState.OK if os.geteuid() == 0 else EntryState.DEFECTIVE)
-    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: True}
+    assert sycl.doctor.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: True}
     assert made.bin.stat().st_mode & 0o400
     assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
 
@@ -121,7 +125,7 @@ def test_what_cannot_be_read_for_another_reason_was_not_mended(
 
     opening = fs._open
     monkeypatch.setattr(fs, "_open", lambda name, *rest: (refuses if name == "0.bin" else opening)(name, *rest))
-    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
+    assert sycl.doctor.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
 
 
 def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
@@ -132,5 +136,5 @@ def test_others_files_are_not_made_readable(sycl_store: SyclStore) -> None:
     made.bin.unlink()
     os.link(elsewhere, made.bin)
     (entry,) = look(sycl_store.root).entries
-    assert sycl.remover.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
+    assert sycl.doctor.mend([Repair(entry, RepairAction.READABLE)]) == {entry.id: False}
     assert elsewhere.stat().st_mode & 0o777 == 0

@@ -15,18 +15,20 @@ import pytest
 
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.meeting import fill, meet
-from xpucached.domain.defects import Defect, Effect, Generation
+from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
-from xpucached.domain.trash import RepairAction
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl.defects import Generation, effect_for
 from xpucached.kinds.sycl.runtimes import generation
 from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.builders import SyclStore
-    from tests.runtimes import Runtime
+    from tests.support.builders import SyclStore
+    from tests.support.runtimes import Runtime
+
+pytestmark = pytest.mark.flow
 
 PROGRAM = """
 import sys
@@ -126,6 +128,10 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, int, int, int, bytes]]:
     return result
 
 
+def pipes_of(leaf: Path) -> set[Path]:
+    return {path for path in leaf.iterdir() if stat.S_ISFIFO(path.stat().st_mode)}
+
+
 def slots_of(scan: Scan, root: Path, leaf: Path) -> dict[str, Entry]:
     prefix = leaf.relative_to(root).as_posix() + "/"
     return {entry.id.key.removeprefix(prefix): entry for entry in scan.entries if entry.id.key.startswith(prefix)}
@@ -164,13 +170,7 @@ def test_real_programs_meet_what_the_table_says(runtime: Callable[[str], Runtime
     assert len(own) == len(ROWS), "too few programs for the table"
     for (_, leaf), row in own.items():
         row.act(leaf)
-    pipes = {
-        path
-        for (_, leaf), row in own.items()
-        if row.hangs
-        for path in leaf.iterdir()
-        if stat.S_ISFIFO(path.stat().st_mode)
-    }
+    pipes = {path for (_, leaf), row in own.items() if row.hangs for path in pipes_of(leaf)}
     calls = [call for call, _ in own]
     (first, waited), (second, _) = meet(real, root, calls, pipes), meet(real, root, calls, pipes)
     assert waited == pipes
@@ -181,7 +181,7 @@ def test_real_programs_meet_what_the_table_says(runtime: Callable[[str], Runtime
             assert (len(then.created), len(again.created)) == row.written_by(name), row.name
             # And the effect says so: what is compiled at the second start is compiled at every start.
             readers = frozenset({generation_of(name)})
-            effects = {defect.effect_for(readers) for defect in row.defects.values() if defect is not None}
+            effects = {effect_for(defect, readers) for defect in row.defects.values() if defect is not None}
             # (A runtime up to 2025.0 claims that it uses what it could not read.)
             cold = bool(again.created) or not again.used
             assert (Effect.GROWS in effects) == cold, row.name
@@ -192,12 +192,20 @@ def generation_of(name: str) -> Generation:
 
 
 def test_what_an_unknown_runtime_meets_is_the_worst() -> None:
-    assert Defect.BIN_COUNT_WRONG.effect is Effect.GROWS
-    assert Defect.BIN_COUNT_WRONG.effect_for({Generation.FROM_2025_1}) is Effect.HARMLESS
-    assert Defect.BIN_COUNT_WRONG.effect_for(set(Generation)) is Effect.GROWS
+    assert sycl.defects.BIN_COUNT_WRONG.effect is Effect.GROWS
+    assert effect_for(sycl.defects.BIN_COUNT_WRONG, {Generation.FROM_2025_1}) is Effect.HARMLESS
+    assert effect_for(sycl.defects.BIN_COUNT_WRONG, set(Generation)) is Effect.GROWS
 
 
-@pytest.mark.parametrize("readers", [(), (Generation.UP_TO_2025_0,), (Generation.FROM_2025_1,), tuple(Generation)])
+@pytest.mark.parametrize(
+    "readers",
+    [
+        (),
+        (Generation.UP_TO_2025_0,),
+        (Generation.FROM_2025_1,),
+        tuple(Generation),
+    ],
+)
 def test_who_reads_a_store_decides_what_a_wrong_count_costs(
     sycl_store: SyclStore, readers: tuple[Generation, ...]
 ) -> None:
@@ -206,7 +214,7 @@ def test_who_reads_a_store_decides_what_a_wrong_count_costs(
     found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test", frozenset(readers))
     (entry,) = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries
     harmless = readers == (Generation.FROM_2025_1,)
-    assert entry.defect is Defect.BIN_COUNT_WRONG
+    assert entry.defect == sycl.defects.BIN_COUNT_WRONG
     assert entry.state is (EntryState.OK if harmless else EntryState.DEFECTIVE)
     assert entry.effect is (Effect.HARMLESS if harmless else Effect.GROWS)
     (repair,) = plan_mending([entry])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from xpucached.catalog import Catalog
-from xpucached.domain.defects import Defect
+from xpucached.catalog.scans import known_entries, record_scan
+from xpucached.catalog.stores import known_keys
 from xpucached.domain.names import Architecture, EntryKey
 from xpucached.domain.stores import FoundStore, KnownEntry, Scan, Store, StoreOrigin
 from xpucached.kinds import sycl
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
+
+pytestmark = pytest.mark.flow
 
 BOUND = 10
 
@@ -65,9 +68,9 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_leaf_is_judged_in_parts_as_at_once(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
     once = verdicts(parts(store.root))
     assert {defect for _, defect, _, _ in once.values()} >= {
-        Defect.DUPLICATE,
-        Defect.BIN_EMPTY,
-        Defect.SRC_MISSING,
+        sycl.defects.DUPLICATE,
+        sycl.defects.BIN_EMPTY,
+        sycl.defects.SRC_MISSING,
         None,
     }
     assert len(once) == 39 + 15 + 12
@@ -97,21 +100,21 @@ def test_what_is_kept_of_each_slot_is_bounded(store: SyclStore) -> None:
 def test_what_is_unchanged_comes_in_parts_and_nothing_vanishes(store: SyclStore, tmp_path: Path) -> None:
     with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
         for part in parts(store.root):
-            catalog.record_scan(part, lambda _: Architecture("x86_64"))
+            catalog.write(record_scan, part, lambda _: Architecture("x86_64"))
         of = Store(sycl.NAME, store.root)
-        before = catalog.keys(of)
+        before = catalog.read(known_keys, of)
         for quick in (False, True):
-            found = parts(store.root, catalog.known(of), quick=quick)
+            found = parts(store.root, known_entries(catalog, of), quick=quick)
             assert max(len(one.unchanged) + len(one.entries) for one in found) <= BOUND
             assert sum(len(one.unchanged) for one in found) == len(before)
             for part in found:
-                catalog.record_scan(part, lambda _: Architecture("x86_64"))
-            assert catalog.keys(of) == before
+                catalog.write(record_scan, part, lambda _: Architecture("x86_64"))
+            assert catalog.read(known_keys, of) == before
         for path in store.root.glob("[0-9]*/*/*/*/27[._]*"):
             path.unlink()
-        for part in parts(store.root, catalog.known(of), quick=True):
-            catalog.record_scan(part, lambda _: Architecture("x86_64"))
-        assert len(before - catalog.keys(of)) == 1
+        for part in parts(store.root, known_entries(catalog, of), quick=True):
+            catalog.write(record_scan, part, lambda _: Architecture("x86_64"))
+        assert len(before - catalog.read(known_keys, of)) == 1
 
 
 @pytest.mark.usefixtures("bounded")

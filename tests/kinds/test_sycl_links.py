@@ -15,7 +15,7 @@ from xpucached.kinds import sycl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
 
 
 def judged(root: Path) -> Defect | None:
@@ -28,11 +28,11 @@ def judged(root: Path) -> Defect | None:
 @pytest.mark.parametrize(
     ("target", "source", "binary"),
     [
-        ("file", Defect.LINK, Defect.LINK),
-        ("pipe", Defect.SRC_FIFO, Defect.BIN_FIFO),
-        ("directory", Defect.SRC_NOT_A_FILE, Defect.BIN_NOT_A_FILE),
-        ("nothing", Defect.DANGLING_LINK, Defect.DANGLING_LINK),
-        ("file/below", Defect.DANGLING_LINK, Defect.DANGLING_LINK),
+        ("file", sycl.defects.LINK, sycl.defects.LINK),
+        ("pipe", sycl.defects.SRC_FIFO, sycl.defects.BIN_FIFO),
+        ("directory", sycl.defects.SRC_NOT_A_FILE, sycl.defects.BIN_NOT_A_FILE),
+        ("nothing", sycl.defects.DANGLING_LINK, sycl.defects.DANGLING_LINK),
+        ("file/below", sycl.defects.DANGLING_LINK, sycl.defects.DANGLING_LINK),
     ],
 )
 def test_a_link_is_judged_by_what_it_leads_to(
@@ -59,8 +59,8 @@ def test_what_is_mounted_elsewhere_is_not_asked(sycl_store: SyclStore, target: s
     slot.src.unlink()
     slot.src.symlink_to(target)
 
-    assert judged(sycl_store.root) is Defect.LINK_AWAY
-    assert Defect.LINK_AWAY.effect is Effect.HANGS
+    assert judged(sycl_store.root) == sycl.defects.LINK_AWAY
+    assert sycl.defects.LINK_AWAY.effect is Effect.HANGS
 
 
 @pytest.mark.parametrize("linked", ["src", "bin"])
@@ -70,9 +70,9 @@ def test_a_link_hides_nothing_of_its_neighbour(sycl_store: SyclStore, tmp_path: 
     link.rename(tmp_path / "aside")
     link.symlink_to(tmp_path / "aside")
     other.unlink()
-    assert judged(sycl_store.root) is (Defect.BIN_MISSING if linked == "src" else Defect.SRC_MISSING)
+    assert judged(sycl_store.root) == (sycl.defects.BIN_MISSING if linked == "src" else sycl.defects.SRC_MISSING)
     os.mkfifo(other)
-    assert judged(sycl_store.root) is (Defect.BIN_FIFO if linked == "src" else Defect.SRC_FIFO)
+    assert judged(sycl_store.root) == (sycl.defects.BIN_FIFO if linked == "src" else sycl.defects.SRC_FIFO)
 
 
 def test_a_pipe_in_the_place_of_a_program_hangs(sycl_store: SyclStore) -> None:
@@ -80,5 +80,5 @@ def test_a_pipe_in_the_place_of_a_program_hangs(sycl_store: SyclStore) -> None:
     slot.bin.unlink()
     os.mkfifo(slot.bin)
 
-    assert judged(sycl_store.root) is Defect.BIN_FIFO
-    assert Defect.BIN_FIFO.effect is Effect.HANGS
+    assert judged(sycl_store.root) == sycl.defects.BIN_FIFO
+    assert sycl.defects.BIN_FIFO.effect is Effect.HANGS

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.domain.defects import Defect
+from xpucached.domain.defects import RepairAction
 from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Store, StoreOrigin
-from xpucached.domain.trash import Repair, RepairAction
+from xpucached.domain.trash import Repair
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import locks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builders import Slot, SyclStore
+    from tests.support.builders import Slot, SyclStore
 
 HOUR = 3600.0
 
@@ -58,7 +58,7 @@ def test_the_lock_of_a_program_that_comes_meanwhile_stays(
         case "remove":
             assert sycl.remover.remove(entries[:1])[entries[0].id]
         case "close-gap":
-            sycl.remover.mend([Repair(entries[0], RepairAction.CLOSE_GAP)])
+            sycl.doctor.mend([Repair(entries[0], RepairAction.CLOSE_GAP)])
         case _:
             assert sycl.remover.sweep(EntryId(entries[0].id.store, entries[0].id.key))
 
@@ -83,7 +83,7 @@ def test_what_a_program_wrote_into_a_gap_meanwhile_stays(
         return take(leaf, slot)
 
     monkeypatch.setattr(locks, "take", late)
-    sycl.remover.mend([Repair(behind, RepairAction.CLOSE_GAP)])
+    sycl.doctor.mend([Repair(behind, RepairAction.CLOSE_GAP)])
 
     assert len(written[0].bin.read_bytes()) >= 400
     assert written[0].src.exists()
@@ -112,23 +112,23 @@ def test_a_lock_from_the_future_may_be_held(sycl_store: SyclStore, monkeypatch: 
     assert entry.state is EntryState.UNFINISHED
     monkeypatch.setattr(time, "monotonic", lambda: now + 602)
     (entry,) = look(sycl_store.root, writer)
-    assert entry.defect is Defect.STALE_LOCK
+    assert entry.defect == sycl.defects.STALE_LOCK
 
 
 def test_a_lock_from_the_future_that_was_made_anew_stays(sycl_store: SyclStore) -> None:
     lock = from_the_future(sycl_store)
     (entry,) = look(sycl_store.root)
-    assert entry.defect is Defect.STALE_LOCK
+    assert entry.defect == sycl.defects.STALE_LOCK
     lock.unlink()
     lock.touch()
     then = time.time() + HOUR + 1
     os.utime(lock, (then, then))
 
-    assert not sycl.remover.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
+    assert not sycl.doctor.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
     assert not sycl.remover.remove([entry])[entry.id]
     assert lock.exists()
     (entry,) = look(sycl_store.root)
-    assert sycl.remover.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
+    assert sycl.doctor.mend([Repair(entry, RepairAction.UNLOCK)])[entry.id]
     assert not lock.exists()
 
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kinds.damage import ROWS, Row
-from tests.kinds.test_sycl_damage import damaged, leaves, look, start, written
-from xpucached.domain.defects import Defect, Effect
+from tests.kinds.meeting import Met, fill, meet
+from tests.kinds.test_sycl_damage import leaves, look, pipes_of
+from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.plans import EvictReason
-from xpucached.domain.stores import EntryState
-from xpucached.domain.trash import RepairAction, TrashLabel
+from xpucached.domain.stores import Entry, EntryState
+from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
 from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.runtimes import Runtime
+    from tests.support.runtimes import Runtime
 
-# The fixture comes with the tests that show what the damage costs.
-assert written is not None
+pytestmark = pytest.mark.flow
 
 HEALED = [row for row in ROWS if row.state is not EntryState.UNFINISHED]
 
@@ -41,44 +41,105 @@ def mend(root: Path) -> int:
         going = [one.entry for one in repairs if one not in staying]
         now = datetime.now(UTC)
         notes = {one.id: TrashLabel(now, EvictReason.DEFECTIVE, "damaged") for one in going}
-        assert all(sycl.remover.mend(staying).values())
+        assert all(sycl.doctor.mend(staying).values())
         assert all(sycl.remover.remove(going, notes).values())
         done += len(repairs)
     pytest.fail("it never ends")
 
 
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What became of one row, done to an entry of its own in a store where every row was done and healed."""
+
+    leaf: Path
+    repaired: int
+    sick: Met  #: what a program met at the damage
+    waited: bool  #: whether it waited at the damage, at a pipe
+    first: Met  #: what it met at its first start after the healing
+    second: Met
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """A store in which every row was done and healed."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    by_row: dict[str, Healed]
+
+
+def heal(real: Runtime, root: Path) -> Ward:
+    """Do every row to an entry of its own and heal it; start a real program on the damage, and twice afterwards."""
+    own = list(zip(sorted(fill(real, root).items()), HEALED, strict=False))
+    assert len(own) == len(HEALED), "too few programs for the table"
+    calls = [call for (call, _), _ in own]
+    sick = root.with_name("sick")
+    shutil.copytree(root, sick, symlinks=True)
+    pipes = {}
+    repaired = {}
+    for (call, leaf), row in own:
+        there = sick / leaf.relative_to(root)
+        row.act(there)
+        pipes[call] = pipes_of(there) if row.hangs else set()
+        row.act(leaf)
+        repaired[call] = mend(root)
+    met, waited = meet(real, sick, calls, set().union(*pipes.values()))
+    first, second = meet(real, root, calls)[0], meet(real, root, calls)[0]
+    by_row = {
+        row.name: Healed(
+            leaf, repaired[call], met[call], bool(pipes[call]) and pipes[call] <= waited, first[call], second[call]
+        )
+        for (call, leaf), row in own
+    }
+    return Ward(root, look(root).entries, by_row)
+
+
+@pytest.fixture(scope="module")
+def ward(
+    runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Ward]]:
+    """Give what became of every row, by runtime; made once."""
+    made: dict[str, Ward] = {}
+    home = tmp_path_factory.mktemp("ward")
+
+    def by_name(name: str) -> Ward:
+        if name not in made:
+            (home / name).mkdir()
+            made[name] = heal(runtime(name), home / name / "store")
+        return made[name]
+
+    yield by_name
+    shutil.rmtree(home)
+
+
 @pytest.mark.runtime
 @pytest.mark.parametrize("name", ["rt2024.2", "rt2026.2"])  # one that honours the count, one that does not
 @pytest.mark.parametrize("row", HEALED, ids=lambda row: row.name)
-def test_every_damage_is_healed(
-    written: Callable[[str], Path], runtime: Callable[[str], Runtime], tmp_path: Path, row: Row, name: str
-) -> None:
-    root, leaf = damaged(written(name), tmp_path, row)
-    sick = tmp_path / "sick"
-    shutil.copytree(root, sick, symlinks=True) if not row.hangs else None
+def test_every_damage_is_healed(ward: Callable[[str], Ward], row: Row, name: str) -> None:
+    store = ward(name)
+    one = store.by_row[row.name]
     harmless = all(defect is None or defect.effect is Effect.HARMLESS for defect in row.defects.values())
+    assert (one.repaired == 0) == harmless
 
-    assert (mend(root) == 0) == harmless
-
-    real = runtime(name)
-    first, second = start(real, root), start(real, root)
-    assert (first[0], second[0]) == (0, 0)
-    assert second[1] == 0, "it compiles at every start"
-    assert second[2] > 0
-    again = look(root)
-    assert [one for one in again.entries if one.state is not EntryState.OK] == []
-    assert not list(root.glob("[0-9]*/**/*.lock"))
+    assert (one.first.failed, one.second.failed) == (False, False), (one.first, one.second)
+    assert not one.second.created, "it compiles at every start"
+    assert one.second.used
     # What was whole and only hidden is used again at once.
-    if set(row.defects.values()) & {Defect.STALE_LOCK, Defect.BEHIND_GAP, Defect.SHADOWED} or harmless:
-        assert first[1] == 0
-    assert leaf in leaves(root)
-    if harmless:
-        return
-    # And before: the same program on the same damage.
-    if row.hangs:
-        root, _ = damaged(written(name), tmp_path / "again", row)
-        with pytest.raises(subprocess.TimeoutExpired):
-            start(real, root, seconds=6)
-        return
-    ill = start(real, sick)
-    assert (ill[0] != 0) == row.fails
+    if (
+        set(row.defects.values()) & {sycl.defects.STALE_LOCK, sycl.defects.BEHIND_GAP, sycl.defects.SHADOWED}
+        or harmless
+    ):
+        assert not one.first.created
+    assert one.leaf in leaves(store.root)
+    if not harmless:
+        # And before: the same program on the same damage.
+        assert one.waited == row.hangs
+        assert one.sick.failed == row.fails
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2026.2"])
+def test_healed_stores_hold_nothing_damaged(ward: Callable[[str], Ward], name: str) -> None:
+    store = ward(name)
+    assert [entry for entry in store.entries if entry.state is not EntryState.OK] == []
+    assert not list(store.root.glob("[0-9]*/**/*.lock"))

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import Slot, SyclStore, native
-from xpucached import host
+from tests.support.builders import Slot, SyclStore, native
 from xpucached.catalog import Catalog
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.figures import catalog_summary
+from xpucached.catalog.scans import known_entries, record_scan
+from xpucached.catalog.stores import known_keys, last_thorough_scan
 from xpucached.domain.names import Architecture, EntryKey
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.host import gpu_devices
 from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
@@ -85,6 +89,24 @@ def test_where_nothing_changed_no_directory_of_an_image_is_opened(
     assert {one.place for one in whole.unchanged} == {row.place for row in rows}
     assert whole.thorough
     assert whole.foreign == 0
+
+
+def test_what_vanished_is_handed_over_in_parts_too(sycl_store: SyclStore, slots: list[Slot]) -> None:
+    rows = known(look(sycl_store, []))
+    there = {row.key for row in rows}
+    many = 2500
+    gone = [
+        EntryKey(f"{key}")
+        for place in ("0/0", "9999999999999999999/0")
+        for key in map(f"{place}/0/0/{{}}".format, range(many))
+    ]
+    every = sorted((*rows, *(KnownEntry(key, "stamp") for key in gone)), key=lambda row: row.key)
+    parts = list(sycl.scanner.parts(found(sycl_store), datetime.now(UTC) + LATER, every, None))
+
+    assert sorted(key for part in parts for key in part.vanished or ()) == sorted(gone)
+    assert {one.key for part in parts for one in part.unchanged} == there
+    assert len(slots) == len(there)
+    assert max(len(part.vanished or ()) for part in parts) <= 1000
 
 
 def test_directories_of_a_moment_ago_are_not_trusted(sycl_store: SyclStore) -> None:
@@ -314,8 +336,8 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def record(catalog: Catalog, store: SyclStore, *, quick: bool) -> None:
     at = datetime.now(UTC) + LATER
-    for part in sycl.scanner.parts(found(store), at, catalog.known(found(store).store), None, quick=quick):
-        catalog.record_scan(part, lambda one: host.architecture(one) or Architecture(""))
+    for part in sycl.scanner.parts(found(store), at, known_entries(catalog, found(store).store), None, quick=quick):
+        catalog.write(record_scan, part, lambda one: gpu_devices.architecture(one) or Architecture(""))
 
 
 def facts(entries: tuple[IndexedEntry, ...]) -> dict[str, tuple[object, ...]]:
@@ -372,10 +394,10 @@ def test_quick_looks_give_the_catalog_that_a_first_look_gives(
         fresh = Catalog.open(tmp_path / f"fresh{step}.sqlite")
         try:
             record(fresh, sycl_store, quick=False)
-            assert facts(catalog.all_entries()) == facts(fresh.all_entries())
+            assert facts(catalog.read(all_entries)) == facts(fresh.read(all_entries))
         finally:
             fresh.close()
-    assert catalog.summary().entries
+    assert catalog.read(catalog_summary).entries
 
 
 def test_what_a_catalog_knows_comes_in_the_order_of_the_keys(sycl_store: SyclStore, catalog: Catalog) -> None:
@@ -385,24 +407,24 @@ def test_what_a_catalog_knows_comes_in_the_order_of_the_keys(sycl_store: SyclSto
         (leaf / "0.src").touch()
     record(catalog, sycl_store, quick=False)
 
-    rows = list(catalog.known(found(sycl_store).store))
+    rows = list(known_entries(catalog, found(sycl_store).store))
 
     assert len(rows) == 4100
     assert [row.key for row in rows] == sorted(row.key for row in rows)
-    assert catalog.keys(found(sycl_store).store) == {row.key for row in rows}
+    assert catalog.read(known_keys, found(sycl_store).store) == {row.key for row in rows}
 
 
 def test_it_is_known_when_every_file_was_looked_at(sycl_store: SyclStore, catalog: Catalog) -> None:
     sycl_store.add()
     store = found(sycl_store).store
-    assert catalog.looked(store) is None
+    assert catalog.read(last_thorough_scan, store) is None
     record(catalog, sycl_store, quick=True)
-    assert catalog.looked(store) is None
+    assert catalog.read(last_thorough_scan, store) is None
     record(catalog, sycl_store, quick=False)
-    first = catalog.looked(store)
+    first = catalog.read(last_thorough_scan, store)
     assert first is not None
     record(catalog, sycl_store, quick=True)
-    assert catalog.looked(store) == first
+    assert catalog.read(last_thorough_scan, store) == first
     sycl_store.root.rename(sycl_store.root.with_name("away"))
     record(catalog, sycl_store, quick=False)
-    assert catalog.looked(store) == first
+    assert catalog.read(last_thorough_scan, store) == first

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import SyclStore, native, spirv
+from tests.support.builders import SyclStore, native, spirv
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import entry_format, recipes
-from xpucached.libexec import driver_probe
+from xpucached.libexec import driver_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,7 @@ def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path
 
 def test_a_name_that_is_no_utf_8_has_one_spelling(sycl_store: SyclStore) -> None:
     raw = b"A\xff\xc3 GPU \xe2\x82\xac"
-    spelled = driver_probe._text(raw)
+    spelled = driver_calls.text(raw)
     assert (entry_format.text(raw), entry_format.data(spelled)) == (spelled, raw)
     sycl_store.add(kernel="_ZTS3foo")
     told = Target(NEW.platform, spelled, NEW.version, NEW.driver)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.builders import native
+from tests.support.builders import native
 from xpucached.kinds import images
 
 SYMBOLS, STRINGS, RELOCATIONS = 1, 2, 3

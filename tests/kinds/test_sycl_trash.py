@@ -14,14 +14,13 @@ from tests.kinds.test_sycl_damage import look
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import sycl
-from xpucached.kinds.sycl import entry_format, remover
-from xpucached.kinds.sycl import trash_files as bin_
+from xpucached.kinds import folders, sycl, trash
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
 
 NOTE = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 
@@ -58,7 +57,7 @@ def test_a_death_between_two_moves_loses_nothing(
     if death == "restoring":
         put_away(sycl_store)
     calls, dead = 0, False
-    real_rename, real_unlink = os.rename, bin_._unlink
+    real_rename, real_unlink = os.rename, folders.unlink
 
     def rename_or_die(*args: object, **more: object) -> None:
         nonlocal calls, dead
@@ -79,8 +78,7 @@ def test_a_death_between_two_moves_loses_nothing(
         real_unlink(directory, name)
 
     monkeypatch.setattr(os, "rename", rename_or_die)
-    monkeypatch.setattr(remover, "_unlink", unlink_or_die)
-    monkeypatch.setattr(bin_, "_unlink", unlink_or_die)
+    monkeypatch.setattr(folders, "unlink", unlink_or_die)
     try:
         if death == "taking":
             put_away(sycl_store)
@@ -110,7 +108,7 @@ def test_on_a_full_disk_it_goes_for_good(sycl_store: SyclStore, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(bin_, "_write", full)
+    monkeypatch.setattr(trash, "_write", full)
     put_away(sycl_store)
 
     assert live(sycl_store.root) == {}

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
+
+pytestmark = pytest.mark.flow
 
 NOTE: Final = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 EVERY: Final = bool(os.environ.get("XPUCACHED_STRESS_SECONDS"))

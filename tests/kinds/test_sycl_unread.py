@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.domain.defects import Defect
 from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import fs, sycl
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.builders import SyclStore
+    from tests.support.builders import SyclStore
 
 LASTING: Final = {"ENOENT", "EACCES", "EPERM", "ELOOP", "ENXIO", "EISDIR", "ENOTDIR", "EXDEV"}
 """All that says something of what was opened."""
@@ -74,9 +73,9 @@ def test_only_few_errors_say_something_of_a_file(sycl_store: SyclStore, monkeypa
             continue
         (entry,) = scan.entries
         damaged = name in LASTING - {"ENOENT", "EXDEV"}
-        assert entry.defect is (Defect.BIN_UNREADABLE if damaged and name != "EISDIR" else Defect.BIN_NOT_A_FILE) or (
-            not damaged and entry.defect is None and entry.state is EntryState.UNFINISHED
-        ), name
+        assert entry.defect is (
+            sycl.defects.BIN_UNREADABLE if damaged and name != "EISDIR" else sycl.defects.BIN_NOT_A_FILE
+        ) or (not damaged and entry.defect is None and entry.state is EntryState.UNFINISHED), name
 
 
 def test_only_few_errors_say_something_of_a_directory(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +93,7 @@ def test_a_lock_beside_what_cannot_be_read_is_no_interrupted_write(
     slot = sycl_store.add()
     slot.lock.touch()
     os.utime(slot.lock, (1, 1))
-    assert look(sycl_store.root).entries[0].defect is Defect.STALE_LOCK
+    assert look(sycl_store.root).entries[0].defect == sycl.defects.STALE_LOCK
 
     monkeypatch.setattr(fs, "_open", failing(slot.bin.name, errno.EAGAIN))
 

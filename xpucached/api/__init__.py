@@ -6,15 +6,15 @@ Touches nothing.  Importing it is cheap on purpose: `xpucachectl` does so at eve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Generic, Literal, TypeVar, get_args
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from xpucached import messages, sockets
+from xpucached import sockets
+from xpucached.api.endpoints import Request, Right, declared, endpoint
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Event, Job
@@ -27,16 +27,8 @@ from xpucached.domain.stores import StoreStatus
 from xpucached.domain.trash import Trashed
 from xpucached.domain.workloads import Loader, RunSpec
 
-VERSION: Final = 1
-"""Of the wire.  It changes when a key goes or changes its meaning; new keys and paths may come without notice."""
-
 FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan", "trash", "verify")
 """What this daemon can do, for clients that must work with several versions."""
-
-Json = messages.Json
-
-R = TypeVar("R", bound="Request[object]")
-Reply_co = TypeVar("Reply_co", covariant=True)
 
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 
@@ -48,13 +40,6 @@ MAX_MODELS: Final = 1000
 """So many models one request may name."""
 _LONGEST_NAME: Final = 200  # USER:NAME
 DEFAULT_PAGE: Final = 200
-
-
-class Right(StrEnum):
-    """What a caller must be allowed to do."""
-
-    READ = "read"
-    CHANGE = "change"
 
 
 def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
@@ -71,60 +56,7 @@ def _see_names(models: tuple[ModelName, ...]) -> None:
     _need(all(len(name) <= _LONGEST_NAME for name in models), "models: no model has so long a name")
 
 
-class Request(Struct, Generic[Reply_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something one may ask; the parameter is the type of what comes back."""
-
-
-class Endpoint(Struct, frozen=True):
-    """One row of the table.
-
-    Fields of the request that the path names come from there.  The rest comes from the query string, or for POST from
-    the body, which is a JSON object.
-    """
-
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    request: type[Request[object]]
-    right: Right = Right.READ
-    status: int = 200
-    location: str | None = None  #: where the thing made can be found; braces name fields of the reply
-
-    @property
-    def reply(self) -> object:
-        """The type of what comes back; None's where the answer has no data."""
-        bases: tuple[object, ...] = vars(self.request)["__orig_bases__"]
-        return get_args(bases[-1])[0]
-
-    @property
-    def placeholders(self) -> tuple[str, ...]:
-        """The fields that stand in the path."""
-        return tuple(re.findall(r"{(\w+)}", self.path))
-
-
-_BY_REQUEST: Final[dict[type[Request[object]], Endpoint]] = {}
 _JOB: Final = "/v1/jobs/{id}"
-
-
-def endpoint(
-    method: Literal["GET", "POST", "DELETE"],
-    path: str,
-    *,
-    right: Right = Right.READ,
-    status: int = 200,
-    location: str | None = None,
-) -> Callable[[type[R]], type[R]]:
-    """Declare where a request goes and who may make it: server, client and documentation come from this."""
-
-    def note(request: type[R]) -> type[R]:
-        _BY_REQUEST[request] = Endpoint(method, path, request, right, status, location)
-        return request
-
-    return note
-
-
-def row(request: type[Request[object]]) -> Endpoint:
-    """Give the row of a kind of request."""
-    return _BY_REQUEST[request]
 
 
 class Hello(Struct, frozen=True):
@@ -377,11 +309,8 @@ class ReplayEntries(Request[Job], frozen=True, kw_only=True):
         """Refuse what can be no place, and no names."""
         _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
         _see_names(self.models)
-        for name, path in (
-            ("driver_root", self.driver_root),
-            ("into", self.into),
-            ("driver_cache", self.driver_cache),
-        ):
+        for name in ("driver_root", "into", "driver_cache"):
+            path: Path | None = getattr(self, name)
             _need(path is None or _is_place(path), f"{name}: expected an absolute path")
 
 
@@ -440,6 +369,10 @@ class ListEvents(Request[tuple[Event, ...]], frozen=True, kw_only=True):
     since: int = 0
     follow: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what no event can have."""
+        _need(self.since >= 0, "since: expected the number of an event, 0 or more")
+
 
 @endpoint("GET", "/v1/config")
 class GetConfig(Request[Mapping[str, str]], frozen=True, kw_only=True):
@@ -458,7 +391,7 @@ class GetOpenApi(Request[Mapping[str, str]], frozen=True, kw_only=True):
     """Ask for all of this as an OpenAPI 3.1 document."""
 
 
-ENDPOINTS: Final = tuple(_BY_REQUEST.values())
+ENDPOINTS: Final = declared()
 """Everything one may ask a user's daemon."""
 
 

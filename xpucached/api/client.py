@@ -16,13 +16,15 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from xpucached import codec, errors, messages, sockets
-from xpucached.api import ListEvents, Request, WaitJob, row
+from xpucached.api import ListEvents, WaitJob
+from xpucached.api.endpoints import Request, row
+from xpucached.printing import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xpucached.api import Json
+    from xpucached.messages import Json
 
 T = TypeVar("T")
 
@@ -296,7 +298,8 @@ def untrusted(error: sockets.UntrustedPeer, source: str) -> errors.Untrusted:
 
 
 def refusal(code: str, message: str, hint: str) -> errors.XpucachedError:
-    """Turn a refusal on the wire back into the error that it was."""
+    """Turn a refusal on the wire back into the error that it was; whoever sent it chose its texts."""
+    message, hint = plain(message), plain(hint)
     kinds = [errors.XpucachedError]
     for kind in kinds:
         if kind.code == code:

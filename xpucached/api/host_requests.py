@@ -6,10 +6,11 @@ has it; see `is_tending` for what it passes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from xpucached import api
-from xpucached.api import Request, Right, endpoint
+from xpucached.api.endpoints import Request, Right, endpoint, row
 from xpucached.domain.users import HostStatus, UserSocket
 
 
@@ -20,7 +21,7 @@ class GetHost(Request[HostStatus], frozen=True, kw_only=True):
 
 @endpoint("POST", "/v1/wake", right=Right.CHANGE)
 class WakeWorker(Request[UserSocket], frozen=True, kw_only=True):
-    """Start a user's worker if it sleeps, and give its socket; None is the caller."""
+    """Start a user's worker if it sleeps, and give its socket, which answers now; ``user`` null is the caller."""
 
     user: str | None = None
 
@@ -30,22 +31,19 @@ class StepAside(Request[None], frozen=True, kw_only=True):
     """Say, as a worker, that its user runs a daemon himself, so that the worker ends."""
 
 
-ENDPOINTS: Final = tuple(
-    map(
-        api.row,
-        (
-            api.GetHello,
-            GetHost,
-            WakeWorker,
-            StepAside,
-            api.Refresh,
-            api.PrewarmModels,
-            api.GetJob,
-            api.WaitJob,
-        ),
-    )
-)
-"""Everything one may ask the host's daemon itself."""
+WHO: Final[Mapping[type[Request[object]], str]] = {
+    api.GetHello: "all",
+    GetHost: "all; without rights only one's own row",
+    WakeWorker: "the user, administrators",
+    StepAside: "all for themselves",
+    api.Refresh: "administrators",
+    api.PrewarmModels: "all for themselves, administrators; of the one user whose models these are, see below",
+    api.GetJob: "whose job it is, administrators; of those that this daemon began",
+    api.WaitJob: "the same",
+}
+"""Everything one may ask the host's daemon itself, and who may, in words; `server.hosting` sees to it."""
+
+ENDPOINTS: Final = tuple(map(row, WHO))
 
 USERS: Final = "/v1/users/"
 

@@ -14,11 +14,12 @@ from xpucached.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.api import Endpoint, Request
+    from xpucached.api.endpoints import Endpoint, Request
 
 _FIELDS: Final = 64
 _LARGEST: Final = 1 << 20
 _MOST: Final = 10_000  # to find a fault in each value takes seconds for a body full of them
+_LARGEST_NUMBER: Final = 1 << 63
 _HINT: Final = "GET /v1/openapi.json describes every request"
 
 
@@ -45,13 +46,24 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
     _check_keys(row, row.request, given, "")
     try:
         # Lax where there are only texts; the declared type still decides what they may say.
-        return cast("Request[object]", codec.convert(given, row.request, strict=row.method == "POST"))
+        asked = cast("Request[object]", codec.convert(given, row.request, strict=row.method == "POST"))
     except msgspec.ValidationError as error:
         place, text = codec.fault(error)
         if text.startswith("Invalid enum value"):
             text = f"expected {_words(row.request, place)}"
         # Our own sentences from `__post_init__` name their field themselves and have no place.
         raise RequestError(f"{place}: {text}" if place else text, hint=_HINT) from error
+    _check_numbers(asked, "")
+    return asked
+
+
+def _check_numbers(given: msgspec.Struct, place: str) -> None:
+    """Refuse whole numbers that neither the catalog nor other readers of JSON can take."""
+    for name, value in msgspec.structs.asdict(given).items():
+        if isinstance(value, msgspec.Struct):
+            _check_numbers(value, f"{place}{name}.")
+        elif isinstance(value, int) and not -_LARGEST_NUMBER <= value < _LARGEST_NUMBER:
+            raise RequestError(f"{place}{name}: expected a number of at most 64 bits", hint=_HINT)
 
 
 def _texts(query: str) -> dict[str, messages.Json]:

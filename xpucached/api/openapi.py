@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from xpucached.api import ENDPOINTS, VERSION, Endpoint, Json, ListEvents, Right
+from xpucached.api import ENDPOINTS, ListEvents
+from xpucached.api.endpoints import VERSION, Endpoint, Right
 from xpucached.codec import to_json, twin
 from xpucached.domain.jobs import ErrorInfo
+from xpucached.messages import Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

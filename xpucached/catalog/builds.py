@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog import refusals
 from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _ENOUGH: Final = 2000
 """The newest builds of a platform that say how fast it compiles: compilers change, and so do machines."""
 
 
-def record(connection: sa.Connection, built: Built, now: datetime) -> None:
+def record_build(connection: sa.Connection, built: Built, now: datetime) -> None:
     """Note that we compiled an entry."""
     b = BUILDS.c
     entry = built.entry
@@ -42,12 +43,13 @@ def record(connection: sa.Connection, built: Built, now: datetime) -> None:
     )
 
 
-def forget(connection: sa.Connection, now: datetime) -> None:
-    """Forget what was compiled so long ago that it says nothing any more."""
+def forget_old_builds(connection: sa.Connection, now: datetime) -> None:
+    """Forget what was compiled, or refused, so long ago that it says nothing any more."""
+    refusals.forget_old_refusals(connection, now)
     connection.execute(sa.delete(BUILDS).where(BUILDS.c.at < now - _REMEMBERED))
 
 
-def rates(connection: sa.Connection) -> Mapping[str, float]:
+def build_rates(connection: sa.Connection) -> Mapping[str, float]:
     """Give, by platform, the seconds that a compiler takes for a byte of SPIR-V."""
     b = BUILDS.c
     numbered = sa.select(
@@ -102,7 +104,7 @@ _BEQUEATH: Final = (
 _BEQUEATHED: Final = f"UPDATE builds SET models = NULL WHERE models IS NOT NULL AND EXISTS ({_FOUND})"  # noqa: S608 - ours
 
 
-def among(connection: sa.Connection, ids: frozenset[EntryId]) -> int:
+def count_built(connection: sa.Connection, ids: frozenset[EntryId]) -> int:
     """Count those of these entries that we compiled."""
     b = BUILDS.c
     return sum(

@@ -25,6 +25,9 @@ _BATCH: Final = 500
 _KEPT: Final = 30 * 86400
 """Seconds for which they are remembered."""
 
+_MOST: Final = 1_000_000
+"""So many are remembered, the youngest: as many as the largest store holds that may be away for a while."""
+
 _NOW: Final = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
 
 # What is no slash at the end is the slot.
@@ -73,8 +76,20 @@ def leave_rows(connection: sa.Connection, numbers: Iterable[int]) -> None:
         _forget(connection)
 
 
+_COUNT: Final = f"SELECT count(*), coalesce(sum(at < {_NOW} - {_KEPT * 1_000_000}), 0) FROM departed"  # noqa: S608 - ours
+_OLDEST: Final = (
+    "DELETE FROM departed WHERE (kind, root, leaf, source) IN"
+    " (SELECT kind, root, leaf, source FROM departed ORDER BY at LIMIT ?)"
+)
+
+
 def _forget(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(f"DELETE FROM departed WHERE at < {_NOW} - {_KEPT * 1_000_000}")  # noqa: S608 - ours
+    """Forget what is too old, and of too many the oldest; then a tenth more, for that is sorted out by a long look."""
+    count, old = connection.exec_driver_sql(_COUNT).one()
+    if count > _MOST:
+        connection.exec_driver_sql(_OLDEST, (max(old, count - _MOST + _MOST // 10),))
+    elif old:
+        connection.exec_driver_sql(_OLDEST, (old,))
 
 
 def any_of(connection: sa.Connection, store: int) -> bool:

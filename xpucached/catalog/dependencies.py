@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import DEPENDENCIES, RUN_ENVIRONMENTS, RUNS
+from xpucached.catalog.tables import DEPENDENCIES, RUN_TARGETS, RUNS
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.domain.models import Outcome
 
@@ -18,7 +18,7 @@ _KEPT: Final = 16
 """Proofs of one model whose dependencies are kept: one of each set of environments."""
 
 
-def record(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
+def record_dependencies(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
     """Note what a run needed; what an equal proof of the same model needed before is forgotten."""
     statement = insert(DEPENDENCIES).values(run_id=run, document=[_row(one) for one in needs])
     connection.execute(
@@ -29,19 +29,19 @@ def record(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> 
     _prune(connection, run)
 
 
-def refresh(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
+def refresh_dependencies(connection: sa.Connection, run: int, needs: Iterable[Dependency]) -> None:
     """Note the times that files have now whose content is what it was; a run that is forgotten stays so."""
     document = [_row(one) for one in needs]
     connection.execute(sa.update(DEPENDENCIES).where(DEPENDENCIES.c.run_id == run).values(document=document))
 
 
-def of(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
+def run_dependencies(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
     """Give what these runs needed; those of which nothing is known are left out."""
     rows = connection.execute(sa.select(DEPENDENCIES).where(DEPENDENCIES.c.run_id.in_(list(runs))))
     return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
 
 
-def noted(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
+def noted_runs(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
     """Give those of these runs of which anything is known."""
     c = DEPENDENCIES.c
     return frozenset(connection.scalars(sa.select(c.run_id).where(c.run_id.in_(list(runs)))))
@@ -77,14 +77,12 @@ def _prune(connection: sa.Connection, run: int) -> None:
         .where(RUNS.c.model == model)
         .order_by(RUNS.c.id.desc())
     ).all()
-    c = RUN_ENVIRONMENTS.c
-    pairs = connection.execute(
-        sa.select(c.run_id, c.environment_id).where(c.run_id.in_([row.id for row in rows]))
-    ).all()
+    c = RUN_TARGETS.c
+    pairs = connection.execute(sa.select(c.run_id, c.target_id).where(c.run_id.in_([row.id for row in rows]))).all()
     seen: set[tuple[str, str, frozenset[int]]] = set()
     gone: list[int] = []
     for row in rows:
-        of_run = frozenset(pair.environment_id for pair in pairs if pair.run_id == row.id)
+        of_run = frozenset(pair.target_id for pair in pairs if pair.run_id == row.id)
         key = (row.workload, "" if of_run else row.host, of_run)
         if row.outcome != Outcome.WARMED.value or key in seen or len(seen) >= _KEPT:
             gone.append(row.id)

@@ -1,44 +1,40 @@
-"""Record: questions about entries, and entries that are forgotten; and the removals that are under way."""
+"""Record: questions about entries, and entries that are forgotten."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import departed, targets
+from xpucached.catalog import departed
+from xpucached.catalog.defects import check_defect, defect_codes
+from xpucached.catalog.moments import microseconds
+from xpucached.catalog.rows import JOINED, SELECT, WITHOUT_KERNELS, Row, indexed
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
-    ENVIRONMENTS,
     FIGURES,
-    HOST,
     INHERITED,
-    INTENTS,
     RUNS,
     STORES,
-    microseconds,
+    TARGETS,
 )
-from xpucached.domain.defects import Defect
-from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
+from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.queries import EntryPage
-from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
-from xpucached.domain.targets import Origin
+from xpucached.domain.stores import EntryId, Store
 from xpucached.errors import NotFound, RequestError
+from xpucached.printing import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from xpucached.domain.activity import Load
     from xpucached.domain.names import EntryRef, Fingerprint
     from xpucached.domain.queries import EntryQuery
-    from xpucached.domain.targets import Target
+
 
 # How many of the entries that a short reference could mean are named to the one who asked.
 _LISTED: Final = 10
@@ -58,75 +54,14 @@ _LONGEST: Final = 3.0e12
 _LONG_TEXT: Final = 4096
 
 
-class Summary(NamedTuple):
-    """The catalog in four figures."""
-
-    entries: int
-    defective: int
-    allocated: int
-    stale: int  #: entries for environments that this host does not offer now
-
-
-_Row = sa.Row[tuple[object, ...]]
-
-# A row of `_SELECT`.
-_Values = tuple[
-    int,
-    int,
-    int | None,
-    int,
-    int | None,
-    int | None,
-    int | None,
-    int | None,
-    int,
-    EntryKey,
-    str,
-    int,
-    int,
-    str,
-    str,
-    str | None,
-    int,
-    str | None,
-    str | None,
-    str,
-    str,
-    str | None,
-    str,
-    str | None,
-    float | None,
-    int | None,
-    str | None,
-    str,
-    str,
-    str,
-]
-
 _E: Final = ENTRIES.c
 
-_MODELS: Final = (
-    sa.select(sa.func.json_group_array(RUNS.c.model.distinct()))
-    .select_from(ATTRIBUTIONS.join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id))
-    .where(ATTRIBUTIONS.c.entry_id == _E.id)
-    .scalar_subquery()
-)
-
-_INHERITED: Final = (
-    sa.select(sa.func.json_group_array(INHERITED.c.model)).where(INHERITED.c.entry_id == _E.id).scalar_subquery()
-)
-
-_JOINED: Final = ENTRIES.join(STORES, STORES.c.id == _E.store_id).outerjoin(
-    ENVIRONMENTS, ENVIRONMENTS.c.id == _E.environment_id
-)
 
 # The rows of the sums, each with what its entries have in common.
 _GROUPS: Final = (
     sa.select(FIGURES)
     .select_from(
-        FIGURES.join(STORES, STORES.c.id == FIGURES.c.store_id).outerjoin(
-            ENVIRONMENTS, ENVIRONMENTS.c.id == FIGURES.c.environment_id
-        )
+        FIGURES.join(STORES, STORES.c.id == FIGURES.c.store_id).outerjoin(TARGETS, TARGETS.c.id == FIGURES.c.target_id)
     )
     .where(FIGURES.c.entries > 0)
 )
@@ -136,72 +71,33 @@ _FEW: Final = 32
 
 _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 
-_TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
-_LATER: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("restored", "witnessed", "first_seen"))
 
+def entry_page(
+    connection: sa.Connection, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime
+) -> EntryPage:
+    """Give the entries that match, in the order in which they were first seen, and the sums over all that match.
 
-# In the order in which `_value` takes them apart; times are numbers, so that each costs one conversion and no more.
-def _selected(kernels: sa.ColumnElement[str]) -> sa.Select[tuple[object, ...]]:
-    return sa.select(
-        _E.id,
-        _E.store_id,
-        _E.environment_id,
-        *_TIMES,
-        *_LATER,
-        _E.key,
-        _E.stamp,
-        _E.size,
-        _E.allocated,
-        _E.options,
-        _E.constants,
-        _E.image,
-        _E.image_size,
-        _E.binary,
-        _E.digest,
-        kernels,
-        _E.state,
-        _E.defect,
-        _E.detail,
-        _E.origin,
-        _E.cost,
-        _E.hits,
-        _E.program,
-        _E.ref,
-        _MODELS.label("models"),
-        _INHERITED.label("inherited"),
-    ).select_from(_JOINED)
-
-
-_SELECT: Final = _selected(_E.kernels)
-_WITHOUT_KERNELS: Final = _selected(sa.literal_column("'[]'", sa.Text))
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK: Final = timedelta(microseconds=1)  # to multiply it takes less than half of what it takes to make another
-_IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.value: one for one in ImageFormat}}
-_ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
-_DEFECTS: Final[Mapping[str | None, Defect | None]] = {None: None, **{one.value: one for one in Defect}}
-_STATES: Final[Mapping[str, EntryState]] = {one.value: one for one in EntryState}
-
-
-def page(connection: sa.Connection, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime) -> EntryPage:
-    """Give the entries that match, in the order in which they were first seen, and the sums over all that match."""
+    ``present`` is what ``driver="current"`` means; ``now`` is what ``unused`` counts back from.  Raises `RequestError`
+    for a cursor or a limit that cannot be.
+    """
     if query.limit is not None and query.limit < 0:
         raise RequestError(f"limit is below zero: {query.limit}")
+    check_defect(connection, query.defect)
     shared, own = list(_shared(query, present, ENTRIES)), list(_own(query, now))
-    statement = _SELECT.where(*shared, *own).order_by(_E.id)
+    statement = SELECT.where(*shared, *own).order_by(_E.id)
     after = 0 if query.after is None else _cursor(query.after)
     # One more than asked for tells whether there are any behind it.
     limit = None if query.limit is None else min(query.limit, _BIGGEST - 1) + 1
     if own:
         total, size = connection.execute(
-            sa.select(sa.func.count(), sa.func.total(_E.allocated)).select_from(_JOINED).where(*shared, *own)
+            sa.select(sa.func.count(), sa.func.total(_E.allocated)).select_from(JOINED).where(*shared, *own)
         ).one()
         groups = None
     else:
         groups = connection.execute(_GROUPS.where(*_shared(query, present, FIGURES))).all()
         total, size = sum(one.entries for one in groups), sum(one.allocated for one in groups)
     if groups is not None and shared and limit is not None and len(groups) <= _FEW:
-        statement = _SELECT.where(_E.id.in_(_first_of(connection, groups, after, limit))).order_by(_E.id)
+        statement = SELECT.where(_E.id.in_(_first_of(connection, groups, after, limit))).order_by(_E.id)
     elif limit is not None:
         statement = statement.where(_E.id > after).limit(limit)
     else:
@@ -209,16 +105,16 @@ def page(connection: sa.Connection, query: EntryQuery, *, present: Collection[Fi
     rows = connection.execute(statement).all()
     shown = rows if query.limit is None else rows[: query.limit]
     following = str(shown[-1].id) if shown and len(shown) < len(rows) else None
-    return EntryPage(_indexed(connection, shown), total, max(0, int(size)), following)
+    return EntryPage(indexed(connection, shown), total, max(0, int(size)), following)
 
 
-def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, limit: int) -> list[int]:
+def _first_of(connection: sa.Connection, groups: Iterable[Row], after: int, limit: int) -> list[int]:
     """Find the first rows of these groups: a walk over all rows would pass the whole catalog for what is rare."""
     found: list[int] = []
     for one in groups:
         where = (
             _E.store_id == one.store_id,
-            _E.environment_id.is_not_distinct_from(one.environment_id or None),
+            _E.target_id.is_not_distinct_from(one.target_id or None),
             _E.state == one.state,
             _E.defect.is_not_distinct_from(one.defect or None),
             _E.id > after,
@@ -227,48 +123,50 @@ def _first_of(connection: sa.Connection, groups: Iterable[_Row], after: int, lim
     return sorted(found)[:limit]
 
 
-def every(connection: sa.Connection, *where: sa.ColumnElement[bool], kernels: bool = True) -> tuple[IndexedEntry, ...]:
+def all_entries(
+    connection: sa.Connection, *where: sa.ColumnElement[bool], kernels: bool = True
+) -> tuple[IndexedEntry, ...]:
     """Give every entry of every store, or those that these conditions select; perhaps without their kernels."""
-    statement = _SELECT if kernels else _WITHOUT_KERNELS
-    return _indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
+    statement = SELECT if kernels else WITHOUT_KERNELS
+    return indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
 
 
-def defective(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
-    """Give the entries that have a defect, and those in one leaf with a lock that was left behind; without kernels."""
+def defective_entries(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
+    """Give the entries that have a defect, and those whose use decides what is done about one; without kernels."""
     locked = ENTRIES.alias()
     leaf = sa.func.rtrim(locked.c.key, sa.func.replace(locked.c.key, "/", ""))
     beside = sa.select(_E.id).join(
         locked, sa.and_(_E.store_id == locked.c.store_id, _E.key > leaf, _E.key < leaf + _LAST_CHARACTER)
     )
-    near = beside.where(locked.c.defect == Defect.STALE_LOCK.value)
-    return every(connection, sa.or_(_E.defect.is_not(None), _E.id.in_(near)), kernels=False)
+    near = beside.where(locked.c.defect.in_(defect_codes(connection, lambda one: one.superseded)), leaf != "")
+    return all_entries(connection, sa.or_(_E.defect.is_not(None), _E.id.in_(near)), kernels=False)
 
 
-def some(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
+def entries_by_id(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
     """Give these entries; those that are not known are left out."""
     numbers = sorted(rows_of(connection, ids).values())
     rows = (
         row
         for start in range(0, len(numbers), _BATCH)
-        for row in connection.execute(_SELECT.where(_E.id.in_(numbers[start : start + _BATCH])).order_by(_E.id))
+        for row in connection.execute(SELECT.where(_E.id.in_(numbers[start : start + _BATCH])).order_by(_E.id))
     )
-    return _indexed(connection, rows)
+    return indexed(connection, rows)
 
 
-def one(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
-    """Give the entry whose reference begins so."""
+def find_entry(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
+    """Give the entry whose reference begins so.  Raises `NotFound`, or `RequestError` if several do."""
     if not ref:
         raise RequestError("an entry's reference is missing")
-    rows = connection.execute(_SELECT.where(*_begins(ref)).order_by(_E.ref, _E.id).limit(_LISTED + 1)).all()
+    rows = connection.execute(SELECT.where(*_begins(ref)).order_by(_E.ref, _E.id).limit(_LISTED + 1)).all()
     if not rows:
         raise NotFound(f"no entry {ref}", hint="see: xpucachectl ls")
     if len(rows) > 1:
         listed = ", ".join(row.ref for row in rows[:_LISTED]) + (" …" if len(rows) > _LISTED else "")
         raise RequestError(f"{ref} is the beginning of several references: {listed}", hint="give more digits")
-    return _indexed(connection, rows)[0]
+    return indexed(connection, rows)[0]
 
 
-def forget(connection: sa.Connection, ids: Iterable[EntryId]) -> None:
+def forget_entries(connection: sa.Connection, ids: Iterable[EntryId]) -> None:
     """Forget entries; those that are not known are forgotten already."""
     numbers = rows_of(connection, ids).values()
     if numbers:
@@ -280,7 +178,9 @@ def rows_of(connection: sa.Connection, ids: Iterable[EntryId]) -> dict[EntryId, 
     """Find the rows of entries; those that are not known are left out."""
     keys: defaultdict[Store, list[EntryKey]] = defaultdict(list)
     for wanted in ids:
-        keys[wanted.store].append(wanted.key)
+        # Programs name their files as they like; what is no text is no entry's key.
+        if encodable(wanted.key) == wanted.key:
+            keys[wanted.store].append(wanted.key)
     found: dict[EntryId, int] = {}
     for store, those in keys.items():
         mine = sa.select(STORES.c.id).where(STORES.c.kind == store.kind, STORES.c.root == str(store.root))
@@ -292,79 +192,6 @@ def rows_of(connection: sa.Connection, ids: Iterable[EntryId]) -> dict[EntryId, 
             )
             found |= {EntryId(store, EntryKey(row.key)): row.id for row in rows}
     return found
-
-
-def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
-    """Count, for each model that has any, its entries and their allocated bytes.
-
-    One program that is there for several drivers of a device counts once, by the one that was recorded last: a driver
-    change doubles nothing.
-    """
-    a, i = ATTRIBUTIONS.c, INHERITED.c
-    seen = sa.select(RUNS.c.model, a.entry_id).join(RUNS, RUNS.c.id == a.run_id)
-    pairs = seen.union(sa.select(i.model, i.entry_id)).subquery()
-    # What stays of a key when the driver changes is what follows its first part.
-    tail = sa.func.substr(_E.key, sa.func.instr(_E.key, "/"))
-    newest = (
-        sa.select(pairs.c.model, sa.func.max(_E.id), _E.allocated)
-        .join(ENTRIES, _E.id == pairs.c.entry_id)
-        .outerjoin(ENVIRONMENTS, ENVIRONMENTS.c.id == _E.environment_id)
-        .group_by(pairs.c.model, _E.store_id, ENVIRONMENTS.c.platform, ENVIRONMENTS.c.device, tail)
-        .subquery()
-    )
-    rows = connection.execute(
-        sa.select(newest.c.model, sa.func.count(), sa.func.sum(newest.c.allocated)).group_by(newest.c.model)
-    )
-    return {ModelName(model): (count, allocated) for model, count, allocated in rows}
-
-
-def summary(connection: sa.Connection) -> Summary:
-    """Count entries and bytes.  Nothing is stale before the first survey of the host."""
-    surveyed, count, defective, allocated, stale = connection.execute(_SUMMARY).one()
-    return Summary(count or 0, defective or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
-
-
-# Made once: to make a statement takes longer than to run it.
-_SUMMARY: Final = sa.select(
-    sa.exists(sa.select(HOST.c.id)),
-    sa.func.sum(FIGURES.c.entries),
-    sa.func.sum(sa.case((FIGURES.c.state == EntryState.DEFECTIVE.value, FIGURES.c.entries), else_=0)),
-    sa.func.total(FIGURES.c.allocated),
-    sa.func.sum(
-        sa.case(
-            (
-                FIGURES.c.environment_id.in_(sa.select(ENVIRONMENTS.c.id).where(ENVIRONMENTS.c.present.is_(False))),
-                FIGURES.c.entries,
-            ),
-            else_=0,
-        )
-    ),
-)
-
-
-# -- removals under way -------------------------------------------------------------------------------------------
-
-
-def intend(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> None:
-    """Note that these are about to be removed."""
-    rows = [{"kind": one.store.kind, "root": str(one.store.root), "key": one.key, "at": now} for one in ids]
-    if rows:
-        connection.execute(insert(INTENTS).on_conflict_do_nothing(), rows)
-
-
-def intents(connection: sa.Connection) -> tuple[EntryId, ...]:
-    """Give what was about to be removed."""
-    rows = connection.execute(sa.select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.root, INTENTS.c.key))
-    return tuple(EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)) for row in rows)
-
-
-def fulfil(connection: sa.Connection, ids: Iterable[EntryId]) -> None:
-    """Note that these removals have ended, whether the entries are gone or were busy."""
-    rows = [{"a_kind": one.store.kind, "a_root": str(one.store.root), "a_key": one.key} for one in ids]
-    if rows:
-        c = INTENTS.c
-        is_it = (c.kind == sa.bindparam("a_kind"), c.root == sa.bindparam("a_root"), c.key == sa.bindparam("a_key"))
-        connection.execute(sa.delete(INTENTS).where(*is_it), rows)
 
 
 # -- conditions and rows ------------------------------------------------------------------------------------------
@@ -386,14 +213,14 @@ def _shared(query: EntryQuery, present: Collection[Fingerprint], of: sa.Table) -
     for column, exact in (
         (STORES.c.kind, query.kind),
         (STORES.c.root, None if query.store is None else str(query.store)),
-        (ENVIRONMENTS.c.architecture, query.architecture),
+        (TARGETS.c.architecture, query.architecture),
         (of.c.state, query.state and query.state.value),
-        (of.c.defect, query.defect and query.defect.value),
+        (of.c.defect, query.defect),
     ):
         if exact is not None:
             yield column == exact
     if query.device is not None:
-        yield _part(ENVIRONMENTS.c.device, query.device)
+        yield _part(TARGETS.c.device, query.device)
     if query.driver is not None:
         yield _driver(query.driver, present)
 
@@ -432,118 +259,10 @@ def _part(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
 
 def _driver(wanted: str, present: Collection[Fingerprint]) -> sa.ColumnElement[bool]:
     if wanted == "current":
-        return ENVIRONMENTS.c.fingerprint.in_(present)
+        return TARGETS.c.fingerprint.in_(present)
     if wanted.endswith("*"):
-        return ENVIRONMENTS.c.driver.startswith(wanted.removesuffix("*"), autoescape=True)
-    return ENVIRONMENTS.c.driver == wanted
-
-
-def _indexed(connection: sa.Connection, rows: Iterable[_Row]) -> tuple[IndexedEntry, ...]:
-    """Read rows of `_SELECT`.  The entries share their few stores and environments, instead of one copy each."""
-    stores = {
-        row.id: Store(KindName(row.kind), Path(row.root))
-        for row in connection.execute(sa.select(STORES.c.id, STORES.c.kind, STORES.c.root))
-    }
-    known: dict[int | None, tuple[Target | None, Architecture | None]] = {None: (None, None)}
-    for row in connection.execute(sa.select(ENVIRONMENTS)):
-        known[row.id] = (targets.value(row), Architecture(row.architecture) if row.architecture else None)
-    return tuple(_value(row, stores, known) for row in rows)
-
-
-def _value(
-    row: _Row,
-    stores: Mapping[int, Store],
-    known: Mapping[int | None, tuple[Target | None, Architecture | None]],
-) -> IndexedEntry:
-    (
-        _,
-        store_id,
-        environment_id,
-        created,
-        accessed,
-        run_used,
-        restored,
-        witnessed,
-        first_seen,
-        key,
-        stamp,
-        size,
-        allocated,
-        options,
-        constants,
-        image,
-        image_size,
-        binary,
-        digest,
-        kernels,
-        state,
-        defect,
-        detail,
-        origin,
-        cost,
-        hits,
-        program,
-        _,
-        models,
-        inherited,
-    ) = cast("_Values", row)
-    seen, to_be_seen = _models(models), _models(inherited)
-    last_used, how = created, "created"
-    if accessed is not None and accessed > last_used:
-        last_used, how = accessed, "access-time"
-    if witnessed is not None and witnessed > last_used:
-        last_used, how = witnessed, "observed-loads"
-    if run_used is not None and run_used >= last_used:
-        last_used, how = run_used, "run"
-    if restored is not None and restored > last_used:
-        last_used, how = restored, "restored"
-    environment, architecture = known[environment_id]
-    born = _EPOCH + created * _TICK
-    entry = Entry(
-        EntryId(stores[store_id], key),
-        stamp,
-        size,
-        allocated,
-        born,
-        None if accessed is None else _EPOCH + accessed * _TICK,
-        environment,
-        options,
-        constants,
-        _IMAGES[image],
-        image_size,
-        _IMAGES[binary],
-        digest,
-        _kernels(kernels),
-        _STATES[state],
-        _DEFECTS[defect],
-        detail,
-    )
-    return IndexedEntry(
-        entry,
-        _ORIGINS[origin],
-        architecture,
-        tuple(sorted({*seen, *to_be_seen})) if to_be_seen else seen,
-        _EPOCH + first_seen * _TICK,
-        born if last_used == created else _EPOCH + last_used * _TICK,
-        how,
-        cost,
-        None if restored is None else _EPOCH + restored * _TICK,
-        hits=hits or 0,
-        program=program or "",
-        inherited=tuple(name for name in to_be_seen if name not in seen) if to_be_seen else (),
-    )
-
-
-def _models(text: str) -> tuple[ModelName, ...]:
-    return () if text == "[]" else tuple(sorted(ModelName(name) for name in json.loads(text)))
-
-
-def _kernels(text: str) -> tuple[Kernel, ...]:
-    if text == "[]":
-        return ()
-    return tuple(
-        Kernel(name, name if display is None else display, library) for name, display, library in json.loads(text)
-    )
+        return TARGETS.c.driver.startswith(wanted.removesuffix("*"), autoescape=True)
+    return TARGETS.c.driver == wanted
 
 
 def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> None:
@@ -556,9 +275,11 @@ def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: dateti
 
 def note_uses(connection: sa.Connection, uses: Iterable[Load]) -> None:
     """Add that programs were seen to load these; those that are not known are left out."""
-    connection.exec_driver_sql(
-        _NOTE_USE, [(microseconds(one.last), one.hits, one.program, str(one.store), one.key) for one in uses]
-    )
+    # As in `rows_of`.
+    known = [one for one in uses if encodable(one.key) == one.key]
+    rows = [(microseconds(one.last), one.hits, one.program, str(one.store), one.key) for one in known]
+    if rows:
+        connection.exec_driver_sql(_NOTE_USE, rows)
 
 
 _NOTE_USE: Final = (

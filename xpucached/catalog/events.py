@@ -17,7 +17,7 @@ KEPT: Final = 5000
 """Events that are kept."""
 
 
-def record(connection: sa.Connection, events: Collection[Event], reserved: int) -> None:
+def record_events(connection: sa.Connection, events: Collection[Event], reserved: int) -> None:
     """Keep events; after a death the numbers go on behind ``reserved``."""
     if events:
         rows = [
@@ -35,26 +35,26 @@ def record(connection: sa.Connection, events: Collection[Event], reserved: int) 
         connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :number)"), sequence)
 
 
-def reserved(connection: sa.Connection) -> int:
+def newest_events(connection: sa.Connection, limit: int) -> tuple[int, tuple[Event, ...]]:
+    """Give the highest number that an event may have had, and the newest events, in their order."""
+    number = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
+    return _reserved(connection), _after(connection, connection.execute(sa.select(number)).scalar() or 0)
+
+
+def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tuple[Event, ...]]:
+    """Give the number of the oldest event that is kept, and all behind ``last``."""
+    oldest: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
+    return oldest, _after(connection, last)
+
+
+def _reserved(connection: sa.Connection) -> int:
     """Give the highest number that may have been used."""
     found = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'events'")).scalar()
     newest = connection.execute(sa.select(sa.func.max(EVENTS.c.id))).scalar()
     return max(found if isinstance(found, int) else 0, newest or 0, 0)
 
 
-def after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
+def _after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
     """Give the events behind this number, in their order."""
     rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.id > last).order_by(EVENTS.c.id))
     return tuple(Event(row.id, row.at, row.topic, row.message, row.fields) for row in rows)
-
-
-def newest(connection: sa.Connection, limit: int) -> tuple[Event, ...]:
-    """Give the newest events, in their order."""
-    number = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
-    return after(connection, connection.execute(sa.select(number)).scalar() or 0)
-
-
-def oldest(connection: sa.Connection) -> int | None:
-    """Give the number of the oldest event that is kept."""
-    found: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
-    return found

@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 REGISTERED: Final = "socket"
 
 
-def add(connection: sa.Connection, model: Model) -> None:
+def add_model(connection: sa.Connection, model: Model) -> None:
     """Register a model, in the place of one of its name if there is one; the runs of that one stay."""
     statement = insert(MODELS).values(_row(model))
     facts = {column.name: statement.excluded[column.name] for column in MODELS.c if column.name != "name"}
     connection.execute(statement.on_conflict_do_update(index_elements=[MODELS.c.name], set_=facts))
 
 
-def one(connection: sa.Connection, name: ModelName) -> Model:
-    """Give a model."""
+def find_model(connection: sa.Connection, name: ModelName) -> Model:
+    """Give a model.  Raises `NotFound`."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name)).first()
     if row is None:
         raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
     return _value(row)
 
 
-def every(connection: sa.Connection) -> tuple[Model, ...]:
+def all_models(connection: sa.Connection) -> tuple[Model, ...]:
     """Give all models by name."""
     return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
 
 
-def whole(connection: sa.Connection, name: ModelName) -> Model | None:
+def registered_model(connection: sa.Connection, name: ModelName) -> Model | None:
     """Give a model that was registered and whose command is what it was; None for any other."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name, MODELS.c.source == REGISTERED)).first()
     model = _value(row) if row is not None else None
     return model if row is not None and model is not None and model.workload.digest == row.workload else None
 
 
-def remove(connection: sa.Connection, name: ModelName) -> None:
-    """Forget a model."""
+def remove_model(connection: sa.Connection, name: ModelName) -> None:
+    """Forget a model, its runs and its attributions.  Raises `NotFound`."""
     if connection.execute(sa.delete(MODELS).where(MODELS.c.name == name)).rowcount == 0:
         raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
 
 
-def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:
+def sync_file_models(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:
     """Make the declared models those of files; give the names that a registered model has taken, which stays."""
     wanted = {model.name: model for model in declared}
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.source)).all()
@@ -65,7 +65,7 @@ def sync(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelNam
         connection.execute(sa.delete(MODELS).where(MODELS.c.name.in_(gone)))
     for name, model in wanted.items():
         if name not in taken:
-            add(connection, model)
+            add_model(connection, model)
     return tuple(sorted(name for name in wanted if name in taken))
 
 

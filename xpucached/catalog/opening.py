@@ -13,13 +13,13 @@ import stat
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from xpucached.catalog import soundness, tables
+from xpucached.catalog.migrating import every_revision, migrate
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
 from xpucached.processes import child
@@ -264,7 +264,7 @@ def _inspect(path: Path, *, whole: bool) -> bool:
 
 def _known_revisions(path: Path, revisions: list[str]) -> None:
     """Refuse what a newer version wrote.  Raises `Corrupt` for what none of ours ever was."""
-    if revisions == [tables.REVISION] or set(revisions) <= set(_revisions()):
+    if revisions == [tables.REVISION] or set(revisions) <= set(every_revision()):
         return
     if all(_REVISION.fullmatch(one) and one > tables.REVISION for one in revisions):
         raise _Newer(
@@ -398,47 +398,3 @@ def _begin(connection: sa.Connection) -> None:
     # A writer takes its turn at once: one that read first and wrote later could be refused half-way.
     immediate = connection.get_execution_options().get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-
-def _home() -> Path:
-    """Where the migrations lie: beside the package in a checkout, inside it once installed."""
-    return Path(import_module("xpucached.migrations").__path__[0])
-
-
-def _revisions(home: Path | None = None) -> list[str]:
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, and seldom needed
-
-    return [one.revision for one in ScriptDirectory(str(home or _home())).walk_revisions()]
-
-
-def migrate(connection: sa.Connection, home: Path | None = None) -> None:
-    """Bring the catalog to the newest revision, wholly or not at all; ``home`` is where the revisions lie."""
-    if home is None and _revision(connection) == tables.REVISION:
-        return
-    from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
-    from alembic.config import Config  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", str(home or _home()).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    # A migration may make a table anew and drop the old one, and with foreign keys on that would delete its children.
-    # (Said to the driver: whatever goes through SQLAlchemy begins a transaction, in which this has no effect.)
-    driver = connection.connection.cursor()
-    driver.execute("PRAGMA foreign_keys = OFF")
-    connection.execution_options(immediate=True)
-    try:
-        with connection.begin():
-            command.upgrade(config, "head")
-            broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
-            if broken is not None:
-                raise Corrupt(f"a migration left a row without its parent in: {broken[0]}")
-    finally:
-        driver.execute("PRAGMA foreign_keys = ON")
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    with connection.begin():
-        if connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").first() is None:
-            return None
-        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import sqlalchemy as sa
 
 from xpucached.catalog import entries, targets
+from xpucached.catalog.defects import defect_codes
+from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
-    ENVIRONMENTS,
     FIGURES,
     INHERITED,
     LAST_USED,
     MODELS,
     RUNS,
     STORES,
-    microseconds,
+    TARGETS,
 )
-from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
 from xpucached.domain.stores import EntryState, Store
@@ -68,14 +69,14 @@ class _Sampled(NamedTuple):
     value: float
 
 
-def subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
+def store_subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
     """Give what the stores hold for each environment."""
     stores, known = _stores(connection), _environments(connection)
     c = FIGURES.c
     rows = connection.execute(
-        sa.select(c.store_id, c.environment_id, sa.func.sum(c.entries).label("entries"), sa.func.total(c.allocated))
+        sa.select(c.store_id, c.target_id, sa.func.sum(c.entries).label("entries"), sa.func.total(c.allocated))
         .where(c.entries > 0)
-        .group_by(c.store_id, c.environment_id)
+        .group_by(c.store_id, c.target_id)
     )
     return tuple(
         Subtotal(stores[store], known[environment] if environment else None, count, max(0, int(allocated)))
@@ -83,7 +84,7 @@ def subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
     )
 
 
-def sifted(
+def preselect_entries(
     connection: sa.Connection, preselection: Preselection, rate: float, half: float, absent: float
 ) -> tuple[tuple[IndexedEntry, ...], tuple[Subtotal, ...], float]:
     """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
@@ -99,12 +100,12 @@ def sifted(
         if preselection.defective:
             _take(connection, _E.state == EntryState.DEFECTIVE.value)
         for environment in preselection.environments & numbers.keys():
-            _take(connection, _E.environment_id == numbers[environment])
+            _take(connection, _E.target_id == numbers[environment])
         _take_unused(connection, preselection, stores, known)
         if preselection.worst:
             rate = _rate(connection) or rate
             _take_worst(connection, preselection, stores, numbers, (rate, half, absent))
-        through = entries.every(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
+        through = entries.all_entries(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
         rest = _rest(connection, preselection, numbers, through)
     finally:
         _WORST.drop(connection, checkfirst=False)
@@ -118,7 +119,7 @@ def _stores(connection: sa.Connection) -> dict[int, Store]:
 
 
 def _environments(connection: sa.Connection) -> dict[int, Target]:
-    return {row.id: targets.value(row) for row in connection.execute(sa.select(ENVIRONMENTS))}
+    return {row.id: targets.value(row) for row in connection.execute(sa.select(TARGETS))}
 
 
 def _take(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
@@ -135,7 +136,7 @@ def _take_unused(
         before, kept = preselection.unused[store]
         for environment in (None, *known):
             where = [
-                _E.environment_id.is_not_distinct_from(environment),
+                _E.target_id.is_not_distinct_from(environment),
                 _E.store_id == number,
                 microseconds(before) >= _USED,
             ]
@@ -173,8 +174,8 @@ def _take_worst(
         driver.create_function("exp2", 1, math.exp2, deterministic=True)
     rate, half, absent = worth
     usable = sa.or_(
-        _E.environment_id.is_(None),
-        _E.environment_id.in_([numbers[one] for one in preselection.present if one in numbers]),
+        _E.target_id.is_(None),
+        _E.target_id.in_([numbers[one] for one in preselection.present if one in numbers]),
     )
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
     cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
@@ -186,8 +187,8 @@ def _take_worst(
         if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
     ]
     needed = sa.and_(usable, sa.or_(*owned)) if owned else sa.false()
-    harmless = [defect.value for defect in Defect if defect.effect in {Effect.HARMLESS, Effect.HIDDEN}]
-    sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.in_(harmless))
+    harmful = defect_codes(connection, lambda one: one.effect not in BEARABLE)
+    sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.not_in(harmful))
     pinned = (
         sa.select(ATTRIBUTIONS.c.entry_id)
         .join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
@@ -207,7 +208,7 @@ def _take_worst(
     held = frozenset(entries.rows_of(connection, preselection.held).values())
     frees = sa.case((sure, _E.allocated), else_=0).label("frees")
     counts: defaultdict[Store, int] = defaultdict(int)
-    for one in subtotals(connection):
+    for one in store_subtotals(connection):
         counts[one.store] += one.entries
     for pool, excess in preselection.worst:
         mine = [number for number, store in stores.items() if store in pool]
@@ -269,11 +270,11 @@ def _rest(
         newest = sa.select(
             sa.func.max(_E.created, type_=_E.created.type), sa.func.max(_E.last_used, type_=_E.created.type)
         )
-        row = connection.execute(newest.where(_E.environment_id == number, _E.id.not_in(sa.select(_SIFTED.c.id)))).one()
+        row = connection.execute(newest.where(_E.target_id == number, _E.id.not_in(sa.select(_SIFTED.c.id)))).one()
         if row[0] is not None:
             traces[number] = (row[0], row[1])
     rest: list[Subtotal] = []
-    for subtotal in subtotals(connection):
+    for subtotal in store_subtotals(connection):
         number_taken, bytes_taken = taken[subtotal.store, subtotal.environment]
         if subtotal.entries > number_taken:
             left, allocated = subtotal.entries - number_taken, subtotal.allocated - bytes_taken

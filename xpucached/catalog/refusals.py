@@ -20,7 +20,7 @@ _LONGEST = 2000
 _REMEMBERED = timedelta(days=365)
 
 
-def record(
+def record_refusal(
     connection: sa.Connection,
     store: Store,
     tail: str,
@@ -39,12 +39,12 @@ def record(
     )
 
 
-def forget(connection: sa.Connection, now: datetime) -> None:
+def forget_old_refusals(connection: sa.Connection, now: datetime) -> None:
     """Forget what was refused a year ago: that driver is history, or may be asked once more."""
     connection.execute(sa.delete(REFUSALS).where(REFUSALS.c.at < now - _REMEMBERED))
 
 
-def by(connection: sa.Connection, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
+def refused_by(connection: sa.Connection, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
     """Give what the driver with this stamp refused."""
     rows = connection.execute(sa.select(REFUSALS).where(REFUSALS.c.stamp == stamp))
     return frozenset(

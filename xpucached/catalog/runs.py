@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
-from xpucached.catalog import entries, targets
+from xpucached.catalog import dependencies, entries, targets
+from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
-    ENVIRONMENTS,
     INHERITED,
     MODELS,
-    RUN_ENVIRONMENTS,
+    RUN_TARGETS,
     RUNS,
+    TARGETS,
     TRIALS,
-    microseconds,
 )
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import Coverage, Figures, Outcome, Pass, Proof, RanOn, Run, Trial, WarmReason
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from xpucached.domain.dependencies import Dependency
     from xpucached.domain.models import Attribution, Model
     from xpucached.domain.targets import Target
 
@@ -46,8 +47,8 @@ _LOST_DETAIL: Final = "the daemon ended while it ran"
 _ENDING_DETAIL: Final = "the daemon was told to end while it ran"
 
 
-def begin(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
-    """Note that a run of the model begins, with the workload that it is given with."""
+def begin_run(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
+    """Note that a run of the model begins, with the workload that it is given with.  Raises `NotFound` without it."""
     if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model.name)).first() is None:
         raise NotFound(f"no model {model.name}", hint="see: xpucachectl model list")
     number = connection.execute(
@@ -65,24 +66,28 @@ def begin(connection: sa.Connection, model: Model, reason: WarmReason, host: str
         )
         .returning(RUNS.c.id)
     ).scalar_one()
-    return one(connection, number)
+    return find_run(connection, number)
 
 
-def finish(
+def finish_run(
     connection: sa.Connection,
     number: int,
-    *,
     outcome: Outcome,
     passes: Sequence[Pass],
     attribution: Attribution,
-    of: Sequence[Target],
+    environments: Sequence[Target],
     detail: str,
     output: str,
-    trials: Sequence[Trial],
-    libraries: Libraries | None,
     now: datetime,
+    trials: Sequence[Trial] = (),
+    needs: Sequence[Dependency] | None = None,
+    libraries: Libraries | None = None,
 ) -> Run:
-    """Note how a run ended, and whose entries it made and used."""
+    """Note how a run ended, and whose entries it made and used.
+
+    Raises `NotFound` if it is not under way: its model may have been removed.  Attributed entries that the catalog does
+    not hold count, but are not kept: scan before this.
+    """
     both = attribution.created | attribution.used
     updated = connection.execute(
         sa.update(RUNS)
@@ -115,20 +120,22 @@ def finish(
     if outcome is Outcome.WARMED and cold and len(passes) > 1:
         # What a warm pass takes is the workload itself; the rest was compiling.
         entries.note_costs(connection, attribution.created, max(0.0, cold[0] - passes[-1].seconds))
-    ids = targets.ensure(connection, dict.fromkeys(of))
+    ids = targets.ensure(connection, dict.fromkeys(environments))
     if ids:
         connection.execute(
-            sa.insert(RUN_ENVIRONMENTS),
+            sa.insert(RUN_TARGETS),
             [
-                {"run_id": number, "position": position, "environment_id": ids[one.fingerprint]}
-                for position, one in enumerate(dict.fromkeys(of))
+                {"run_id": number, "position": position, "target_id": ids[one.fingerprint]}
+                for position, one in enumerate(dict.fromkeys(environments))
             ],
         )
     if trials:
         connection.execute(sa.insert(TRIALS), [_trial_row(number, *place) for place in enumerate(trials)])
-    run = one(connection, number)
+    run = find_run(connection, number)
     _replace_inherited(connection, run, rows.values(), frozenset(ids.values()))
     _prune(connection, run.model)
+    if outcome is Outcome.WARMED and needs is not None:
+        dependencies.record_dependencies(connection, number, needs)
     return run
 
 
@@ -145,7 +152,7 @@ def _replace_inherited(
     if numbers:
         connection.execute(mine.where(c.entry_id == sa.bindparam("row")), numbers)
     if run.outcome is Outcome.WARMED and environments_seen:
-        known = sa.select(ENTRIES.c.id).where(ENTRIES.c.environment_id.in_(environments_seen))
+        known = sa.select(ENTRIES.c.id).where(ENTRIES.c.target_id.in_(environments_seen))
         connection.execute(mine.where(c.entry_id.in_(known)))
 
 
@@ -168,7 +175,7 @@ def note_ending(connection: sa.Connection) -> None:
     connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(detail=_ENDING_DETAIL))
 
 
-def close_lost(connection: sa.Connection, now: datetime) -> int:
+def close_lost_runs(connection: sa.Connection, now: datetime) -> int:
     """Note of every unfinished run that its end was not seen; give their number."""
     ending = RUNS.c.detail == _ENDING_DETAIL
     values = {
@@ -179,7 +186,7 @@ def close_lost(connection: sa.Connection, now: datetime) -> int:
     return connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(values)).rowcount
 
 
-def one(connection: sa.Connection, number: int) -> Run:
+def find_run(connection: sa.Connection, number: int) -> Run:
     """Give a run."""
     found = _values(connection, RUNS.c.id == number)
     if not found:
@@ -187,7 +194,7 @@ def one(connection: sa.Connection, number: int) -> Run:
     return found[0]
 
 
-def newest(connection: sa.Connection, model: ModelName | None, limit: int) -> tuple[Run, ...]:
+def newest_runs(connection: sa.Connection, model: ModelName | None = None, limit: int = 50) -> tuple[Run, ...]:
     """Give the newest runs, newest first."""
     return tuple(_values(connection, sa.true() if model is None else RUNS.c.model == model, limit))
 
@@ -200,10 +207,10 @@ def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit:
 def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
     of: defaultdict[int, list[Target]] = defaultdict(list)
     for row in connection.execute(
-        sa.select(RUN_ENVIRONMENTS.c.run_id, ENVIRONMENTS)
-        .join(ENVIRONMENTS, ENVIRONMENTS.c.id == RUN_ENVIRONMENTS.c.environment_id)
-        .where(RUN_ENVIRONMENTS.c.run_id.in_([row.id for row in rows]))
-        .order_by(RUN_ENVIRONMENTS.c.position)
+        sa.select(RUN_TARGETS.c.run_id, TARGETS)
+        .join(TARGETS, TARGETS.c.id == RUN_TARGETS.c.target_id)
+        .where(RUN_TARGETS.c.run_id.in_([row.id for row in rows]))
+        .order_by(RUN_TARGETS.c.position)
     ):
         of[row.run_id].append(targets.value(row))
     trials: defaultdict[int, list[Trial]] = defaultdict(list)
@@ -285,7 +292,7 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
     )
 
 
-def coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
+def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
     """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing."""
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
     workloads: dict[str, str] = {row.name: row.workload for row in rows}
@@ -352,8 +359,8 @@ def _inherited(connection: sa.Connection) -> dict[str, int]:
     rows = connection.execute(
         sa.select(INHERITED.c.model, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == INHERITED.c.entry_id)
-        .join(ENVIRONMENTS, ENVIRONMENTS.c.id == ENTRIES.c.environment_id)
-        .where(ENTRIES.c.state == EntryState.OK.value, ENVIRONMENTS.c.present)
+        .join(TARGETS, TARGETS.c.id == ENTRIES.c.target_id)
+        .where(ENTRIES.c.state == EntryState.OK.value, TARGETS.c.present)
         .group_by(INHERITED.c.model)
     )
     return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes

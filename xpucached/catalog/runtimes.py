@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import ASSAYS
+from xpucached.catalog.tables import RUNTIME_CHECKS
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def record(connection: sa.Connection, check: RuntimeCheck) -> None:
+def record_runtime_check(connection: sa.Connection, check: RuntimeCheck) -> None:
     """Keep a check in the place of an earlier one of the same build."""
     what = {
         "library": str(check.library),
@@ -24,15 +24,15 @@ def record(connection: sa.Connection, check: RuntimeCheck) -> None:
         "at": check.at,
     }
     connection.execute(
-        insert(ASSAYS)
+        insert(RUNTIME_CHECKS)
         .values(build=check.build, **what)
-        .on_conflict_do_update(index_elements=[ASSAYS.c.build], set_=what)
+        .on_conflict_do_update(index_elements=[RUNTIME_CHECKS.c.build], set_=what)
     )
 
 
-def some(connection: sa.Connection, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
+def known_runtime_checks(connection: sa.Connection, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
     """Give what is known of these builds."""
-    rows = connection.execute(sa.select(ASSAYS).where(ASSAYS.c.build.in_(list(builds))))
+    rows = connection.execute(sa.select(RUNTIME_CHECKS).where(RUNTIME_CHECKS.c.build.in_(list(builds))))
     return {
         row.build: RuntimeCheck(row.build, Path(row.library), Safety(row.safety), row.evidence, row.at) for row in rows
     }

@@ -106,7 +106,7 @@ def _as_it_is(aside: Path) -> sa.Engine:
 
 def _whole(connection: sa.Connection, name: ModelName) -> tuple[Model, ...]:
     try:
-        model = models.whole(connection, name)
+        model = models.registered_model(connection, name)
     except Exception as error:  # noqa: BLE001 - the others may be whole
         log.info("a model could not be taken over: %r: %s", name, error)
         return ()

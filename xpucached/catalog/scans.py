@@ -14,15 +14,19 @@ from msgspec.structs import replace
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import builds, departed, targets
-from xpucached.catalog.tables import ENTRIES, FIGURES, STORES, microseconds
-from xpucached.domain.defects import BY_READERS, Defect
+from xpucached.catalog.defects import defect_codes, note_defects
+from xpucached.catalog.moments import microseconds
+from xpucached.catalog.stores import is_store
+from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.stores import Delta, EntryId, EntryState, KnownEntry, Store, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.stores import Delta, EntryId, EntryState, KnownEntry, Store, StoreState
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from xpucached.catalog import Catalog
     from xpucached.domain.names import Architecture
     from xpucached.domain.stores import Entry, Scan, UnchangedEntry
     from xpucached.domain.targets import Target
@@ -32,11 +36,8 @@ _T = TypeVar("_T")
 # Rows a statement: more gain nothing, and the whole of a large store need not stand in memory twice.
 _BATCH: Final = 1000
 
-# What is wrong here ends or begins by a lock, by time or by who reads it, and none of these changes an entry's stamp.
-_PASSING: Final = (Defect.STALE_LOCK, Defect.LOCK_ONLY, Defect.INTERRUPTED, *BY_READERS)
-
-# The program is whole, but not reached where it lies.
-_OF_PLACE: Final = frozenset({Defect.DUPLICATE, Defect.BEHIND_GAP, Defect.SHADOWED})
+# What is known of so many entries is read at a time.
+_PAGE: Final = 2000
 
 # Made once: `json.dumps` would make one for every entry.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -52,7 +53,7 @@ class EarlierEntry(Struct, frozen=True):
     created: datetime
     size: int
     state: EntryState
-    defect: Defect | None
+    defect: str | None  #: its code
     trusted: str | None  #: the digest that it had when it was first seen whole, a blank, and `Entry.source` then
 
 
@@ -63,7 +64,7 @@ def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]
     runtime never writes over a program, and writes the source with each: while the source is the same file, unwritten,
     another program is damage or somebody's hand, whatever its size and its times.  Pure.
     """
-    whole = entry.digest if entry.state is EntryState.OK or entry.defect in _OF_PLACE else None
+    whole = entry.digest if entry.state is EntryState.OK or (entry.defect and entry.defect.whole) else None
     fresh = f"{whole} {entry.source or ''}".rstrip() if whole else None
     if before is None or before.trusted is None:
         return entry, fresh
@@ -72,33 +73,40 @@ def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]
         anew = source != entry.source
     else:
         # An earlier version did not note the source; where there is none now, nobody has written the entry anew.
-        unwhole = before.state is not EntryState.OK and before.defect is not Defect.BIN_CHANGED
+        unwhole = before.state is not EntryState.OK and before.defect != CHANGED.code
         anew = not source and (unwhole or before.created != entry.created or before.size != entry.size)
     if anew:
         return entry, fresh
     if whole is None or whole == digest:
         return entry, fresh or before.trusted
     detail = f"its digest was {digest} when it was first seen whole, and is {whole} now"
-    return replace(entry, state=EntryState.DEFECTIVE, defect=Defect.BIN_CHANGED, detail=detail), before.trusted
+    return replace(entry, state=EntryState.DEFECTIVE, defect=CHANGED, detail=detail), before.trusted
 
 
 def _uncovered(judged: list[tuple[Entry, str | None]]) -> list[tuple[Entry, str | None]]:
     """Let the lowest whole copy of a program that changed stand for it: it is no duplicate of what is damaged."""
-    changed = {one.id.key for one, _ in judged if one.defect is Defect.BIN_CHANGED}
+    changed = {one.id.key for one, _ in judged if one.defect == CHANGED}
     result: list[tuple[Entry, str | None]] = []
     for entry, trusted in judged:
-        lower = f"{entry.id.key.rpartition('/')[0]}/{entry.detail.removeprefix('of slot ')}"
-        if entry.defect is Defect.DUPLICATE and lower in changed:
-            changed.discard(EntryKey(lower))
-            result.append((replace(entry, defect=Defect.SHADOWED), trusted))
+        instead = entry.defect.uncovered if entry.defect is not None and entry.before in changed else None
+        if instead is not None and entry.before is not None:
+            changed.discard(entry.before)
+            result.append((replace(entry, defect=instead), trusted))
         else:
             result.append((entry, trusted))
     return result
 
 
-def record(connection: sa.Connection, scan: Scan, architecture: Callable[[Target], Architecture]) -> Delta:
-    """Make the catalog equal to the scan.  A store that could not be read keeps the entries it was known to have."""
+def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[Target], Architecture]) -> Delta:
+    """Make the catalog equal to what the scan, or a part of one, found.
+
+    What vanished is forgotten; entries that the scan calls unchanged keep all but their access time.  A missing store
+    has no entries; one that could not be read keeps those it had.  ``architecture`` must be pure.
+    """
     store = _record_store(connection, scan)
+    told = {entry.defect.code: entry.defect for entry in scan.entries if entry.defect is not None}
+    if told:
+        note_defects(connection, [one for defect in told.values() for one in (defect, defect.uncovered or defect)])
     if scan.state is StoreState.MISSING:
         # It may be back in a moment: unmounted, locked, or moved away for an upgrade.
         departed.leave(connection, store)
@@ -164,7 +172,7 @@ def _by_leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 def _leaf(key: EntryKey) -> str:
     """Give the path of a leaf, with a slash at its end."""
-    return key[: key.rindex("/") + 1]
+    return key[: key.rfind("/") + 1]
 
 
 def _back(
@@ -211,12 +219,8 @@ def _record_store(connection: sa.Connection, scan: Scan) -> int:
         .values(kind=store.kind, root=str(store.root), **{"foreign_files": 0, **facts})
         .on_conflict_do_update(index_elements=[STORES.c.kind, STORES.c.root], set_=facts)
     )
-    number: int = connection.execute(sa.select(STORES.c.id).where(*_is(store))).scalar_one()
+    number: int = connection.execute(sa.select(STORES.c.id).where(*is_store(store))).scalar_one()
     return number
-
-
-def _is(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    return (STORES.c.kind == store.kind, STORES.c.root == str(store.root))
 
 
 def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) -> dict[EntryKey, EarlierEntry]:
@@ -229,13 +233,13 @@ def _known(connection: sa.Connection, store: int, keys: Collection[EntryKey]) ->
             )
         )
         for row in rows:
-            state, defect = EntryState(row.state), Defect(row.defect) if row.defect else None
-            known[EntryKey(row.key)] = EarlierEntry(row.stamp, row.created, row.size, state, defect, row.trusted)
+            state = EntryState(row.state)
+            known[EntryKey(row.key)] = EarlierEntry(row.stamp, row.created, row.size, state, row.defect, row.trusted)
     return known
 
 
 def _differs(entry: Entry, before: EarlierEntry) -> bool:
-    return (entry.stamp, entry.state, entry.defect) != (before.stamp, before.state, before.defect)
+    return (entry.stamp, entry.state, entry.defect and entry.defect.code) != (before.stamp, before.state, before.defect)
 
 
 def _facts(
@@ -253,13 +257,13 @@ def _facts(
         "ref": entry.id.ref,
         "stamp": entry.stamp,
         "state": entry.state.value,
-        "defect": entry.defect.value if entry.defect else None,
+        "defect": entry.defect.code if entry.defect else None,
         "size": entry.size,
         "allocated": entry.allocated,
         "created": microseconds(entry.created),
         "accessed": None if entry.accessed is None else microseconds(entry.accessed),
         "first_seen": microseconds(now),
-        "environment_id": number,
+        "target_id": number,
         "origin": origin.value if origin else None,
         "options": entry.options,
         "constants": entry.constants,
@@ -310,37 +314,46 @@ _UPSERT: Final = (
 )
 
 
-def keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
-    """Give the entries of a store."""
-    c = ENTRIES.c
-    rows = connection.execute(sa.select(c.key).join(STORES, STORES.c.id == c.store_id).where(*_is(store)))
-    return frozenset(EntryKey(key) for (key,) in rows)
+def known_entries(catalog: Catalog, store: Store) -> Iterator[KnownEntry]:
+    """Give what the next look at this store need not read again, in the order of the keys.
+
+    Read bit by bit, as it is asked for: what is recorded meanwhile of later keys is seen.
+    """
+    after = EntryKey("")
+    while True:
+        some = catalog.read(_known_page, store, after)
+        yield from some
+        if len(some) < _PAGE:
+            return
+        after = some[-1].key
 
 
-def known(connection: sa.Connection, store: Store, after: EntryKey, most: int) -> list[KnownEntry]:
-    """Give what a look need not read again, in the order of the keys: so many of those after one."""
+def _known_page(connection: sa.Connection, store: Store, after: EntryKey) -> list[KnownEntry]:
     c = ENTRIES.c
     passing = sa.or_(
         c.state == EntryState.UNFINISHED.value,
-        sa.and_(c.defect.is_not(None), c.defect.in_([defect.value for defect in _PASSING])),
+        sa.and_(
+            c.defect.is_not(None),
+            c.defect.in_(defect_codes(connection, lambda one: one.passing)),
+        ),
     )
     rows = connection.execute(
         sa.select(c.key, sa.case((passing, None), else_=c.stamp), sa.case((passing, None), else_=c.place))
         .join(STORES, STORES.c.id == c.store_id)
-        .where(*_is(store), c.key > after)
+        .where(*is_store(store), c.key > after)
         .order_by(c.key)
-        .limit(most)
+        .limit(_PAGE)
     )
     return [KnownEntry(EntryKey(key), stamp, place) for key, stamp, place in rows]
 
 
-def trusted(connection: sa.Connection, defect: Defect) -> dict[EntryId, str]:
-    """Give the digests that entries with a defect had when they were first seen whole."""
+def trusted_digests(connection: sa.Connection) -> dict[EntryId, str]:
+    """Give the digests that entries whose program changed had when they were first seen whole."""
     c = ENTRIES.c
     rows = connection.execute(
         sa.select(STORES.c.kind, STORES.c.root, c.key, c.trusted)
         .join(STORES, STORES.c.id == c.store_id)
-        .where(c.defect == defect.value, c.trusted.is_not(None))
+        .where(c.defect == CHANGED.code, c.trusted.is_not(None))
     )
     return {
         EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)): row.trusted.partition(" ")[0]
@@ -348,7 +361,7 @@ def trusted(connection: sa.Connection, defect: Defect) -> dict[EntryId, str]:
     }
 
 
-def trust(connection: sa.Connection, digests: Mapping[EntryId, str]) -> None:
+def trust_digests(connection: sa.Connection, digests: Mapping[EntryId, str]) -> None:
     """Take these digests for those of good programs from now on; the next look reads their entries again."""
     rows = [(digest, one.store.kind, str(one.store.root), one.key) for one, digest in digests.items()]
     if rows:
@@ -360,66 +373,3 @@ _TRUST: Final = (
     "UPDATE entries SET trusted = ? || substr(trusted, instr(trusted || ' ', ' ')), stamp = '', place = NULL"
     " WHERE store_id = (SELECT id FROM stores WHERE kind = ? AND root = ?) AND key = ? AND trusted IS NOT NULL"
 )
-
-
-def looked(connection: sa.Connection, store: Store) -> datetime | None:
-    """Tell when each file of a store was last looked at; None if that never was."""
-    found: datetime | None = connection.execute(sa.select(STORES.c.thorough).where(*_is(store))).scalar()
-    return found
-
-
-def _every_store() -> sa.Select[tuple[object, ...]]:
-    c = FIGURES.c
-    figures = (
-        sa.select(
-            c.store_id,
-            sa.func.sum(c.entries).label("entries"),
-            sa.func.sum(sa.case((c.state == EntryState.DEFECTIVE.value, c.entries), else_=0)).label("defective"),
-            sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, c.entries), else_=0)).label("unfinished"),
-            sa.func.total(c.size).label("size"),
-            sa.func.total(c.allocated).label("allocated"),
-        )
-        .group_by(c.store_id)
-        .subquery()
-    )
-    return (
-        sa.select(STORES, figures)
-        .outerjoin(figures, figures.c.store_id == STORES.c.id)
-        .order_by(STORES.c.kind, STORES.c.root)
-    )
-
-
-# Made once: every `status` asks it, and making it takes longer than the answer.
-_STORES: Final = _every_store()
-
-
-def stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
-    """Give every store that was looked at, with its figures."""
-    rows = connection.execute(_STORES)
-    return tuple(
-        StoreStatus(
-            KindName(row.kind),
-            Path(row.root),
-            StoreOrigin(row.origin),
-            row.via,
-            StoreState(row.state),
-            row.owner,
-            row.entries or 0,
-            row.defective or 0,
-            row.unfinished or 0,
-            max(0, int(row.size or 0)),
-            max(0, int(row.allocated or 0)),
-            row.foreign_files,
-            row.scanned,
-            tuple(row.notes),
-        )
-        for row in rows
-    )
-
-
-def forget(connection: sa.Connection, store: Store) -> None:
-    """Forget a store and all that was in it; one that is not known is forgotten already."""
-    number = connection.execute(sa.select(STORES.c.id).where(*_is(store))).scalar()
-    if number is not None:
-        departed.leave(connection, number)
-        connection.execute(sa.delete(STORES).where(STORES.c.id == number))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from xpucached.catalog import entries, models, refusals, runs, runtimes, scans, surveys, targets
-from xpucached.catalog.tables import ASSAYS, ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, Moment
-from xpucached.domain.defects import Defect
+from xpucached.catalog import defects, entries, intents, models, refusals, runs, runtimes, stores, surveys, targets
+from xpucached.catalog.moments import Moment
+from xpucached.catalog.tables import ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, RUNTIME_CHECKS
 from xpucached.domain.stores import EntryState, ImageFormat
 from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError
@@ -35,7 +35,6 @@ _EVERY: Final = 10_000
 
 _WORDS: Final[dict[str, type[StrEnum]]] = {
     "state": EntryState,
-    "defect": Defect,
     "image": ImageFormat,
     "binary": ImageFormat,
     "origin": Origin,
@@ -111,19 +110,20 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
     """Read what a start needs, or with ``growing`` everything.  Raises `Corrupt`; other errors are not the file's."""
     try:
         check_types(connection, growing=growing)
-        models.every(connection)
-        scans.stores(connection)
-        surveys.last(connection)
-        surveys.changes(connection, _EVERY)
-        targets.presence(connection)
-        runs.newest(connection, None, _EVERY)
-        entries.intents(connection)
-        runtimes.some(connection, connection.scalars(sa.select(ASSAYS.c.build)).all())
+        models.all_models(connection)
+        stores.all_stores(connection)
+        defects.known_defects(connection)
+        surveys.last_survey(connection)
+        surveys.driver_changes(connection, _EVERY)
+        targets.target_presence(connection)
+        runs.newest_runs(connection, None, _EVERY)
+        intents.open_intents(connection)
+        runtimes.known_runtime_checks(connection, connection.scalars(sa.select(RUNTIME_CHECKS.c.build)).all())
         for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():
-            refusals.by(connection, stamp)
+            refusals.refused_by(connection, stamp)
         if growing:
-            runs.coverage(connection)
-            entries.every(connection)
+            runs.model_coverage(connection)
+            entries.all_entries(connection)
     except Exception as error:
         if isinstance(error, Corrupt) or not is_damage(error):
             raise

@@ -10,7 +10,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import codec
 from xpucached.catalog import targets
-from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, CHANGES, ENVIRONMENTS, HOST, Moment
+from xpucached.catalog.moments import Moment
+from xpucached.catalog.tables import CHANGE_TARGETS, CHANGES, HOST, TARGETS
 from xpucached.domain.host import DriverChange, DriverInUse, Host
 from xpucached.domain.targets import Target
 
@@ -20,12 +21,11 @@ log = logging.getLogger(__name__)
 KEPT: Final = 1000
 
 
-def record(connection: sa.Connection, host: Host) -> DriverChange | None:
+def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
     """Keep this survey as the last; give what it changed, if it was not the first and anything came or went."""
     first = connection.execute(sa.select(HOST.c.id)).first() is None
     before = {
-        targets.value(row): row.id
-        for row in connection.execute(sa.select(ENVIRONMENTS).where(ENVIRONMENTS.c.present.is_(True)))
+        targets.value(row): row.id for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.present.is_(True)))
     }
     views: dict[str, Host | DriverInUse] = {"": host, **{one.id: one for one in host.drivers}}
     known = {
@@ -33,14 +33,14 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
     }
     numbers = targets.ensure(connection, {one: known.get(one) for one in host.offered})
     offered = list(numbers.values())
-    c = ENVIRONMENTS.c
+    c = TARGETS.c
     surveyed = sa.literal(host.surveyed, Moment)
     # It was there until just now: between two surveys that find the same nothing is written.
     connection.execute(
-        sa.update(ENVIRONMENTS).values(present=False, last=surveyed).where(c.present.is_(True), c.id.not_in(offered))
+        sa.update(TARGETS).values(present=False, last=surveyed).where(c.present.is_(True), c.id.not_in(offered))
     )
     connection.execute(
-        sa.update(ENVIRONMENTS)
+        sa.update(TARGETS)
         .values(present=True, first=sa.func.coalesce(c.first, surveyed), last=surveyed)
         .where(c.id.in_(offered))
     )
@@ -59,15 +59,15 @@ def record(connection: sa.Connection, host: Host) -> DriverChange | None:
         sa.insert(CHANGES).values(at=host.surveyed, stamp=host.stamp).returning(CHANGES.c.id)
     ).scalar_one()
     connection.execute(
-        sa.insert(CHANGE_ENVIRONMENTS),
-        [{"change_id": change, "environment_id": numbers[one.fingerprint], "appeared": True} for one in appeared]
-        + [{"change_id": change, "environment_id": before[one], "appeared": False} for one in vanished],
+        sa.insert(CHANGE_TARGETS),
+        [{"change_id": change, "target_id": numbers[one.fingerprint], "appeared": True} for one in appeared]
+        + [{"change_id": change, "target_id": before[one], "appeared": False} for one in vanished],
     )
     connection.execute(sa.delete(CHANGES).where(CHANGES.c.id <= change - KEPT))
     return DriverChange(host.surveyed, host.stamp, appeared, vanished)
 
 
-def last(connection: sa.Connection) -> Host | None:
+def last_survey(connection: sa.Connection) -> Host | None:
     """Give the last survey; None if there is none, or if another version wrote it in another shape."""
     document = connection.execute(sa.select(HOST.c.document)).scalar()
     if document is None:
@@ -80,7 +80,7 @@ def last(connection: sa.Connection) -> Host | None:
         return None
 
 
-def changes(connection: sa.Connection, limit: int) -> tuple[DriverChange, ...]:
+def driver_changes(connection: sa.Connection, limit: int = 20) -> tuple[DriverChange, ...]:
     """Give the newest changes, newest first."""
     return tuple(
         DriverChange(
@@ -91,11 +91,11 @@ def changes(connection: sa.Connection, limit: int) -> tuple[DriverChange, ...]:
 
 
 def _side(connection: sa.Connection, change: int, *, appeared: bool) -> tuple[Target, ...]:
-    c = CHANGE_ENVIRONMENTS.c
+    c = CHANGE_TARGETS.c
     rows = connection.execute(
-        sa.select(ENVIRONMENTS)
-        .join(CHANGE_ENVIRONMENTS, c.environment_id == ENVIRONMENTS.c.id)
+        sa.select(TARGETS)
+        .join(CHANGE_TARGETS, c.target_id == TARGETS.c.id)
         .where(c.change_id == change, c.appeared.is_(appeared))
-        .order_by(ENVIRONMENTS.c.id)
+        .order_by(TARGETS.c.id)
     )
     return tuple(targets.value(row) for row in rows)

@@ -5,40 +5,14 @@ Times are microseconds since 1970 in UTC, sizes are bytes, both integers; enums 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.types import TypeDecorator
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Dialect
+from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0016"
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK: Final = timedelta(microseconds=1)
-
-
-def microseconds(moment: datetime) -> int:
-    """Give the number that stands for a time; a naive one is refused with `TypeError`."""
-    return (moment - _EPOCH) // _TICK
-
-
-class Moment(TypeDecorator[datetime]):
-    """An aware time, stored as microseconds since 1970 in UTC."""
-
-    impl = sa.BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
-        """Turn a time into its number; a naive one is refused with `TypeError`."""
-        return None if value is None else microseconds(value)
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Turn a number into its time."""
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
+REVISION: Final = "0018"
 
 
 METADATA: Final = sa.MetaData(
@@ -55,8 +29,8 @@ def _parent(column: str) -> sa.ForeignKey:
     return sa.ForeignKey(column, ondelete="CASCADE")
 
 
-ENVIRONMENTS: Final = sa.Table(
-    "environments",
+TARGETS: Final = sa.Table(
+    "targets",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
@@ -110,7 +84,7 @@ ENTRIES: Final = sa.Table(
     sa.Column("accessed", Moment),
     sa.Column("first_seen", Moment, nullable=False),
     sa.Column("run_used", Moment),  # when the newest run that created or used it ended
-    sa.Column("environment_id", sa.ForeignKey("environments.id")),
+    sa.Column("target_id", sa.ForeignKey("targets.id")),
     sa.Column("origin", sa.Text),
     sa.Column("options", sa.Text, nullable=False),
     sa.Column("constants", sa.Text, nullable=False),
@@ -141,11 +115,11 @@ ENTRIES: Final = sa.Table(
 )
 sa.Index(None, ENTRIES.c.ref)
 # Finds the first page of a store, a driver, a state or a defect, in the order of the rows.
-sa.Index("ix_entries_page", ENTRIES.c.store_id, ENTRIES.c.environment_id, ENTRIES.c.state, ENTRIES.c.defect)
+sa.Index("ix_entries_page", ENTRIES.c.store_id, ENTRIES.c.target_id, ENTRIES.c.state, ENTRIES.c.defect)
 # Covers what a plan sorts by, so that it reads no row but those that may go.
 sa.Index(
     "ix_entries_worth",
-    ENTRIES.c.environment_id,
+    ENTRIES.c.target_id,
     ENTRIES.c.last_used,
     ENTRIES.c.created,
     ENTRIES.c.store_id,
@@ -166,7 +140,7 @@ FIGURES: Final = sa.Table(
     "figures",
     METADATA,
     sa.Column("store_id", _parent("stores.id"), primary_key=True),
-    sa.Column("environment_id", sa.Integer, primary_key=True, autoincrement=False),  # 0 where an entry has none
+    sa.Column("target_id", sa.Integer, primary_key=True, autoincrement=False),  # 0 where an entry has none
     sa.Column("state", sa.Text, primary_key=True),
     sa.Column("defect", sa.Text, primary_key=True),  # empty where an entry has none
     sa.Column("entries", sa.Integer, nullable=False),
@@ -176,20 +150,20 @@ FIGURES: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 _ADD: Final = (
-    "INSERT INTO figures (store_id, environment_id, state, defect, entries, size, allocated)"
-    " VALUES (NEW.store_id, coalesce(NEW.environment_id, 0), NEW.state, coalesce(NEW.defect, ''), 1, NEW.size,"
-    " NEW.allocated) ON CONFLICT (store_id, environment_id, state, defect) DO UPDATE SET entries = entries + 1,"
+    "INSERT INTO figures (store_id, target_id, state, defect, entries, size, allocated)"
+    " VALUES (NEW.store_id, coalesce(NEW.target_id, 0), NEW.state, coalesce(NEW.defect, ''), 1, NEW.size,"
+    " NEW.allocated) ON CONFLICT (store_id, target_id, state, defect) DO UPDATE SET entries = entries + 1,"
     " size = size + excluded.size, allocated = allocated + excluded.allocated;"
 )
 _TAKE: Final = (
     "UPDATE figures SET entries = entries - 1, size = size - OLD.size, allocated = allocated - OLD.allocated"
-    " WHERE store_id = OLD.store_id AND environment_id = coalesce(OLD.environment_id, 0) AND state = OLD.state"
+    " WHERE store_id = OLD.store_id AND target_id = coalesce(OLD.target_id, 0) AND state = OLD.state"
     " AND defect = coalesce(OLD.defect, '');"
 )
 _TRIGGERS: Final = (
     f"CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN {_ADD} END",
     (
-        "CREATE TRIGGER entries_changed AFTER UPDATE OF environment_id, state, defect, size, allocated ON entries"
+        "CREATE TRIGGER entries_changed AFTER UPDATE OF target_id, state, defect, size, allocated ON entries"
         f" BEGIN {_TAKE} {_ADD} END"
     ),
     f"CREATE TRIGGER entries_gone AFTER DELETE ON entries BEGIN {_TAKE} END",
@@ -258,12 +232,12 @@ TRIALS: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 
-RUN_ENVIRONMENTS: Final = sa.Table(
-    "run_environments",
+RUN_TARGETS: Final = sa.Table(
+    "run_targets",
     METADATA,
     sa.Column("run_id", _parent("runs.id"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
-    sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
+    sa.Column("target_id", sa.ForeignKey("targets.id"), nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -311,11 +285,11 @@ CHANGES: Final = sa.Table(
     sa.Column("stamp", sa.Text, nullable=False),
 )
 
-CHANGE_ENVIRONMENTS: Final = sa.Table(
-    "change_environments",
+CHANGE_TARGETS: Final = sa.Table(
+    "change_targets",
     METADATA,
     sa.Column("change_id", _parent("changes.id"), primary_key=True),
-    sa.Column("environment_id", sa.ForeignKey("environments.id"), primary_key=True),
+    sa.Column("target_id", sa.ForeignKey("targets.id"), primary_key=True),
     sa.Column("appeared", sa.Boolean(create_constraint=False), nullable=False),
     sqlite_with_rowid=False,
 )
@@ -324,7 +298,7 @@ OFFERS: Final = sa.Table(
     "offers",
     METADATA,
     sa.Column("driver", sa.Text, primary_key=True),  # `DriverInUse.id`; empty: the host's own
-    sa.Column("environment_id", _parent("environments.id"), primary_key=True),  # that it offered, now or before
+    sa.Column("target_id", _parent("targets.id"), primary_key=True),  # that it offered, now or before
     sqlite_with_rowid=False,
 )
 
@@ -391,8 +365,8 @@ BUILDS: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 
-ASSAYS: Final = sa.Table(
-    "assays",
+RUNTIME_CHECKS: Final = sa.Table(
+    "runtime_checks",
     METADATA,
     sa.Column("build", sa.Text, primary_key=True),  # `SyclRuntime.build`
     sa.Column("library", sa.Text, nullable=False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import CHANGE_ENVIRONMENTS, ENTRIES, ENVIRONMENTS, OFFERS, RUN_ENVIRONMENTS
+from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RUN_TARGETS, TARGETS
 from xpucached.domain.host import Presence
 from xpucached.domain.targets import Target
 
@@ -26,11 +26,11 @@ def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | Non
     """Give each environment a row, with its architecture where that is known; answer the rows' numbers."""
     if not wanted:
         return {}
-    statement = insert(ENVIRONMENTS)
+    statement = insert(TARGETS)
     connection.execute(
         statement.on_conflict_do_update(
-            index_elements=[ENVIRONMENTS.c.fingerprint],
-            set_={"architecture": sa.func.coalesce(statement.excluded.architecture, ENVIRONMENTS.c.architecture)},
+            index_elements=[TARGETS.c.fingerprint],
+            set_={"architecture": sa.func.coalesce(statement.excluded.architecture, TARGETS.c.architecture)},
         ),
         [
             {
@@ -45,7 +45,7 @@ def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | Non
             for one, architecture in wanted.items()
         ],
     )
-    rows = connection.execute(sa.select(ENVIRONMENTS.c.fingerprint, ENVIRONMENTS.c.id))
+    rows = connection.execute(sa.select(TARGETS.c.fingerprint, TARGETS.c.id))
     numbers = {row.fingerprint: row.id for row in rows}
     return {one.fingerprint: numbers[one.fingerprint] for one in wanted}
 
@@ -55,16 +55,14 @@ def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[
 
     Who may write to a store may forge any number of devices; those that nothing names any more make room.
     """
-    known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+    known = set(connection.execute(sa.select(TARGETS.c.fingerprint)).scalars())
     fresh = [one for one in declared if one.fingerprint not in known]
     if len(known) + len(fresh) > MOST:
-        used = [sa.select(table.c.environment_id) for table in (RUN_ENVIRONMENTS, CHANGE_ENVIRONMENTS, OFFERS)]
-        used.append(sa.select(ENTRIES.c.environment_id).where(ENTRIES.c.environment_id.is_not(None)))
-        gone = sa.delete(ENVIRONMENTS).where(
-            ENVIRONMENTS.c.first.is_(None), *(ENVIRONMENTS.c.id.not_in(numbers) for numbers in used)
-        )
+        used = [sa.select(table.c.target_id) for table in (RUN_TARGETS, CHANGE_TARGETS, OFFERS)]
+        used.append(sa.select(ENTRIES.c.target_id).where(ENTRIES.c.target_id.is_not(None)))
+        gone = sa.delete(TARGETS).where(TARGETS.c.first.is_(None), *(TARGETS.c.id.not_in(numbers) for numbers in used))
         connection.execute(gone)
-        known = set(connection.execute(sa.select(ENVIRONMENTS.c.fingerprint)).scalars())
+        known = set(connection.execute(sa.select(TARGETS.c.fingerprint)).scalars())
         fresh = [one for one in declared if one.fingerprint not in known]
     room = sorted(fresh, key=lambda one: one.fingerprint)[: max(0, MOST - len(known))]
     return frozenset(one for one in declared if one.fingerprint in known).union(room)
@@ -73,16 +71,16 @@ def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[
 def note_drivers(connection: sa.Connection, offered: Collection[tuple[str, int]]) -> None:
     """Note which driver in use offers which environments, by `DriverInUse.id` and the rows' numbers."""
     if offered:
-        rows = [{"driver": driver, "environment_id": number} for driver, number in sorted(offered)]
+        rows = [{"driver": driver, "target_id": number} for driver, number in sorted(offered)]
         connection.execute(insert(OFFERS).on_conflict_do_nothing(), rows)
 
 
-def presence(connection: sa.Connection) -> tuple[Presence, ...]:
+def target_presence(connection: sa.Connection) -> tuple[Presence, ...]:
     """Every environment, and when this host offered it; those only ever seen in entries have no such time."""
-    rows = connection.execute(sa.select(ENVIRONMENTS).order_by(ENVIRONMENTS.c.id))
+    rows = connection.execute(sa.select(TARGETS).order_by(TARGETS.c.id))
     drivers: defaultdict[int, set[str]] = defaultdict(set)
     for offer in connection.execute(sa.select(OFFERS)):
-        drivers[offer.environment_id].add(offer.driver)
+        drivers[offer.target_id].add(offer.driver)
     return tuple(Presence(value(row), row.first, row.last, row.present, frozenset(drivers[row.id])) for row in rows)
 
 

@@ -1,6 +1,6 @@
 """Door: xpucachectl.  Parse, call, render.
 
-`fast_status` answers the command that is typed most without loading anything else; `program` is all of it:
+`quick` prints what the daemon wrote, for whatever only looks, without loading anything else; `program` is all of it:
 `arguments` says what may be typed, `commands` does it, `progress` sees jobs through, `capture_env` looks at the
 caller's environment for new models, `setup` needs no daemon at all, `output` prints.  rich comes in only while
 somebody watches a job.
@@ -11,9 +11,8 @@ from __future__ import annotations
 import sys
 
 from xpucached import __version__
-from xpucached.cli import fast_status
 
-TYPE_CHECKING = False  # typing takes longer to load than `fast_status` takes to answer
+TYPE_CHECKING = False  # typing takes longer to load than `--version` does
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if [*argv] == ["--version"]:
         print(f"xpucachectl {__version__}")
         return 0
-    status = fast_status.status(argv)
+    from xpucached.cli import quick  # noqa: PLC0415 - see above
+
+    status = quick.answer(argv)
     if status is not None:
         return status
     from xpucached.cli import program  # noqa: PLC0415 - see above

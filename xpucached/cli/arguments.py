@@ -7,18 +7,17 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
 
 from xpucached import __version__, quantities
 from xpucached.cli import workload_options
-from xpucached.domain.defects import Defect
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.errors import RequestError, guess
-from xpucached.render import Syntax
+from xpucached.render.variables import Syntax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _ADD: Final = "xpucachectl model add"
@@ -31,10 +30,17 @@ class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
         if typed is not None:
-            known = [name for action in self._actions if action.dest == "verb_" for name in action.choices or ()]
-            near = guess(typed[1], known)
+            known = _commands(self)
+            deeper = [name for name, below in known.items() if typed[1] in _commands(below)]
+            near = f"did you mean {deeper[0]} {typed[1]}?" if len(deeper) == 1 else guess(typed[1], known)
             message = f"no command {typed[1]!r}{f'; {near}' if near else ''}"
         raise RequestError(message, hint=f"{self.prog} --help")
+
+
+def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Give the commands that a parser knows, and what parses each."""
+    found = (one.choices for one in parser._actions if one.dest == "verb_")  # noqa: SLF001 - there is no other way to ask
+    return cast("Mapping[str, argparse.ArgumentParser]", next(found, None) or {})
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -164,7 +170,7 @@ def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--model", metavar="NAME", help="entries that this model uses")
     one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
     one.add_argument("--state", type=_one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
-    one.add_argument("--defect", type=_one_of(Defect), metavar="DEFECT", help="such as bin-empty")
+    one.add_argument("--defect", metavar="DEFECT", help="such as bin-empty")
     one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
     one.add_argument(
         "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"

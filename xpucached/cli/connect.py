@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import api, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client, untrusted
-from xpucached.errors import RequestError, Unavailable, XpucachedError
+from xpucached.errors import NotFound, RequestError, Unavailable, Untrusted, XpucachedError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -65,7 +65,8 @@ def _worker() -> Client | None:
         return None
     with Client(Path(sockets.PUBLIC)) as host:
         try:
-            return Client(host.call(host_requests.WakeWorker()).value.socket, owner=os.getuid())
+            host.call(host_requests.WakeWorker())
+            return _worker_of(os.getuid())
         except Unavailable:
             # The host's daemon is not there, or does not get our worker to run.  If it said why, so do we.
             if _answers(Path(sockets.PUBLIC)):
@@ -100,9 +101,31 @@ def _of(user: str) -> Client:
     hint = f"start it: {_START_SYSTEM}"
     if os.geteuid() != 0:
         return Client(_door(), hint=hint, of=user)
+    uid = _number(user)
     with Client(_door(), hint=hint) as host:
         there = host.call(host_requests.WakeWorker(user=user)).value
-    return Client(there.socket, owner=there.uid)
+    # Its account may be in other hands than ours.
+    if there.uid != uid:
+        message = f"the host's daemon says that {user} is user {there.uid}, and the password file that it is user {uid}"
+        raise Untrusted(message, hint=f"see: getent passwd {user}; journalctl -u xpucached")
+    return _worker_of(uid)
+
+
+def _number(user: str) -> int:
+    """Give the number of a user as this host's password file has it.  Raises `NotFound`."""
+    import pwd  # noqa: PLC0415 - only who names a user has to wait for it
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        if user.isdecimal() and len(user) <= len("4294967295"):
+            return int(user)
+    raise NotFound(f"there is no user {user} on this host", hint=f"see: getent passwd {user}")
+
+
+def _worker_of(uid: int) -> Client:
+    """Give the worker of a user where it must be, whatever anybody says."""
+    return Client(Path(sockets.worker_path(uid)), owner=uid)
 
 
 def _answers(path: Path, source: str = "") -> bool:

@@ -7,11 +7,8 @@ changed since is told from one of an earlier version: it is his, and stays.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
-import secrets
 import stat
 import sys
 import sysconfig
@@ -23,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from xpucached import sockets
+from xpucached.cli import installed_files
 from xpucached.errors import Conflict, Denied
-from xpucached.processes import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +30,6 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
 _PROGRAMS: Final = ("xpucached", "xpucachectl", "xpucached-watch")
 _COMMAND: Final = re.compile(rf"^(Exec\w+=[-@:+!|]*)(?:/usr/bin/)?({'|'.join(_PROGRAMS)})(?=\s|$)", re.MULTILINE)
-_LONGEST: Final = 1 << 20
 _PACKAGED: Final = "/usr/lib/systemd/system/xpucached.service"
 
 
@@ -209,7 +205,7 @@ def _foreign(bin_: Path) -> Path | None:
 
 def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool) -> Plan:
     """Say what setting up takes; ``running`` is whether this host's systemd is to be told."""
-    before = _noted(place.record)
+    before = installed_files.noted(place.record)
     steps: list[Step] = []
     noted: dict[str, str] = {}
     wanted: set[str] = set()
@@ -221,7 +217,7 @@ def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool)
         steps.append(step)
         wanted.add(step.what)
         if step.verb is not StepKind.KEEP:
-            noted[step.what] = _digest(step.content)
+            noted[step.what] = installed_files.digest(step.content)
         elif step.what in before:
             # Still known as one that we put there, so that who takes all away hears of it.
             noted[step.what] = before[step.what]
@@ -239,7 +235,7 @@ def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool)
 
 def removal(place: Place, *, running: bool) -> Plan:
     """Say what taking everything away takes."""
-    before = _noted(place.record)
+    before = installed_files.noted(place.record)
     steps = [step for path in sorted(before) if (step := _taken(Path(path), before)) is not None]
     units = sorted(Path(path).name for path in before if path.endswith(_UNITS))
     manager = "systemctl --user" if place.user else "systemctl"
@@ -269,22 +265,22 @@ def _adapted(content: bytes, bin_: Path) -> bytes:
 
 
 def _put(target: Path, content: bytes, before: Mapping[str, str]) -> Step:
-    there = _read(target)
+    there = installed_files.read(target)
     if there is None and not os.path.lexists(target):
         return Step(StepKind.PUT, str(target), content=content)
     if there == content:
         return Step(StepKind.SAME, str(target), content=content)
-    if there is not None and before.get(str(target)) == _digest(there):
+    if there is not None and before.get(str(target)) == installed_files.digest(there):
         return Step(StepKind.UPDATE, str(target), content=content)
     why = "it was changed since" if str(target) in before else "it is not ours"
     return Step(StepKind.KEEP, str(target), f"{why}; to have ours, move it away and set up again", content)
 
 
 def _taken(target: Path, before: Mapping[str, str]) -> Step | None:
-    there = _read(target)
+    there = installed_files.read(target)
     if there is None:
         return None
-    if before.get(str(target)) == _digest(there):
+    if before.get(str(target)) == installed_files.digest(there):
         return Step(StepKind.REMOVE, str(target))
     return Step(StepKind.KEEP, str(target), "it was changed since it was put there")
 
@@ -311,64 +307,24 @@ def _next(place: Place, bin_: Path, *, running: bool) -> tuple[str, ...]:
     return ("systemctl enable --now xpucached.service", f"{client} --system status")
 
 
-# -- files ----------------------------------------------------------------------------------------------------------
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    """Read a regular file; None for none, and for what cannot be ours: a link, a device, something large.
-
-    Whatever is believed, written or removed is read first.  Raises `Denied` where others could have put it there: they
-    would decide what our record says, and so what is removed.
-    """
-    try:
-        # The directory of polkit's rules is its account's, which may let anybody do anything as it is.
-        sockets.check_way(str(path), sockets.Trusted(account="polkitd", groups=True))
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except sockets.UntrustedPeer as error:
-        why = f"{error.place} belongs to somebody else, or others may write to it"
-        raise Denied(why, hint="see HOME, XDG_DATA_HOME and XDG_CONFIG_HOME; or set up as that user") from error
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as stream:
-        content = stream.read(_LONGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-    return content if content is not None and len(content) <= _LONGEST else None
-
-
-def _noted(record: Path) -> Mapping[str, str]:
-    content = _read(record)
-    if content is None:
-        return {}
-    try:
-        read = json.loads(content)
-        return {str(path): str(digest) for path, digest in read["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Conflict(
-            f"{record} cannot be read, so nobody knows what was set up", hint=f"move it away: {record}"
-        ) from error
-
-
 def carry_out(plan_: Plan) -> Plan:
     """Do what a plan says; gives it with what went wrong.  The record is written even then, as far as it is true."""
     done: list[Step] = []
     noted = dict(plan_.noted)
     # Before the files: who dies in between has a record of too much, which is harmless, and not of too little.
-    earlier = _noted(plan_.record)
+    earlier = installed_files.noted(plan_.record)
     if plan_.noted:
-        _write(plan_.record, _spelled({**earlier, **plan_.noted}))
+        installed_files.write(plan_.record, installed_files.spelled({**earlier, **plan_.noted}))
     for step in plan_.steps:
         failed = ""
         try:
             match step.verb:
                 case StepKind.PUT | StepKind.UPDATE:
-                    _write(Path(step.what), step.content)
+                    installed_files.write(Path(step.what), step.content)
                 case StepKind.REMOVE:
                     Path(step.what).unlink(missing_ok=True)
                 case StepKind.RUN:
-                    failed = _run(step.what)
+                    failed = installed_files.run(step.what)
         except OSError as error:
             failed = error.strerror or str(error)
         if failed and step.verb in {StepKind.PUT, StepKind.UPDATE, StepKind.REMOVE}:
@@ -376,48 +332,9 @@ def carry_out(plan_: Plan) -> Plan:
             noted |= {step.what: earlier[step.what]} if step.what in earlier else {}
         done.append(replace(step, failed=failed))
     if noted:
-        _write(plan_.record, _spelled(noted))
+        installed_files.write(plan_.record, installed_files.spelled(noted))
     elif earlier:
         plan_.record.unlink(missing_ok=True)
         if not os.listdir(plan_.record.parent):
             plan_.record.parent.rmdir()
     return replace(plan_, steps=tuple(done))
-
-
-def _spelled(noted: Mapping[str, str]) -> bytes:
-    return (json.dumps({"version": 1, "files": noted}, indent=1, sort_keys=True) + "\n").encode("utf-8")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees all or nothing."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, 0o644)
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        beside.rename(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-_PATIENCE: Final = 60.0
-"""Seconds for one tool of the host's: systemd may be busy."""
-
-
-def _run(command: str) -> str:
-    try:
-        done = child.run(command.split(), variables=child.environment(_talk()), seconds=_PATIENCE)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "" if done.status == 0 else done.complaint.decode("utf-8", "replace").strip() or f"it {done.words}"
-
-
-def _talk() -> Mapping[str, str]:
-    """Return the variables by which systemd's tools find the user's manager, and the host's tools."""
-    talk = {name: os.environ[name] for name in ("DBUS_SESSION_BUS_ADDRESS",) if name in os.environ}
-    return {**talk, "PATH": child.search_path(os.environ)}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api, codec, render
+from xpucached import api, codec
+from xpucached.api.endpoints import VERSION
 from xpucached.cli.output import say
 from xpucached.errors import NotFound, Unavailable
+from xpucached.render import entries
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -40,8 +42,8 @@ def ls(output: Output) -> int:
         elif output.quiet:
             say("\n".join(one.entry.id.ref for one in page.entries))
         elif page.entries:
-            say(("\n" if before else "") + render.entries(page.entries, output.style))
-            last = render.entry_total(page, shown)
+            say(("\n" if before else "") + entries.entries(page.entries, output.style))
+            last = entries.entry_total(page, shown)
         elif not shown:
             narrowed = any(getattr(output.options, name) for name in _NARROWING)
             last = "no entries match" if narrowed else "no entries"
@@ -56,7 +58,7 @@ def _dump(answer: Answer[EntryPage], *, first: bool) -> str:
     """
     data = dict(answer.data) if isinstance(answer.data, dict) else {}
     rows = codec.dumps(data.pop("entries")).decode("ascii")[1:-1]
-    before = f'{{"api":{api.VERSION},"data":{{"entries":[' if first else "," if rows else ""
+    before = f'{{"api":{VERSION},"data":{{"entries":[' if first else "," if rows else ""
     print(before + rows, end="")
     return f"],{codec.dumps(data).decode('ascii')[1:]}}}"
 

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from xpucached import api, codec
+from xpucached import answers, codec
+from xpucached.api.endpoints import VERSION
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from xpucached.api import Json, Request
     from xpucached.api.client import Answer, Client
+    from xpucached.api.endpoints import Request
+    from xpucached.messages import Json
     from xpucached.render.text import TextStyle
 
 T = TypeVar("T")
@@ -28,7 +30,12 @@ class Output(Struct, frozen=True):
     json: bool
     quiet: bool
 
-    def show(
+    def show(self, request: Request[T]) -> int:
+        """Ask, and print the answer as such answers are printed."""
+        look = answers.of(type(request))
+        return self.ask(request, look.write, look.names)
+
+    def ask(
         self, request: Request[T], write: Callable[[T, TextStyle], str], names: Callable[[T], str] | None = None
     ) -> int:
         """Ask, and print the answer in the form that was wished for."""
@@ -48,7 +55,7 @@ class Output(Struct, frozen=True):
 
     def dump(self, data: Json) -> None:
         """Print data as it stood on the wire."""
-        print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
+        print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
 
 
 def say(text: str) -> None:

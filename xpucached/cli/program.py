@@ -8,11 +8,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
-from xpucached import api, codec
+from xpucached import codec
+from xpucached.api.endpoints import VERSION
 from xpucached.cli import arguments, commands, setup
 from xpucached.errors import XpucachedError
-from xpucached.printing import Clean
-from xpucached.render.text import plain
+from xpucached.messages import Json
+from xpucached.printing import Clean, plain
+from xpucached.render.status import CHECKS, monitoring
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -60,11 +62,11 @@ def _run(argv: Sequence[str]) -> int:
 def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:
     if check:
         # Monitoring knows four answers, and "nobody there" is the fourth.
-        print(f"XPUCACHED UNKNOWN - {plain(error.message)}")
-        return commands.CHECKS[None]
+        print(monitoring(CHECKS[None], error.message))
+        return CHECKS[None]
     if as_json:
-        body: dict[str, api.Json] = {"code": error.code, "message": error.message, "hint": error.hint}
-        print(codec.dumps({"api": api.VERSION, "error": body}).decode("ascii"))
+        body: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
+        print(codec.dumps({"api": VERSION, "error": body}).decode("ascii"))
         return error.exit
     print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
     if error.hint:

@@ -9,8 +9,9 @@ import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api, render
+from xpucached import api
 from xpucached.domain.jobs import JobState
+from xpucached.render import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +90,7 @@ class _LineProgress:
         self._last = ""
 
     def show(self, job: Job) -> None:
-        line = render.progress(job)
+        line = jobs.progress(job)
         if line != self._last:
             print(line, file=sys.stderr, flush=True)
             self._last = line
@@ -109,6 +110,6 @@ def _live() -> Iterator[Callable[[Job], None]]:
 
         def show(job: Job) -> None:
             total = job.progress.total or None
-            progress.update(task, description=render.progress(job), completed=job.progress.done, total=total)
+            progress.update(task, description=jobs.progress(job), completed=job.progress.done, total=total)
 
         yield show

@@ -6,16 +6,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import api, codec
+from xpucached import codec
+from xpucached.api.endpoints import VERSION
 from xpucached.cli import installation
 from xpucached.cli.installation import StepKind
 from xpucached.errors import RunFailed
-from xpucached.render.text import plain
+from xpucached.printing import plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from xpucached.api import Json
+    from xpucached.messages import Json
 
 
 def run(options: Namespace) -> int:
@@ -49,7 +50,7 @@ def _dump(plan: installation.Plan, *, user: bool, dry_run: bool) -> None:
         "steps": steps,
         "next": list(plan.after),
     }
-    print(codec.dumps({"api": api.VERSION, "data": data}).decode("ascii"))
+    print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
 
 
 def _tell(plan: installation.Plan, *, dry_run: bool) -> None:

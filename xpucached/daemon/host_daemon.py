@@ -23,6 +23,7 @@ from xpucached.hostd.supervisor import HostDaemon
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 from xpucached.server.public_thread import Apart, across
+from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ _BODY: Final = 128 << 10
 async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPool(thread_name_prefix="asyncio"))
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)

@@ -1,4 +1,4 @@
-"""The life of the process: start, wake, reconcile, reload, stop.  Home of APScheduler; tells systemd how it is."""
+"""The life of a user's daemon: start, wake, reconcile, reload, stop; and what systemd hears of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import functools
 import gc
 import hashlib
@@ -15,32 +14,29 @@ import math
 import os
 import pwd
 import signal
-import stat
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from apscheduler.jobstores.base import JobLookupError
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
-from xpucached import __version__, api, deadlines, host, logs, server, settings, sockets, systemd
-from xpucached.api import host_requests
-from xpucached.api.client import Client
+from xpucached import __version__, deadlines, logs, server, settings, sockets, systemd
+from xpucached.api.endpoints import Right
 from xpucached.catalog import Catalog
+from xpucached.daemon import configuration, worker
+from xpucached.daemon.lock import alone
+from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import LEADING, Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, Trigger
-from xpucached.errors import CatalogError, HostError, RunningError, SettingsError, XpucachedError
+from xpucached.errors import HostError, SettingsError, XpucachedError
+from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
-from xpucached.printing import safe
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import SCRUB_PARTS, Service, automatic, owners
+from xpucached.service import Service, automatic, owners
 from xpucached.service.handlers import Handlers
 from xpucached.systemd import notify, ping
-from xpucached.watch import Watcher, WatchOptions
+from xpucached.threads import ThreadPool
+from xpucached.watch.watcher import Watcher, WatchOptions
 
 log = logging.getLogger(__name__)
 
@@ -72,37 +68,6 @@ _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
 
 
-@contextlib.contextmanager
-def alone(state: Path) -> Iterator[None]:
-    """Hold the state directory's lock for as long as we work on it.  Raises RunningError if another daemon does."""
-    try:
-        state.mkdir(0o700, parents=True, exist_ok=True)
-        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise CatalogError(
-            f"the state directory {state} cannot be used: {error.strerror}",
-            hint="set paths.state in the configuration to a directory of yours",
-        ) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CatalogError(f"the lock is not a regular file: {state / 'lock'}", hint="remove it, or move it away")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
-            raise RunningError(
-                f"another xpucached (process {other}) works on {state}",
-                hint="stop that one first, or give this one its own paths.state",
-            ) from None
-        # Only said for people; on a full disk the lock holds all the same.
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 _RUNS: Final = {"warmed": "model-warmed", "cancelled": "", "uncached": ""}
 """What the journal hears of runs that did not fail; of those that prove nothing it hears nothing."""
 
@@ -124,7 +89,7 @@ class Daemon:
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
         self._watcher = Watcher(self.post, _means(config), service.take_touch)
-        self._scheduler = AsyncIOScheduler(timezone="UTC")
+        self._schedule = ClockSchedule(lambda: self._take(Periodic()), service.scrub)
         self._stirred = self._loop.time()
         service.on_look = lambda: self._take(DriverChanged())
         # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
@@ -157,8 +122,8 @@ class Daemon:
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._take(Started())
-        self._schedule()
-        self._scheduler.start()
+        self._schedule.take_settings(self._settings)
+        self._schedule.start()
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(ping(), name="watchdog"),
@@ -181,63 +146,13 @@ class Daemon:
             log.info("stopping")
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 self._loop.remove_signal_handler(number)
-            self._scheduler.shutdown(wait=False)
+            self._schedule.stop()
             for task in (stop, *tasks):
                 task.cancel()
             await asyncio.wait([stop, *tasks])
             with contextlib.suppress(TimeoutError):
                 await asyncio.to_thread(deadlines.ask, "watch", self._watcher.stop)
             await self._service.stop()
-
-    def _schedule(self) -> None:
-        self._scheduler.add_job(
-            self._take,
-            "interval",
-            args=(Periodic(),),
-            seconds=self._settings.scan_interval,
-            id="look",
-            replace_existing=True,
-            coalesce=True,
-            max_instances=1,
-        )
-
-        self._schedule_scrub()
-        self._schedule_window()
-
-    def _schedule_scrub(self) -> None:
-        if self._settings.scrub is None:
-            with contextlib.suppress(JobLookupError):
-                self._scheduler.remove_job("scrub")
-            return
-        self._scheduler.add_job(
-            self._service.scrub,
-            "interval",
-            seconds=max(1.0, self._settings.scrub / SCRUB_PARTS),
-            id="scrub",
-            replace_existing=True,
-            coalesce=True,
-            max_instances=1,
-        )
-
-    def _schedule_window(self) -> None:
-        window = self._settings.throttle.window
-        if window is None:
-            with contextlib.suppress(JobLookupError):
-                self._scheduler.remove_job("window")
-            return
-        # The scheduler's own zone is UTC; people mean the time on the wall.
-        self._scheduler.add_job(
-            self._take,
-            "cron",
-            args=(Periodic(),),
-            hour=window[0] // 60,
-            minute=window[0] % 60,
-            timezone=datetime.now(UTC).astimezone().tzinfo,
-            id="window",
-            replace_existing=True,
-            coalesce=True,
-            max_instances=1,
-        )
 
     async def _reconcile(self) -> None:
         while True:
@@ -318,8 +233,7 @@ class Daemon:
         delay = _DIGEST
         while True:
             await asyncio.sleep(delay)
-            async with self._service.automatic.part(automatic.ACTIVITY):
-                await self._service.digest()
+            await self._service.digest()
             failing = automatic.ACTIVITY.name in self._service.automatic.failing
             delay = min(delay * 2, _LONGEST_DIGEST) if failing else _DIGEST
 
@@ -330,7 +244,7 @@ class Daemon:
             await asyncio.sleep(_CLOCK)
             before, jumps = jumps, self._service.mind_the_clock()
             if jumps != before:
-                self._schedule()
+                self._schedule.take_settings(self._settings)
             if jumps != before or self._service.ailing:
                 self._take(Periodic())
 
@@ -339,7 +253,7 @@ class Daemon:
         while True:
             idle = self._settings.workers.idle
             await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
-            await asyncio.to_thread(step_aside)
+            await asyncio.to_thread(worker.step_aside)
             now = self._loop.time()
             if self._service.busy or self._door.busy or self._triggers:
                 self._stirred = now
@@ -349,7 +263,7 @@ class Daemon:
 
     async def _tell(self) -> None:
         """Tell the journal what others may wait for."""
-        user = {"user": _account() or str(os.getuid())} if self._options.worker else {}
+        user = {"user": worker.account() or str(os.getuid())} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
         told = logs.Allowance(_MESSAGES, 1.0)
         async for event in self._service.subscribe(self._service.events.began):
@@ -366,11 +280,11 @@ class Daemon:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            fresh = deadlines.ask("configuration", lambda: load(self._options))
+            fresh = deadlines.ask("configuration", lambda: configuration.load(self._options))
         except TimeoutError:
             log.error("the old configuration stays: the file system of the new one does not answer")  # noqa: TRY400 - expected
         except SettingsError as error:
-            told = _told(error, worker=self._options.worker)
+            told = configuration.told(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.take_settings(self._settings, (problem,))
@@ -383,7 +297,7 @@ class Daemon:
                 self._settings = fresh
                 self._service.take_settings(fresh)
                 logging.getLogger().setLevel(fresh.log_level)
-                self._schedule()
+                self._schedule.take_settings(self._settings)
                 log.info("configuration read")
         self._take(ModelsChanged())
         self._take(DriverChanged())
@@ -396,7 +310,7 @@ def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
     for variables in drivers:
         named = tuple(sorted((name, variables.get(name, "")) for name in LEADING))
         with contextlib.suppress(TimeoutError):
-            found |= dict.fromkeys(deadlines.ask(named, functools.partial(host.watched, variables)))
+            found |= dict.fromkeys(deadlines.ask(named, functools.partial(watched, variables)))
     return tuple(found)
 
 
@@ -405,33 +319,9 @@ def _answering(stores: Iterable[Path]) -> list[Path]:
     return [root for root in stores if owners.answers(root)]
 
 
-def _told(error: SettingsError, *, worker: bool) -> SettingsError:
-    """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
-    if not worker:
-        return error
-    return SettingsError("the configuration is refused", hint="its user is told why by: xpucached --user --check")
-
-
-def _first(options: argparse.Namespace) -> settings.Settings:
-    """Read the settings at the start.  Raises `SettingsError`."""
-    try:
-        return load(options)
-    except SettingsError as error:
-        raise _told(error, worker=options.worker) from error
-
-
 def _means(config: settings.Settings) -> WatchOptions:
     watch_socket = config.watch_socket if config.watch_mode == "auto" else None
     return WatchOptions(watch_socket, loads=config.watch_loads, inotify=config.watch_mode != "polling")
-
-
-_ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
-
-
-def share_memory() -> None:
-    """Let all threads take their memory from one place: each scan has another thread, and each would keep its own."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None)["mallopt"](_ARENA_MAX, 1)
 
 
 def trim() -> None:
@@ -441,55 +331,12 @@ def trim() -> None:
         ctypes.CDLL(None)["malloc_trim"](0)
 
 
-def load(options: argparse.Namespace) -> settings.Settings:
-    """Read the settings that the options ask for."""
-    return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
-
-
-def step_aside() -> None:
-    """See that our user runs no daemon himself.  If one answers, tell the host's daemon, and raise `RunningError`."""
-    path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
-    try:
-        sockets.connect(path, owner=os.getuid(), timeout=int(_RETRY)).close()
-    except OSError:
-        return
-    # Where there is no daemon of the host, nobody waits for us either.
-    with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_RETRY) as client:
-        client.call(host_requests.StepAside())
-    raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
-
-
-def see_welcome() -> None:
-    """See that our user may have a worker, whoever started it.  Raises `SettingsError`."""
-    from xpucached.hostd import users  # noqa: PLC0415 - users' own daemons need none of it
-
-    if os.getuid() == 0:
-        raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
-    try:
-        ours: settings.Settings | None = settings.load(None, user=False, environ={})
-    except SettingsError:
-        # Who may not read the host's configuration is not named in it, as far as we know.
-        ours = None
-    if not users.may_have_worker(os.getuid(), ours):
-        raise SettingsError(
-            f"user {os.getuid()} has no worker: it is nobody who logs in, and not named in the host's configuration",
-            hint="an administrator can add it: include in [workers] of /etc/xpucached/xpucached.toml",
-        )
-
-
-def _account() -> str | None:
-    """Give our user's name; None if nobody can say it now."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return None
-
-
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     """Run the daemon on its state, its catalog and its socket."""
+    asyncio.get_running_loop().set_default_executor(ThreadPool(thread_name_prefix="asyncio"))
     with alone(config.state):
         # A worker's state goes by its user's number, and numbers are given away again.
-        account = _account() if options.worker else None
+        account = worker.account() if options.worker else None
         catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True, account=account)
         try:
             instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
@@ -511,12 +358,12 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             await asyncio.to_thread(catalog.close)
 
 
-def allowed(uid: int, right: api.Right) -> bool:
+def allowed(uid: int, right: Right) -> bool:
     """Everybody who may open the socket may read; the daemon's own user and root may change."""
-    return right is api.Right.READ or uid in (0, os.getuid())
+    return right is Right.READ or uid in (0, os.getuid())
 
 
-def owners_only(uid: int, _right: api.Right) -> bool:
+def owners_only(uid: int, _right: Right) -> bool:
     """Of a worker, whose socket everybody can open: its user and root may do all, others nothing."""
     return uid in (0, os.getuid())
 
@@ -527,57 +374,3 @@ def is_host_daemon(uid: int) -> bool:
         return uid == pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:
         return False
-
-
-def parser() -> argparse.ArgumentParser:
-    """Describe the daemon's options."""
-    options = argparse.ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
-    who = options.add_mutually_exclusive_group()
-    who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
-    who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
-    who.add_argument("--worker", action="store_true", help="serve this user for the host's daemon, which starts it")
-    options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
-    options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
-    options.add_argument("--version", action="version", version=f"xpucached {__version__}")
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``xpucached``; return its exit status."""
-    options = parser().parse_args(arguments)
-    if options.user is None:
-        options.user = options.worker or os.getuid() != 0
-    try:
-        config = _first(options)
-        if options.worker:
-            see_welcome()
-        if options.user:
-            found = len(settings.models(config.models_directory)[0])
-            problems = settings.models(config.models_directory)[1]
-        else:
-            whose, problems = settings.owners(config.models_directory)
-            found = len(whose)
-        if options.check:
-            for problem in problems:
-                print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
-            print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
-            return SettingsError.exit if problems else 0
-        logs.begin(config.log_level)
-        share_memory()
-        if options.worker:
-            step_aside()
-        if options.user:
-            asyncio.run(serve(options, config))
-        else:
-            from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
-
-            with alone(config.state):
-                asyncio.run(host_daemon.serve(config, lambda: load(options)))
-    except XpucachedError as error:
-        print(f"xpucached: {safe(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
-        if error.hint:
-            print(f"hint: {safe(error.hint)}", file=sys.stderr)  # noqa: T201 - the same
-        return error.exit
-    except KeyboardInterrupt:
-        return 130
-    return 0

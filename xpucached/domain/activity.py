@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
 
-from xpucached.domain.names import EntryKey
+from xpucached.domain.names import AwareDatetime, EntryKey
 
 
 class WatchMode(StrEnum):
@@ -43,7 +42,7 @@ class Program(Struct, frozen=True):
     """A process that touched a store, as it was at its first touch."""
 
     pid: int
-    started: datetime
+    started: AwareDatetime
     uid: int
     name: str
     command: str  #: its command line, cut
@@ -67,7 +66,7 @@ class Load(Struct, frozen=True):
 
     store: Path
     key: EntryKey
-    last: datetime
+    last: AwareDatetime
     hits: int
     program: str  #: the last one, by `Program.label`
     uid: int
@@ -77,8 +76,8 @@ class Compiling(Struct, frozen=True):
     """A program that wrote new entries although nobody had asked us to warm it: its users waited for each."""
 
     program: Program
-    since: datetime
-    last: datetime
+    since: AwareDatetime
+    last: AwareDatetime
     stores: tuple[Path, ...]
     entries: int
 
@@ -91,3 +90,10 @@ class Watching(Struct, frozen=True):
     loads: bool = False  #: whether loads are seen, too
     compiled: int = 0  #: entries that programs were seen to write since the daemon began
     compiling: tuple[Compiling, ...] = ()
+
+
+class WatchSpec(Struct, frozen=True):
+    """Which files of a store are watched for what programs do."""
+
+    files: str  #: a pattern that the whole name of a file of an entry fits
+    depth: int  #: so many directories below the root hold them, at most

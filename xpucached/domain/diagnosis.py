@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
 
 from xpucached.domain.models import Warmth
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import AwareDatetime, ModelName
 
 
 class Safety(StrEnum):
@@ -27,7 +26,7 @@ class RuntimeCheck(Struct, frozen=True):
     library: Path  #: where it was found
     safety: Safety
     evidence: str  #: what was done, and what happened
-    at: datetime
+    at: AwareDatetime
 
 
 class Cause(StrEnum):
@@ -99,7 +98,7 @@ class Baseline(Struct, frozen=True):
     host: str  #: `Host.signature`
     figure: Figure
     newest: float
-    at: datetime  #: of the newest
+    at: AwareDatetime  #: of the newest
     median: float | None  #: of those before the newest; None while there is none
     deviation: float | None  #: median absolute deviation of the same
     samples: int  #: the newest included

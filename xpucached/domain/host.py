@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from xpucached.domain.names import Architecture, ModelName
+from xpucached.domain.names import Architecture, AwareDatetime, ModelName
 from xpucached.domain.targets import Target
 
 LEADING: Final = (
@@ -44,7 +43,7 @@ class DriverFile(Struct, frozen=True, order=True):
     target: Path  #: after symbolic links
     version: str | None
     size: int
-    modified: datetime
+    modified: AwareDatetime
     build_id: str | None
     package: str | None  #: ``name version``, where a package manager knows it
 
@@ -81,7 +80,7 @@ class Process(Struct, frozen=True):
 
     pid: int
     uid: int
-    started: datetime
+    started: AwareDatetime
     name: str
     directory: Path | None
     variables: Mapping[str, str]
@@ -110,7 +109,7 @@ class DriverInUse(Struct, frozen=True):
 class Host(Struct, frozen=True):
     """This machine now, as programs meet it whose own variables lead to no other driver."""
 
-    surveyed: datetime
+    surveyed: AwareDatetime
     boot: str  #: the kernel's boot id
     kernel: str  #: kernel release
     stamp: str  #: digest of the driver files: another stamp means another driver
@@ -155,7 +154,7 @@ class Host(Struct, frozen=True):
 class DriverChange(Struct, frozen=True):
     """One line of the host's history: which environments came and which went."""
 
-    at: datetime
+    at: AwareDatetime
     stamp: str
     appeared: tuple[Target, ...]
     vanished: tuple[Target, ...]
@@ -165,7 +164,7 @@ class Presence(Struct, frozen=True):
     """When an environment was first and last what this host offered."""
 
     environment: Target
-    first: datetime | None
-    last: datetime | None
+    first: AwareDatetime | None
+    last: AwareDatetime | None
     present: bool
     drivers: frozenset[str] = frozenset()  #: `DriverInUse.id` of those that offered it; empty text: the host's own

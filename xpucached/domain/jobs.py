@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct, field
 
-from xpucached.domain.names import JobId
+from xpucached.domain.names import AwareDatetime, JobId
 from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport, ScanReport
 from xpucached.domain.trash import TrashReport, VerifyReport
 
@@ -21,6 +21,10 @@ class JobState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
+"""Jobs that are not over."""
 
 
 class Progress(Struct, frozen=True):
@@ -39,22 +43,21 @@ class ErrorInfo(Struct, frozen=True):
     hint: str = ""
 
 
+Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport | TrashReport | VerifyReport
+
+
 class Job(Struct, frozen=True):
     """Something that takes longer than an answer may."""
 
     id: JobId
     kind: str  #: ``scan``, ``prewarm``, ``replay``, ``evict``, ``verify``, ``restore`` or ``empty``
     state: JobState
-    created: datetime
-    started: datetime | None = None
-    finished: datetime | None = None
+    created: AwareDatetime
+    started: AwareDatetime | None = None
+    finished: AwareDatetime | None = None
     progress: Progress = field(default_factory=Progress)
-    scan: ScanReport | None = None
-    prewarm: PrewarmReport | None = None
-    evict: EvictionReport | None = None
-    replay: ReplayReport | None = None
-    trash: TrashReport | None = None
-    verify: VerifyReport | None = None
+    mended: VerifyReport | None = None  #: what was mended before the job's own work
+    report: Report | None = None  #: what the job did
     error: ErrorInfo | None = None
 
 
@@ -62,7 +65,7 @@ class Event(Struct, frozen=True):
     """Something an administrator may want to see pass by."""
 
     id: int
-    at: datetime
+    at: AwareDatetime
     topic: str  #: ``driver-changed``, ``run-finished``, ``evicted`` …
     message: str
     fields: Mapping[str, str] = field(default_factory=dict)

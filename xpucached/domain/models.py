@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from xpucached.domain.libraries import Libraries
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.stores import EntryId
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec, Variant
@@ -160,8 +159,8 @@ class Run(Struct, frozen=True):
     model: ModelName
     workload: str  #: `Workload.digest` at that time
     reason: WarmReason
-    started: datetime
-    finished: datetime | None
+    started: AwareDatetime
+    finished: AwareDatetime | None
     outcome: Outcome | None  #: None while it runs
     host: str  #: `Host.signature` at that time
     passes: tuple[Pass, ...] = ()

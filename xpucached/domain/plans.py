@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from xpucached.domain.models import Model, Run, WarmReason
-from xpucached.domain.names import Architecture, EntryKey, EntryRef, ModelName
+from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, ModelName
 from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.domain.targets import Origin, Target
 
@@ -70,7 +69,7 @@ class Deferred(Struct, frozen=True):
 
     model: ModelName
     why: str
-    until: datetime | None
+    until: AwareDatetime | None
 
 
 class PrewarmPlan(Struct, frozen=True):
@@ -88,18 +87,18 @@ class Subtotal(Struct, frozen=True):
     environment: Target | None
     entries: int
     allocated: int
-    created: datetime | None = None  #: when the newest was, where that was asked for
-    used: datetime | None = None  #: when any was last
+    created: AwareDatetime | None = None  #: when the newest was, where that was asked for
+    used: AwareDatetime | None = None  #: when any was last
 
 
 class Preselection(Struct, frozen=True):
     """Which entries a plan has to look at one by one; it takes the others as `Subtotal`s."""
 
-    now: datetime
-    young: datetime  #: what is younger may be protected
+    now: AwareDatetime
+    young: AwareDatetime  #: what is younger may be protected
     defective: bool = False
     environments: frozenset[Target] = frozenset()  #: all entries for these
-    unused: Mapping[Store, tuple[datetime, bool]] = field(default_factory=dict)
+    unused: Mapping[Store, tuple[AwareDatetime, bool]] = field(default_factory=dict)
     """Those used before this; where access times say nothing (False), only if a run or somebody else used them."""
     worst: tuple[tuple[frozenset[Store], float], ...] = ()
     """The least worth of these stores, until they hold so many bytes together."""
@@ -129,11 +128,11 @@ class IndexedEntry(Struct, frozen=True):
     origin: Origin | None
     architecture: Architecture | None
     models: tuple[ModelName, ...]
-    first_seen: datetime
-    last_used: datetime
+    first_seen: AwareDatetime
+    last_used: AwareDatetime
     last_used_by: str  #: ``run``, ``restored``, ``observed-loads``, ``access-time`` or ``created``
     cost: float | None = None  #: seconds that making it took, where that was measured
-    restored: datetime | None = None  #: when somebody brought it back from the trash
+    restored: AwareDatetime | None = None  #: when somebody brought it back from the trash
     hits: int = 0  #: how often programs were seen to load it
     program: str = ""  #: the last one, by its unit or name
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
@@ -163,7 +162,7 @@ class EvictionPlan(Struct, frozen=True):
         return digest.hexdigest()
 
 
-class EvictionReport(Struct, frozen=True):
+class EvictionReport(Struct, frozen=True, tag_field="kind", tag="evict"):
     """What was really evicted."""
 
     plan: EvictionPlan
@@ -258,7 +257,7 @@ class Built(Struct, frozen=True):
     models: tuple[ModelName, ...] = ()  #: that use the entry which it was rebuilt from
 
 
-class ReplayReport(Struct, frozen=True):
+class ReplayReport(Struct, frozen=True, tag_field="kind", tag="replay"):
     """What was really rebuilt."""
 
     plan: ReplayPlan
@@ -275,7 +274,7 @@ class ReplayReport(Struct, frozen=True):
     failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
 
 
-class ScanReport(Struct, frozen=True):
+class ScanReport(Struct, frozen=True, tag_field="kind", tag="scan"):
     """What a look at all stores changed."""
 
     stores: int
@@ -286,7 +285,7 @@ class ScanReport(Struct, frozen=True):
     seconds: float
 
 
-class PrewarmReport(Struct, frozen=True):
+class PrewarmReport(Struct, frozen=True, tag_field="kind", tag="prewarm"):
     """What prewarming really did."""
 
     runs: tuple[Run, ...] = ()

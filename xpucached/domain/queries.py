@@ -6,7 +6,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from xpucached.domain.defects import Defect
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState
@@ -23,7 +22,7 @@ class EntryQuery(Struct, frozen=True):
     device: str | None = None  #: part of the device's name
     model: ModelName | None = None
     state: EntryState | None = None
-    defect: Defect | None = None
+    defect: str | None = None
     kernel: str | None = None  #: part of a kernel's name, mangled or not
     min_size: int | None = None
     max_size: int | None = None

@@ -35,6 +35,7 @@ _PROBLEMS: Final = frozenset(
         "store-full",
         "store-read-only",
         "store-unreadable",
+        "too-many-stores",
         "unclear-store",
     }
 )

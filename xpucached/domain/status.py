@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -11,6 +10,7 @@ from xpucached.domain.activity import Watching
 from xpucached.domain.host import DriverChange, Host, Problem
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
+from xpucached.domain.names import AwareDatetime
 from xpucached.domain.stores import StoreStatus
 
 
@@ -35,7 +35,7 @@ class Status(Struct, frozen=True):
     verdict: Verdict
     sentence: str
     pid: int
-    started: datetime
+    started: AwareDatetime
     host: Host | None
     problems: tuple[Problem, ...]
     entries: int

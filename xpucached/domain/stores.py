@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from xpucached.domain.defects import Defect, Effect, Generation, StoreFault
-from xpucached.domain.names import EntryKey, EntryRef, KindName
+from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, KindName
 from xpucached.domain.targets import Target
 
 
@@ -47,7 +46,7 @@ class FoundStore(Struct, frozen=True):
     store: Store
     origin: StoreOrigin
     via: str  #: in words: ``managed``, ``default``, ``process 4711``, a configuration file's path
-    readers: frozenset[Generation] = frozenset()  #: the runtimes that read it, as far as known; empty: any may
+    readers: frozenset[str] = frozenset()  #: the runtimes that read it, as far as known; empty: any may
 
 
 class EntryState(StrEnum):
@@ -100,8 +99,8 @@ class Entry(Struct, frozen=True):
     stamp: str  #: changes whenever any file of its leaf does
     size: int  #: sum of the file sizes
     allocated: int  #: blocks on disk, hard links counted once per entry
-    created: datetime  #: when the runtime says it wrote it, else the file's birth, else its change
-    accessed: datetime | None  #: newest access time that the file system knows; a hint, never a proof
+    created: AwareDatetime  #: when the runtime says it wrote it, else the file's birth, else its change
+    accessed: AwareDatetime | None  #: newest access time that the file system knows; a hint, never a proof
     environment: Target | None = None
     options: str = ""
     constants: str = ""  #: specialization constants, hex
@@ -123,12 +122,19 @@ class Entry(Struct, frozen=True):
             return None
         return Effect.HARMLESS if self.state is EntryState.OK else self.defect.effect
 
+    @property
+    def before(self) -> EntryKey | None:
+        """The entry that programs try before it, if its defect is for that: the name at the end of its detail."""
+        if self.defect is None or not (self.defect.covers or self.defect.uncovered):
+            return None
+        return EntryKey(self.id.key[: self.id.key.rfind("/") + 1] + self.detail.rpartition(" ")[2])
+
 
 class UnchangedEntry(Struct, frozen=True):
     """An entry that is unchanged since the look that gave its stamp."""
 
     key: EntryKey
-    accessed: datetime | None
+    accessed: AwareDatetime | None
     place: int | None = None
 
 
@@ -144,7 +150,7 @@ class Scan(Struct, frozen=True):
     """What one look at one store found, or one part of it, at one moment."""
 
     found: FoundStore
-    at: datetime
+    at: AwareDatetime
     state: StoreState
     owner: int | None  #: uid of the root directory
     entries: tuple[Entry, ...] = ()  #: new and changed ones
@@ -182,7 +188,7 @@ class StoreStatus(Struct, frozen=True):
     size: int
     allocated: int
     foreign: int
-    scanned: datetime | None
+    scanned: AwareDatetime | None
     notes: tuple[str, ...] = ()
 
     @property

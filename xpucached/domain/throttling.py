@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct
+
+from xpucached.domain.names import AwareDatetime
 
 
 class RunCause(StrEnum):
@@ -48,7 +49,7 @@ class ThrottlePolicy(Struct, frozen=True):
 class Waiting(Struct, frozen=True):
     """A model that is to be warmed as soon as this is the time for it."""
 
-    since: datetime
+    since: AwareDatetime
     why: str
 
 

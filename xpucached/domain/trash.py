@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from xpucached.domain.activity import Watching
-from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.domain.defects import Defect, Effect, RepairAction
 from xpucached.domain.host import Problem
-from xpucached.domain.names import EntryKey, EntryRef, TrashRef
+from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 
@@ -19,7 +18,7 @@ from xpucached.domain.stores import Entry, EntryId, Store
 class TrashLabel(Struct, frozen=True):
     """Why an entry goes into the trash: what stands on its label there."""
 
-    at: datetime
+    at: AwareDatetime
     reason: EvictReason
     detail: str
 
@@ -30,7 +29,7 @@ class Trashed(Struct, frozen=True):
     ref: TrashRef
     store: Store
     key: EntryKey  #: where it was
-    at: datetime
+    at: AwareDatetime
     reason: EvictReason
     detail: str
     quarantined: bool  #: damaged: it is kept as evidence, and not given back
@@ -66,26 +65,12 @@ class Drop(Struct, frozen=True):
     reason: DropReason
 
 
-class TrashReport(Struct, frozen=True):
+class TrashReport(Struct, frozen=True, tag_field="kind", tag="trash"):
     """What was given back, and what is gone for good."""
 
     restored: tuple[Restored, ...] = ()
     dropped: tuple[TrashRef, ...] = ()
     freed: int = 0
-
-
-class RepairAction(StrEnum):
-    """What `verify --fix` does about a finding."""
-
-    UNLOCK = "unlock"  #: the lock of a dead program goes, the entry stays
-    READABLE = "readable"  #: its owner, and who may read the rest of it, may read it again
-    SWAP_BACK = "swap-back"  #: its program lies in another entry's place: the two change places
-    REBUILD = "rebuild"  #: compiled again from its own source; the damaged one is kept as evidence
-    CLOSE_GAP = "close-gap"  #: the highest slot moves down to where the runtime finds it
-    QUARANTINE = "quarantine"  #: it leaves the store, and is kept as evidence
-    TRASH = "trash"  #: whole but never read: it leaves the store, and can come back
-    CLEAR = "clear"  #: a file that makes programs hang goes, what blocks them is moved aside
-    LEAVE = "leave"  #: the runtime does not mind, or a program is at work there
 
 
 class Repair(Struct, frozen=True):
@@ -103,8 +88,8 @@ class Finding(Struct, frozen=True):
     store: Store
     key: EntryKey | None  #: None for the store as a whole
     ref: EntryRef | None
-    defect: Defect | None
-    fault: StoreFault | None
+    defect: str | None  #: the code of an entry's
+    fault: str | None  #: the code of a store's
     effect: Effect
     message: str
     detail: str
@@ -116,7 +101,7 @@ class Finding(Struct, frozen=True):
         cls, entry: EntryId, defect: Defect, effect: Effect, detail: str, action: RepairAction, *, done: bool
     ) -> Finding:
         """Make one about an entry."""
-        return cls(entry.store, entry.key, entry.ref, defect, None, effect, defect.message, detail, action, done)
+        return cls(entry.store, entry.key, entry.ref, defect.code, None, effect, defect.message, detail, action, done)
 
 
 class Unproven(StrEnum):
@@ -144,7 +129,7 @@ class Comparison(Struct, frozen=True):
     compile_seconds: float = 0.0
 
 
-class VerifyReport(Struct, frozen=True):
+class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
     """What a thorough look found, and what was mended."""
 
     fix: bool

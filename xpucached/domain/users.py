@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
 
 from xpucached.domain.host import Problem
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.status import Verdict
 
 
@@ -39,7 +38,7 @@ class UserStatus(Struct, frozen=True):
     cold: int = 0
     models: tuple[ModelName, ...] = ()
     problems: tuple[str, ...] = ()  #: codes
-    seen: datetime | None = None  #: when he last said so
+    seen: AwareDatetime | None = None  #: when he last said so
 
     @property
     def matters(self) -> bool:
@@ -51,9 +50,9 @@ class HostStatus(Struct, frozen=True):
     """How the host stands, as far as the host's daemon may know."""
 
     version: str
-    started: datetime
+    started: AwareDatetime
     stamp: str  #: digest of the driver's files and the kernel
-    changed: datetime | None  #: when that last became another
+    changed: AwareDatetime | None  #: when that last became another
     problems: tuple[Problem, ...]
     users: tuple[UserStatus, ...]
 
@@ -62,7 +61,7 @@ class SavedState(Struct, frozen=True):
     """What the host's daemon keeps from one life to the next."""
 
     stamp: str = ""
-    changed: datetime | None = None
+    changed: AwareDatetime | None = None
     users: tuple[UserStatus, ...] = ()
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
 

@@ -6,6 +6,7 @@ too, and one that is named by no text is not seen.  See ``docs/models.md`` for w
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -44,6 +45,13 @@ _FROM: Final = re.compile(r"^[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]+(\(
 _MOST_LISTED: Final = 1000
 """Names of one import: a line of a megabyte must not become gigabytes of names."""
 
+_MOST_IMPORTS: Final = 20_000
+"""Names that the imports of one file are followed for."""
+_MOST_LOOKUPS: Final = 500_000
+"""Places in all at which modules are looked for."""
+_MOST_ROOTS: Final = 64
+"""Directories of ``PYTHONPATH``."""
+
 _BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"]+")
 _NAME: Final = re.compile(r"[^\W\d]\w*\Z")
@@ -63,6 +71,7 @@ class Needs:
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = False
         self._left = _TEXTS
+        self._lookups = _MOST_LOOKUPS
 
     def add(self, path: str, role: Role) -> None:
         """Note a path, unless there are enough."""
@@ -227,7 +236,8 @@ class Needs:
 
     def _roots(self) -> list[str]:
         given = self._variables.get("PYTHONPATH", "").split(":")
-        return [os.path.normpath(os.path.join(self._directory, one)) for one in given if one]
+        roots = (os.path.normpath(os.path.join(self._directory, one)) for one in given if one)
+        return list(itertools.islice(dict.fromkeys(roots), _MOST_ROOTS))
 
     def _script(self, path: str) -> None:
         place = os.path.dirname(os.path.realpath(path))
@@ -246,21 +256,7 @@ class Needs:
 
     def _imports(self, text: str, root: str, package: str) -> None:
         roots = [root, *(one for one in self._roots() if one != root)]
-        wanted: list[str] = []
-        for match in _IMPORT.finditer(text):
-            wanted += [part.split()[0] for part in match[1].split(",") if part.split()]
-        wanted += _BY_NAME.findall(text)
-        for match in _FROM.finditer(text):
-            module = match[1]
-            dots = len(module) - len(module.lstrip("."))
-            if dots:
-                base = package.split(".") if package else []
-                kept = base[: len(base) - dots + 1]
-                module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
-            listed = match[2].strip("()").replace("\\", " ").split(",", _MOST_LISTED)[:_MOST_LISTED]
-            inner = [part.split()[0] for part in listed if part.split()]
-            wanted += [module, *(f"{module}.{name}" if module else name for name in inner if _NAME.match(name))]
-        self._modules(wanted, roots)
+        self._modules(itertools.islice(_imported(text, package), _MOST_IMPORTS), roots)
 
     def _modules(self, wanted: Iterable[str], roots: Sequence[str]) -> None:
         """Note the files of modules that lie below these directories, and what they import themselves."""
@@ -268,7 +264,8 @@ class Needs:
             parts = name.split(".")
             if not all(_NAME.match(part) for part in parts):
                 continue
-            for root in roots:
+            for root in roots[: max(0, self._lookups)]:
+                self._lookups -= 1
                 files = list(_module_files(root, parts))
                 for path, package in files:
                     self.add(path, Role.MODULE)
@@ -281,6 +278,24 @@ class Needs:
             while self._waiting:
                 self._read(*self._waiting.popleft())
             self._busy = False
+
+
+def _imported(text: str, package: str) -> Iterator[str]:
+    """Give the names of modules that a text imports; ``package`` is what it is a module of."""
+    for match in _IMPORT.finditer(text):
+        yield from (part.split()[0] for part in match[1].split(",") if part.split())
+    yield from (match[1] for match in _BY_NAME.finditer(text))
+    for match in _FROM.finditer(text):
+        module = match[1]
+        dots = len(module) - len(module.lstrip("."))
+        if dots:
+            base = package.split(".") if package else []
+            kept = base[: len(base) - dots + 1]
+            module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
+        listed = match[2].strip("()").replace("\\", " ").split(",", _MOST_LISTED)[:_MOST_LISTED]
+        inner = [part.split()[0] for part in listed if part.split()]
+        yield module
+        yield from (f"{module}.{name}" if module else name for name in inner if _NAME.match(name))
 
 
 def _module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import heapq
 import itertools
 import logging
 import os
@@ -15,7 +16,6 @@ import re
 import shutil
 import stat
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,11 @@ from xpucached.host.digests import head
 from xpucached.host.elf import build_id
 from xpucached.host.roots import HERE
 from xpucached.processes import child
+from xpucached.quantities import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from xpucached.host.roots import HostRoots
 
@@ -40,14 +42,20 @@ _MOST_DRIVERS = 8
 _COMPILERS = ("libigc.so.*", "libigdfcl.so.*", "libopencl-clang.so.*")
 # What Intel's CPU driver loads from its own directory; cl.cfg holds its settings.
 _NEIGHBOURS = ("libcommon_clang.so*", "libOclCpuBackEnd*.so*", "cl.cfg")
+_BY_PATTERN = re.compile("|".join(map(fnmatch.translate, (*_COMPILERS, *_NEIGHBOURS)))).match
 _MOST_FILES = 256
-_MOST_NAMES = 100_000  # in one directory
+_MOST_NAMES = 3_000_000  # in one directory
 _LONGEST_ICD = 4096
 _LONGEST_RECORD = 4 << 20
+_LONGEST_RECORDS = 64 << 20  # bytes of them in all that one look reads
+_MOST_INTERPRETERS = 16
+# Paths in a record are relative to site-packages.
+_RECORDED = re.compile(r"^\.\./\.\./(?:\.\./lib/)?([^/,\n]+),", re.MULTILINE)
 _LONGEST_LINKS = 40  # the kernel's own limit
 _LONGEST_OUTPUT = 16 << 20
 _PATIENCE = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
-_VERSION = re.compile(r"\.so\.(\d+(?:[.+][\w+]+)+)$")
+# Each step takes one character, or a dot and one: what a file is called may be meant to be tried in many ways.
+_VERSION = re.compile(r"\.so\.(\d+(?=[.+])(?:\.?[\w+])+)$")
 
 _remembered: dict[tuple[Path, int, int], str | None] = {}
 
@@ -91,11 +99,20 @@ class _LibrarySearch:
 
     def _list(self, folder: Path) -> list[str]:
         if folder not in self._names:
-            try:
-                self._names[folder] = sorted(one.name for one in itertools.islice(folder.iterdir(), _MOST_NAMES))
-            except OSError:
-                self._names[folder] = []
+            self._names[folder] = sorted(_listed(folder, _BY_PATTERN))
         return self._names[folder]
+
+
+def _listed(folder: Path, wanted: Callable[[str], object]) -> list[str]:
+    """Give those of a directory's names that are wanted; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as listed:
+            found = [one.name for one in itertools.islice(listed, _MOST_NAMES) if wanted(one.name)]
+            if next(listed, None) is not None:
+                log.warning("a file of a driver may be missed: %s holds more than %d names", folder, _MOST_NAMES)
+            return found
+    except (OSError, ValueError):
+        return []
 
 
 def mapped_drivers(libraries: Iterable[Path], since: datetime) -> tuple[Path, ...]:
@@ -139,11 +156,11 @@ def _icds(variables: Mapping[str, str], places: HostRoots) -> list[str]:
     """Give the OpenCL drivers that the loader will load, as names or paths."""
     named = [one for one in variables.get("OCL_ICD_FILENAMES", "").split(":") if one]
     for folder in _icd_folders(variables, places):
-        try:
-            files = sorted(folder.glob("*.icd")) if stat.S_ISDIR(_mode(folder)) else [folder]
-        except OSError:
-            continue
-        for file in files[:_MOST_FILES]:
+        files = [folder]
+        if stat.S_ISDIR(_mode(folder)):
+            names = heapq.nsmallest(_MOST_FILES, _listed(folder, lambda name: name.endswith(".icd")))
+            files = [folder / name for name in names]
+        for file in files:
             text = _head(file)
             if text:
                 named.append(text.splitlines()[0].strip())
@@ -181,7 +198,10 @@ def _paths(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
         homes = [folder for driver in drivers for folder in (_target(driver).parent, _target(driver).parent.parent)]
         for pattern in _COMPILERS:
             found += libraries.match(pattern, homes)
-    return list(dict.fromkeys(found))[:_MOST_FILES]
+    files = list(dict.fromkeys(found))
+    if len(files) > _MOST_FILES:
+        log.warning("a change of the driver may be missed: it has more than %d files", _MOST_FILES)
+    return files[:_MOST_FILES]
 
 
 def _target(path: Path) -> Path:
@@ -220,7 +240,7 @@ def driver_files(variables: Mapping[str, str], places: HostRoots = HERE) -> tupl
                 target=target,
                 version=_version(target, status.st_size) or (package.rpartition(" ")[2] if package else None),
                 size=status.st_size,
-                modified=datetime.fromtimestamp(status.st_mtime_ns // 1000 / 1e6, UTC),
+                modified=moment(status.st_mtime_ns),
                 build_id=build_id(target),
                 package=package,
             )
@@ -272,7 +292,7 @@ def packages(paths: Iterable[Path]) -> Mapping[Path, str | None]:
         rest = [path for path in unknown if path not in answers]
         if rest and shutil.which("rpm"):
             answers |= _ask_rpm(rest)
-        answers |= {path: name for path in unknown if path not in answers and (name := _wheel(path))}
+        answers |= _wheels([path for path in unknown if path not in answers])
         if len(_remembered) > 10 * _MOST_FILES:
             _remembered.clear()
         _remembered.update({keys[path]: answers.get(path) for path in unknown})
@@ -307,20 +327,28 @@ def _ask_rpm(paths: Sequence[Path]) -> dict[Path, str]:
     return {path: line for path, line in zip(paths, lines, strict=True) if re.fullmatch(r"\S+ \S+", line)}
 
 
-def _wheel(path: Path) -> str | None:
-    """Look for the Python package that put a library into the ``lib`` directory of its virtual environment."""
-    try:
-        records = sorted(path.parent.glob("python3*/site-packages/*.dist-info/RECORD"))[:_MOST_FILES]
-    except OSError:
-        return None
-    # Paths in a record are relative to site-packages.
-    line = re.compile(rf"^\.\./\.\./(?:\.\./lib/)?{re.escape(path.name)},", re.MULTILINE)
-    for record in records:
-        name, dash, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
-        text = head(os.fspath(record), _LONGEST_RECORD).decode("utf-8", "replace")
-        if dash and line.search(text):
-            return f"{name.replace('_', '-')} {version}"
-    return None
+def _wheels(paths: Sequence[Path]) -> dict[Path, str]:
+    """Look for the Python packages that put libraries into the ``lib`` directory of their virtual environment."""
+    found: dict[Path, str] = {}
+    left = _LONGEST_RECORDS
+    for folder in dict.fromkeys(path.parent for path in paths):
+        missing = {path.name: path for path in paths if path.parent == folder}
+        for record in _records(folder):
+            name, dash, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
+            text = head(os.fspath(record), min(left, _LONGEST_RECORD)).decode("utf-8", "replace")
+            left -= len(text)
+            for line in _RECORDED.finditer(text) if dash else ():
+                if path := missing.get(line[1]):
+                    found.setdefault(path, f"{name.replace('_', '-')} {version}")
+    return found
+
+
+def _records(folder: Path) -> list[Path]:
+    """Give where the packages of the virtual environment around a ``lib`` directory say what they installed."""
+    interpreters = heapq.nsmallest(_MOST_INTERPRETERS, _listed(folder, lambda name: name.startswith("python3")))
+    places = [folder / name / "site-packages" for name in interpreters]
+    installed = [place / name for place in places for name in _listed(place, lambda name: name.endswith(".dist-info"))]
+    return [one / "RECORD" for one in heapq.nsmallest(_MOST_FILES, installed)]
 
 
 def _run(command: Sequence[str]) -> str:

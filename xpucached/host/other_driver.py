@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import stat
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import sockets
 from xpucached.domain.host import OtherDriver
 from xpucached.errors import HostError, NotFound, RequestError
 from xpucached.host import simulated_gpu
@@ -17,7 +19,7 @@ from xpucached.host.gpu_devices import kernel
 from xpucached.processes.driver_probe import BACKENDS, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain.host import Problem
 
@@ -36,6 +38,7 @@ class _Found:
     """What lies in a folder, by file name: the first of each, in the order of the walk."""
 
     files: dict[str, Path] = field(default_factory=dict)
+    whole: bool = True  #: whether all of it was looked at
 
     def home(self, name: str) -> Path | None:
         path = self.files.get(name)
@@ -58,12 +61,13 @@ def unpacked(
         return _ask({**variables, **pretended}, ("level-zero", "opencl"), [()], timeout, "the installed driver", device)
     _check(root)
     found = _walk(root)
+    who = str(root) if found.whole else f"{root}, of which {_MOST} names were looked at and no more,"
     theirs, backends = _variables(found, variables, scratch)
     if not backends:
         names = ", ".join((*_OPENCL, _LEVEL_ZERO))
         hint = f"expected one of {names} in it, as unpacking the driver's packages gives them"
-        raise HostError(f"there is no driver of Intel's in {root}", hint=hint)
-    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, str(root), device)
+        raise HostError(f"there is no driver of Intel's in {who.removesuffix(',')}", hint=hint)
+    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, who, device)
 
 
 def _check(root: Path) -> None:
@@ -74,37 +78,49 @@ def _check(root: Path) -> None:
         raise NotFound(f"{root}: {error.strerror}", hint="give the folder in which the driver was unpacked") from error
     if not stat.S_ISDIR(status.st_mode):
         raise NotFound(f"{root} is not a folder", hint="give the folder in which the driver was unpacked")
-    if not _trusted(status):
-        hint = "its files are loaded: unpack the driver where only you or root can write"
-        raise RequestError(f"{root} belongs to somebody else, or everybody may write there", hint=hint)
-
-
-def _trusted(status: os.stat_result) -> bool:
-    return status.st_uid in (0, os.geteuid()) and not status.st_mode & stat.S_IWOTH
-
-
-def _ours(path: Path) -> bool:
     try:
-        status = path.stat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and _trusted(status)
+        # Its files are loaded by their paths, for as long as it is compiled with.
+        sockets.check_way(os.fspath(root / "driver"), sockets.Trusted(groups=True))
+    except sockets.UntrustedPeer as error:
+        raise _open_to_others(error.place) from error
+    except OSError as error:
+        raise NotFound(f"{root}: {error.strerror}", hint="give the folder in which the driver was unpacked") from error
+
+
+def _open_to_others(place: str | Path) -> RequestError:
+    hint = "its files are loaded: unpack the driver where only you or root can write"
+    return RequestError(f"{place} belongs to somebody else, or everybody may write there", hint=hint)
+
+
+def _see_closed(folder: Path, names: Iterable[str], root: Path) -> None:
+    """See that nobody else can change what would be loaded from a folder.  Raises `RequestError`."""
+    for path in (*(folder / name for name in names), folder, *folder.parents):
+        real = Path(os.path.realpath(path))
+        for step in (one for one in (real, real.parent) if one.is_relative_to(root)):
+            with contextlib.suppress(OSError):
+                status = step.stat()
+                if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+                    raise _open_to_others(step)
 
 
 def _walk(root: Path) -> _Found:
     """Find the driver's files.  Links are not followed to other folders; a link to a file in this one counts."""
     found = _Found()
     left = _MOST
+    real = Path(os.path.realpath(root))
     for folder, folders, names in os.walk(root):
         depth = len(Path(folder).relative_to(root).parts)
         folders[:] = sorted(folders) if depth < _DEEPEST else []
         left -= len(names) + len(folders)
         if left < 0:
+            found.whole = False
             break
         for name in set(names).intersection(_HOMES):
             path = Path(folder, name)
             target = Path(os.path.realpath(path))
-            if target.is_relative_to(os.path.realpath(root)) and _ours(target):
+            if target.is_relative_to(real) and target.is_file():
+                if name not in found.files:
+                    _see_closed(path.parent, names, real)
                 found.files.setdefault(name, path)
     return found
 

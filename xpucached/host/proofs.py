@@ -121,7 +121,7 @@ def _as_named(
         if not old.role.is_code and (_below(old.path, ours) or (first is not None and first.get(old.path) != old)):
             continue
         now = _look(old.path, old.role)
-        if now is not None and (now == old or (old.role is Role.PACKAGES and now.digest == old.digest)):
+        if now is not None and (now == old or (old.role is Role.PACKAGES and now.digest and now.digest == old.digest)):
             found[old.path] = now
         elif old.role.is_code and not (old.path in known and known[old.path].unsettled):
             found[old.path] = replace(old, unsettled=True)
@@ -134,7 +134,7 @@ def _below(path: str, places: Collection[str]) -> bool:
 
 def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependency:
     """Add the digest, if the file can be read, or was before."""
-    if one.digest or one.unsettled:
+    if one.digest or one.unsettled or one.role in _FOLDERS:
         return one
     if known is not None and known.digest and _same(one, known):
         return replace(one, digest=known.digest)
@@ -163,9 +163,10 @@ def _look(path: str, role: Role) -> Dependency | None:
 
 
 def _listed(path: str, role: Role) -> str:
+    """Give the digest of a directory's names; empty for one with too many: nobody knows whether those change."""
     found = names(path, MOST)
     if found is None:
-        return "too many"
+        return ""
     if role is Role.PACKAGES:
         found = [(words, False) for words in sorted(packages(found))]
     return digest_names(found)
@@ -279,8 +280,10 @@ class _Look:
         untouched = (now.size, now.modified, now.inode) == (old.size, old.modified, old.inode)
         try:
             if old.role in _FOLDERS:
-                same = _listed(old.path, old.role) == old.digest
-                return "" if same else f"files were added to {name}, or taken away"
+                listed = _listed(old.path, old.role)
+                if not listed:
+                    return f"{name} changed, and holds more than {MOST} names: whether files were added is unknown"
+                return "" if listed == old.digest else f"files were added to {name}, or taken away"
             if untouched and not old.digest:
                 return ""
             if now.size == old.size and old.digest and self._reader.digest(old.path) == old.digest:
@@ -300,9 +303,13 @@ class _Look:
         said: list[str] = []
         for site in sorted(self._sites):
             try:
-                there = packages(names(site, MOST) or ())
+                listed = names(site, MOST)
             except OSError:
                 continue
+            if listed is None:
+                said.append(f"{site} changed, and holds more than {MOST} names: which packages changed is unknown")
+                continue
+            there = packages(listed)
             prefix = f"{site}/"
             now = _versions(there)
             was = _versions(one.version for one in needs if one.role is Role.PACKAGE and one.path.startswith(prefix))

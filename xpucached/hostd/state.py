@@ -30,7 +30,7 @@ class StateFile:
 
     def __init__(self, state: Path, runtime: Path) -> None:
         """``runtime`` is a directory of ours that a reboot empties."""
-        self._file = state / "household.json"
+        self._file = state / "users.json"
         self._runtime = runtime
         # In a directory of root's, and made by root: what who logs in is shown is a file that we fill, never a link,
         # or a pipe, of ours.

@@ -7,20 +7,24 @@ import contextlib
 import logging
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
 from xpucached import api, sockets
 from xpucached.api.client import Client
-from xpucached.domain.jobs import Job
+from xpucached.api.endpoints import Request
+from xpucached.domain.jobs import UNDER_WAY, Job
 from xpucached.domain.models import Warmth, check_name
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Busy, Denied, Unavailable, Untrusted, XpucachedError
+from xpucached.messages import Json
+from xpucached.printing import plain
+from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,12 +51,20 @@ _MOST: Final = 1000  # models of one user that are remembered
 _MOST_PROBLEMS: Final = 100
 
 _PER_USER: Final = 4
-_OWN: Final = 2
-_THREADS: Final = 64
-"""So many questions to one worker, for people and of our own, and to all, may wait for an answer at the same time."""
+_OWN_PER_USER: Final = 2
+"""So many questions to one worker, for people and of our own, may wait for an answer at the same time."""
+
+_THREADS: Final = 48
+_OWN_THREADS: Final = 32
+"""The same for all workers together."""
 
 _WAITING: Final = 64
 """So many more may wait until they can be asked."""
+
+_TURN: Final = 10.0
+"""Seconds for which a job is waited for at a time; the thread is another's then."""
+_PAUSE: Final = 1.0
+"""Seconds between two such waits: a worker that does not wait must not keep us busy."""
 
 _READING: Final = threading.Semaphore(1)
 """One answer at a time is read: so what many hostile ones cost together is what one costs."""
@@ -67,12 +79,12 @@ def socket_of(uid: int) -> Path:
 class WorkerAnswer(Generic[T]):
     """What a worker answered: as it stood on the wire, and read as what it must be."""
 
-    data: api.Json
+    data: Json
     value: T
 
 
 def ask(
-    uid: int, request: api.Request[T], place: Callable[[int], Path] = socket_of, *, largest: int = LARGEST
+    uid: int, request: Request[T], place: Callable[[int], Path] = socket_of, *, largest: int = LARGEST
 ) -> WorkerAnswer[T]:
     """Ask a worker, and read its answer; blocks.
 
@@ -92,7 +104,7 @@ def ask(
     raise failed.with_traceback(None)
 
 
-def _ask(uid: int, request: api.Request[T], place: Callable[[int], Path], largest: int) -> WorkerAnswer[T]:
+def _ask(uid: int, request: Request[T], place: Callable[[int], Path], largest: int) -> WorkerAnswer[T]:
     with Client(
         place(uid),
         owner=uid,
@@ -112,6 +124,52 @@ def _ask(uid: int, request: api.Request[T], place: Callable[[int], Path], larges
             return WorkerAnswer(answer.data, answer.value)
 
 
+class _Turns:
+    """Who may ask next: in the order in which they came, so many at a time, and so many of one user.
+
+    More than one of a user only while more than half of all are free: some users whose workers let us wait leave the
+    other half to the rest, one for each.
+    """
+
+    def __init__(self, all_together: int, per_user: int) -> None:
+        self._all = all_together
+        self._per_user = per_user
+        self._held: Counter[int] = Counter()
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def waiting(self, uid: int) -> int:
+        """Count what waits for a user's worker."""
+        return sum(one == uid for one, _ in self._queue)
+
+    async def take(self, uid: int) -> None:
+        """Wait for one's turn."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append((uid, turn))
+        self._share()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._queue.remove((uid, turn))
+            else:
+                self.give(uid)
+            raise
+
+    def give(self, uid: int) -> None:
+        """Let the next one have it."""
+        self._held[uid] -= 1
+        self._held += Counter()  # only who holds something is remembered
+        self._share()
+
+    def _share(self) -> None:
+        for uid, turn in tuple(self._queue):
+            held, free = self._held[uid], self._all - self._held.total()
+            if held < self._per_user and free > (self._all // 2 if held else 0) and not turn.done():
+                self._held[uid] += 1
+                self._queue.remove((uid, turn))
+                turn.set_result(None)
+
+
 class UserClient:
     """Asks workers in threads, so many at a time.  Used from one event loop.
 
@@ -122,26 +180,46 @@ class UserClient:
     def __init__(self, place: Callable[[int], Path]) -> None:
         """``place`` tells where a user's worker answers."""
         self._place = place
-        self._places: dict[tuple[int, bool], asyncio.Semaphore] = {}
-        self._waiting: dict[int, int] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="envoy")
+        self._turns = {False: _Turns(_THREADS, _PER_USER), True: _Turns(_OWN_THREADS, _OWN_PER_USER)}
+        self._threads = ThreadPool(_THREADS + _OWN_THREADS, thread_name_prefix="ask-worker")
 
-    async def ask(
-        self, uid: int, request: api.Request[T], *, own: bool = False, largest: int = LARGEST
-    ) -> WorkerAnswer[T]:
+    async def ask(self, uid: int, request: Request[T], *, own: bool = False, largest: int = LARGEST) -> WorkerAnswer[T]:
         """Ask a user's worker; ``own`` for what nobody asked us to.  Raises as `ask`, and `Busy`."""
-        places = self._places.setdefault((uid, own), asyncio.Semaphore(_OWN if own else _PER_USER))
-        if own:
-            await places.acquire()
-        else:
-            await self._wait_for(uid, places)
+        if isinstance(request, api.WaitJob):
+            return await self._wait_for_job(uid, request, largest)
+        return await self._ask(uid, request, own=own, largest=largest)
+
+    async def _wait_for_job(self, uid: int, request: api.WaitJob, largest: int) -> WorkerAnswer[T]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + request.timeout
+        while True:
+            left = max(0.0, end - loop.time())
+            turn = replace(request, timeout=min(left, _TURN))
+            answer = await self._ask(uid, turn, own=False, largest=largest)
+            if answer.value.state not in UNDER_WAY or left <= _TURN:
+                return cast("WorkerAnswer[T]", answer)
+            await asyncio.sleep(_PAUSE)
+
+    async def _ask(self, uid: int, request: Request[T], *, own: bool, largest: int) -> WorkerAnswer[T]:
+        turns = self._turns[own]
+        if not own and (waiting := turns.waiting(uid)) >= _WAITING:
+            raise Busy(
+                f"{waiting} requests to the worker of user {uid} wait for an answer",
+                hint=f"try again in a while; if it stays so: systemctl status xpucached-worker@{uid}",
+            )
+        await turns.take(uid)
         loop = asyncio.get_running_loop()
 
         def over(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: we are stopping
-                loop.call_soon_threadsafe(places.release)
+                loop.call_soon_threadsafe(turns.give, uid)
 
-        asking = self._threads.submit(ask, uid, request, self._place, largest=largest)
+        try:
+            asking = self._threads.submit(ask, uid, request, self._place, largest=largest)
+        except RuntimeError as error:
+            # The limit of our unit, or of the host: the next question may find one.
+            turns.give(uid)
+            raise Busy(f"no thread can be started: {error}", hint="try again in a while") from error
         asking.add_done_callback(over)
         try:
             return await asyncio.wrap_future(asking)
@@ -149,24 +227,14 @@ class UserClient:
             # What it raised knows this frame: both would wait for the collector, with what they hold.
             del asking
 
-    async def _wait_for(self, uid: int, places: asyncio.Semaphore) -> None:
-        waiting = self._waiting.get(uid, 0)
-        if waiting >= _WAITING:
-            raise Busy(
-                f"{waiting} requests to the worker of user {uid} wait for an answer",
-                hint=f"try again in a while; if it stays so: systemctl status xpucached-worker@{uid}",
-            )
-        self._waiting[uid] = waiting + 1
-        try:
-            await places.acquire()
-        finally:
-            self._waiting[uid] -= 1
-            if not self._waiting[uid]:
-                del self._waiting[uid]
-
     def stop(self) -> None:
         """Ask nobody any more; what is being asked ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def brief(sentence: str) -> str:
+    """Give as much of a sentence of a worker's as is kept and shown."""
+    return plain(sentence, _LONGEST)
 
 
 def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
@@ -176,13 +244,13 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         known,
         state=WorkerState.AWAKE,
         verdict=said.verdict,
-        sentence=said.sentence[:_LONGEST],
+        sentence=brief(said.sentence),
         entries=max(0, said.entries),
         allocated=max(0, said.allocated),
         warm=sum(one.warmth is Warmth.WARM for one in models),
         cold=sum(one.warmth not in {Warmth.WARM, Warmth.UNCACHED} for one in models),
         models=tuple(_names(one.model.name for one in models)),
-        problems=tuple(dict.fromkeys(one.code[:_LONGEST_CODE] for one in said.problems[:_MOST_PROBLEMS])),
+        problems=tuple(dict.fromkeys(plain(one.code, _LONGEST_CODE) for one in said.problems[:_MOST_PROBLEMS])),
         seen=now,
     )
 

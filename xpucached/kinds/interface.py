@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from xpucached.domain.activity import FileEvent, Program
-    from xpucached.domain.defects import Generation, StoreFault
+    from xpucached.domain.activity import FileEvent, Program, WatchSpec
+    from xpucached.domain.defects import Defect, StoreFault
     from xpucached.domain.diagnosis import RuntimeCheck
     from xpucached.domain.host import OtherDriver, Process
     from xpucached.domain.libraries import SyclRuntime
@@ -92,6 +92,12 @@ class Scanner(Protocol):
     def key(self, path: str) -> EntryKey | None:
         """Tell to which entry a file belongs, by its path below the root; None if to none."""
 
+    def built_from(self, key: EntryKey) -> tuple[str, str] | None:
+        """Give what an entry was compiled from, and that with how it was: equal for entries that have it in common.
+
+        None if its key does not tell.
+        """
+
 
 class Remover(Protocol):
     """How entries go."""
@@ -118,8 +124,11 @@ class Remover(Protocol):
 class Trash(Protocol):
     """Without it, what is removed is gone."""
 
-    def trash(self, of: Store) -> tuple[Trashed, ...]:
-        """Tell what is in a store's trash; of more than is fit for memory a part, another one each time."""
+    def trash(self, of: Store, after: str = "") -> tuple[Trashed, ...]:
+        """Tell what is in a store's trash, in the order of the refs; of more than is fit for memory the first ones.
+
+        ``after`` is the last ref that was told before; nothing comes after the last one.
+        """
 
     def trash_size(self, of: Store) -> int:
         """Tell how many bytes of a disk a store's trash takes."""
@@ -147,6 +156,10 @@ class Recorder(Protocol):
 
 class ActivityReader(Protocol):
     """Without it, nobody sees which entries programs load."""
+
+    @property
+    def WATCH(self) -> WatchSpec:  # noqa: N802 - a constant of the module
+        """Which files of a store are watched; ``xpucached-watch`` has the same in a table of its own."""
 
     def interpret(
         self, events: Iterable[tuple[FileEvent, Program]], boot: datetime, halves: frozenset[Half] = frozenset()
@@ -195,6 +208,10 @@ class Rebuilder(Protocol):
 class Doctor(Protocol):
     """Without it, nothing is known to be wrong with a store as a whole, and nothing is mended in its place."""
 
+    @property
+    def FAULTS(self) -> tuple[StoreFault, ...]:  # noqa: N802 - a constant of the module
+        """All that can be wrong with a store as a whole."""
+
     def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
         """Tell what is wrong with a store as a whole; ``writer_since`` as for `Scanner.parts`."""
 
@@ -214,8 +231,11 @@ class Preflight(Protocol):
     def mapped(self, libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:
         """Give the runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
 
-    def readers(self, libraries: Iterable[Path]) -> frozenset[Generation]:
-        """Tell which runtimes there are among libraries; empty if any may be, because one of them cannot be told."""
+    def readers(self, libraries: Iterable[Path]) -> frozenset[str]:
+        """Tell which runtimes there are among libraries, by the ways in which they meet damage.
+
+        Empty if any may be, because one of them cannot be told.
+        """
 
     def check(
         self, runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0
@@ -228,6 +248,7 @@ class Kind:
     """One family of caches with one on-disk format: a row of the table."""
 
     name: KindName  #: as stored and typed
+    defects: tuple[Defect, ...]  #: all that its scanner finds wrong with entries; a code means the same in every kind
     discovery: Discovery
     scanner: Scanner
     remover: Remover

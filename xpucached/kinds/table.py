@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.plans import NoRecipe
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from xpucached.domain.defects import Defect
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.plans import Recipe
     from xpucached.domain.stores import Entry, EntryId
@@ -31,6 +33,11 @@ MODELS: Final = sycl.NAME
 def libraries() -> tuple[str, ...]:
     """Give how the names of libraries begin by which a process shows that it may use a store of any kind."""
     return tuple(sorted({name for kind in KINDS.values() for name in kind.discovery.LIBRARIES}))
+
+
+def defects() -> tuple[Defect, ...]:
+    """Give all that can be wrong with entries of any kind."""
+    return tuple(dict.fromkeys((CHANGED, *(one for kind in KINDS.values() for one in kind.defects))))
 
 
 def lineages() -> Mapping[KindName, Callable[[EntryKey], str | None]]:
@@ -63,6 +70,20 @@ def remove(
         some = [entry for entry in entries if entry.id.store.kind == name]
         results.update(KINDS[name].remover.remove(some, notes, failed))
     return results
+
+
+def built_from(entry: EntryId) -> tuple[str, str] | None:
+    """Give what an entry of any kind was compiled from, and how; see `Scanner.built_from`."""
+    kind = KINDS.get(entry.store.kind)
+    told = None if kind is None else kind.scanner.built_from(entry.key)
+    return None if told is None else (f"{entry.store.kind} {told[0]}", f"{entry.store.kind} {told[1]}")
+
+
+def sweep(entries: Iterable[EntryId]) -> None:
+    """Finish what a dead daemon of ours began with entries of any kinds; see `Remover.sweep`."""
+    for entry in entries:
+        if entry.store.kind in KINDS:
+            KINDS[entry.store.kind].remover.sweep(entry)
 
 
 def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from xpucached.domain.defects import RepairAction
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import Entry
+from xpucached.domain.trash import TrashLabel
+from xpucached.printing import encodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,27 @@ class Label:
         return json.dumps(values).encode("ascii")
 
 
+_FOR_DAMAGE: Final = frozenset({EvictReason.DEFECTIVE, EvictReason.ASKED})
+_OF_PLACE: Final = frozenset({RepairAction.TRASH, RepairAction.UNLOCK, RepairAction.CLOSE_GAP})
+"""What is mended so is whole.  What needs another repair is damaged itself, and is not given back."""
+
+
+def label_of(entry: Entry, note: TrashLabel, mode: int, files: Mapping[str, tuple[int, int]]) -> Label:
+    """Make the label of an entry."""
+    environment, defect = entry.environment, entry.defect
+    return Label(
+        entry.id.key,
+        note.at,
+        note.reason,
+        note.detail if defect is None or not entry.detail else f"{note.detail} ({entry.detail})",
+        defect is not None and not _OF_PLACE.issuperset(defect.repairs) and note.reason in _FOR_DAMAGE,
+        environment.device if environment else "",
+        environment.driver if environment else "",
+        mode,
+        files,
+    )
+
+
 _EARLIER: Final = {"flawed": EvictReason.DEFECTIVE.value}
 """What labels of earlier versions say for a reason."""
 
@@ -77,7 +102,7 @@ def _text(values: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(name)
     # Half a character would make a whole answer unreadable.
-    return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(value)
 
 
 def loads(content: bytes, is_place: Callable[[list[str]], bool], suffixes: Collection[str]) -> Label:

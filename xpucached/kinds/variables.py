@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # typing takes long to load
+if TYPE_CHECKING:
+    from typing import Final
 
 CACHE_VARIABLES: Final = frozenset({"SYCL_CACHE_PERSISTENT", "SYCL_CACHE_DIR", "SYCL_CACHE_MAX_SIZE"})
 """Every variable that switches a cache on or off: what a kind may give, and all that a client takes over."""

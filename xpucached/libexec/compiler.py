@@ -11,26 +11,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import importlib.util
 import json
 import os
 import resource
 import sys
 import time
-from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING or __package__:
+    from xpucached.libexec import level_zero, opencl
+    from xpucached.libexec.driver_calls import DriverError
+else:
+    # It is started by its path, isolated: what else it is made of lies beside it, and nothing else is found there.
+    sys.modules["xpucached_libexec"] = _package = ModuleType("xpucached_libexec")
+    _package.__path__ = [os.path.dirname(os.path.realpath(__file__))]  # noqa: PTH120 - without pathlib it starts faster
+    from xpucached_libexec import level_zero, opencl
+    from xpucached_libexec.driver_calls import DriverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from xpucached.libexec import driver_probe
-else:
-    # It is started as a file, isolated, so nothing of ours is on its path: the one file that it needs lies beside it.
-    _found = importlib.util.spec_from_file_location(
-        "driver_probe", Path(__file__).resolve().with_name("driver_probe.py")
-    )
-    driver_probe = importlib.util.module_from_spec(_found)
-    _found.loader.exec_module(driver_probe)
 
 _LONGEST = 1 << 30  # bytes of one image or binary; the runtime caches nothing larger
 _LONGEST_LOG = 2000
@@ -64,9 +64,7 @@ class OpenCl:
     def __init__(self, wanted: Sequence[str]) -> None:
         """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
         self._library = ctypes.CDLL("libOpenCL.so.1")
-        found = next(
-            (device for device, texts in driver_probe.opencl_devices(self._library) if texts == tuple(wanted)), None
-        )
+        found = next((device for device, texts in opencl.devices(self._library) if texts == tuple(wanted)), None)
         if found is None:
             raise BuildError("no OpenCL device is " + " / ".join(wanted))
         self._device = ctypes.c_void_p(found)
@@ -148,7 +146,7 @@ class LevelZero:
     def __init__(self, wanted: Sequence[str]) -> None:
         """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
         self._library = library = ctypes.CDLL("libze_loader.so.1")
-        for driver, device, texts in driver_probe.level_zero_devices(library):
+        for driver, device, texts in level_zero.devices(library):
             if tuple(wanted) in texts:
                 self._device = ctypes.c_void_p(device)
                 description = _ContextDesc(stype=_ZE_CONTEXT_DESC)
@@ -249,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.close(descriptor)
     try:
         compiler = _BACKENDS[given.backend](json.loads(given.environment))
-    except (BuildError, driver_probe.DriverError, OSError, AttributeError) as error:
+    except (BuildError, DriverError, OSError, AttributeError) as error:
         _answer(given.fd, {"error": str(error)})
         os._exit(1)
     _answer(given.fd, {"ready": True})

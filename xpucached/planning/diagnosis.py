@@ -9,13 +9,14 @@ from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Sa
 from xpucached.domain.models import Outcome, WarmReason, Warmth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from xpucached.domain.diagnosis import Application, Baseline, RuntimeCheck
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Model, ModelStatus, Run
     from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.stores import EntryId
 
 _CAUSES: Final = {
     WarmReason.NEVER: Cause.NEVER,
@@ -26,9 +27,6 @@ _CAUSES: Final = {
     WarmReason.RETRY: Cause.FAILED,
     WarmReason.MANUAL: Cause.NEVER,
 }
-
-_LEVELS: Final = 4
-"""Directories of an entry's key: device, image, constants, options.  The slot is behind them."""
 
 _NAMED: Final = 3
 
@@ -47,20 +45,21 @@ def diagnose(
     baselines: Sequence[Baseline] = (),
     uid: int,
     option_variables: Sequence[str] = (),
+    built_from: Callable[[EntryId], tuple[str, str] | None],
 ) -> Diagnosis:
     """Name every reason why a model is cold or slow, the one to mend first in front.
 
     ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
-    those of all stores, ``uid`` is ours; ``option_variables`` change with which options programs are compiled.  First
-    comes what keeps the model itself cold, then what keeps its application from what is warm, then what makes it slow
-    all the same.
+    those of all stores, ``uid`` is ours; ``option_variables`` change with which options programs are compiled, and
+    ``built_from`` gives what an entry was compiled from, and that with how it was.  First comes what keeps the model
+    itself cold, then what keeps its application from what is warm, then what makes it slow all the same.
     """
     name = status.model.name
     explanations = [
         *_own(status),
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
-        *_elsewhere(status.model, store, entries, option_variables),
+        *_elsewhere(status.model, store, entries, option_variables, built_from),
         *_slower(status.model, baselines),
     ]
     return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes))
@@ -174,21 +173,25 @@ def _outside(model: Model, store: Path, applications: Sequence[Application], uid
 
 
 def _elsewhere(
-    model: Model, store: Path, entries: Sequence[IndexedEntry], variables: Sequence[str]
+    model: Model,
+    store: Path,
+    entries: Sequence[IndexedEntry],
+    variables: Sequence[str],
+    built_from: Callable[[EntryId], tuple[str, str] | None],
 ) -> Iterable[Explanation]:
     """Look for programs that were compiled from the model's images, but under another key or in another store."""
     mine = [one for one in entries if model.name in one.models and one.entry.id.store.root == store]
-    images = {parts[:2]: one for one in mine if (parts := _parts(one)) is not None}
-    options = {parts for one in mine if (parts := _parts(one)) is not None}
+    images = {told[0]: one for one in mine if (told := built_from(one.entry.id)) is not None}
+    options = {told[1] for one in mine if (told := built_from(one.entry.id)) is not None}
     differing: dict[str, int] = {}
     others: dict[Path, int] = {}
     for one in entries:
-        parts = _parts(one)
-        if parts is None or model.name in one.models or parts[:2] not in images:
+        told = None if model.name in one.models else built_from(one.entry.id)
+        if told is None or told[0] not in images:
             continue
         if one.entry.id.store.root != store:
             others[one.entry.id.store.root] = others.get(one.entry.id.store.root, 0) + 1
-        elif parts not in options:
+        elif told[1] not in options:
             words = one.entry.options or "none"
             differing[words] = differing.get(words, 0) + 1
     if differing:
@@ -203,11 +206,6 @@ def _elsewhere(
     for root, number in sorted(others.items()):
         message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
         yield Explanation(Cause.OTHER_STORE, message, _command("env", model.name))
-
-
-def _parts(one: IndexedEntry) -> tuple[str, ...] | None:
-    parts = tuple(one.entry.id.key.split("/"))[:_LEVELS]
-    return parts if len(parts) == _LEVELS else None
 
 
 _SLOW: Final = frozenset({Figure.COLD, Figure.WARM, Figure.STEADY, Figure.CPU})

@@ -20,14 +20,14 @@ the other, because programs with either adapter may run side by side.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.defects import Effect
 from xpucached.domain.plans import Evict, EvictionPlan, EvictReason
 from xpucached.domain.stores import EntryState
-from xpucached.planning.ranking import RATE, effective, limited, measured_rate, over_limits, worth
+from xpucached.planning.eviction_context import EvictionContext, defective
+from xpucached.planning.ranking import RATE, limited, measured_rate, over_limits, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy, Subtotal
-    from xpucached.domain.stores import EntryId, Store
+    from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Target
 
     _Lineage = tuple[str, str]
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 _GONE_AFTER: Final = timedelta(days=14)
 """A device may be away for a repair or a journey (an external GPU), and compiling for it again takes hours.  After two
 weeks it is more likely sold; being wrong costs one prewarming."""
-
-# A hidden entry is whole: once the damaged slot below it is gone and the gap closed, the runtime finds it again.
-_BEARABLE: Final = frozenset({Effect.HARMLESS, Effect.HIDDEN})
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -83,11 +80,11 @@ def plan_eviction(
     of_stores = {room.store: room for room in rooms}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    ground = _EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
+    ground = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
-        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not _defective(one))
+        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not defective(one))
         (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
@@ -126,7 +123,7 @@ def plan_named(
     Gives the plan, and why the others stay.
     """
     of_stores = {room.store: room for room in rooms}
-    ground = _EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
+    ground = EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
     evict: list[Evict] = []
     kept: dict[EntryId, str] = {}
     for one in named:
@@ -145,94 +142,10 @@ def plan_named(
     return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(kept)), kept
 
 
-@dataclass(frozen=True, slots=True)
-class _EvictionContext:
-    """What every decision rests on."""
-
-    host: Host
-    presence: Mapping[Target, Presence]
-    warm: frozenset[ModelName]
-    models: Mapping[ModelName, Model]
-    policy: Policy
-    now: datetime
-    asked: bool
-    rooms: Mapping[Store, DiskSpace]
-    policies: dict[Store, Policy]
-    others: Sequence[Subtotal] = ()
-    rate: float = RATE
-    usables: dict[int, bool] = field(default_factory=dict)
-    lineages: dict[int, bool] = field(default_factory=dict)
-
-    @property
-    def limited(self) -> bool:
-        """Tell whether there is any limit of bytes."""
-        return limited(self.policy)
-
-    def policy_of(self, store: Store) -> Policy:
-        """Give what holds for one store."""
-        if not self.policy.limits:
-            return self.policy
-        if store not in self.policies:
-            self.policies[store] = effective(self.policy, self.rooms.get(store), store)
-        return self.policies[store]
-
-    def held(self, one: IndexedEntry) -> bool:
-        """Tell whether a process has an entry open."""
-        room = self.rooms.get(one.entry.id.store) if self.rooms else None
-        return room is not None and one.entry.id.key in room.held
-
-    def knows_use(self, one: IndexedEntry) -> bool:
-        """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
-        room = self.rooms.get(one.entry.id.store) if self.rooms else None
-        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
-
-    def brought_back(self, one: IndexedEntry) -> bool:
-        """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
-        return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
-
-    def protects(self, one: IndexedEntry) -> bool:
-        """Tell whether an entry is kept whatever else holds."""
-        entry = one.entry
-        if entry.state is EntryState.UNFINISHED or self.held(one):
-            return True
-        # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
-        born = entry.created if entry.created <= self.now else one.first_seen
-        if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
-            return True
-        if not one.models or not self.usable(one) or _defective(one):
-            return False
-        return any(name in self.models and self.models[name].pinned for name in one.models)
-
-    def needed(self, one: IndexedEntry) -> bool:
-        """Tell whether a registered model uses an entry on this host now."""
-        return self.usable(one) and any(name in self.models for name in one.models)
-
-    def usable(self, one: IndexedEntry) -> bool:
-        """Tell whether a driver that is here can use an entry."""
-        # Intermediate code of run-time compiled sources is for no device, and so for every one.
-        environment = one.entry.environment
-        if environment is None:
-            return True
-        # The entries share their few environments.
-        known = self.usables.get(id(environment))
-        if known is None:
-            known = self.usables[id(environment)] = environment in self.host.offered
-        return known
-
-    def upheld(self, one: IndexedEntry) -> bool:
-        """Tell whether the daemon by itself would only make it again: evicting and warming must not go in a circle."""
-        return not self.asked and self.needed(one)
-
-
-def _defective(one: IndexedEntry) -> bool:
-    entry = one.entry
-    return entry.state is EntryState.DEFECTIVE and entry.defect is not None and entry.defect.effect not in _BEARABLE
-
-
 def _over(
     rest: Sequence[IndexedEntry],
     protected: Sequence[IndexedEntry],
-    ground: _EvictionContext,
+    ground: EvictionContext,
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
     going: Sequence[Evict],
@@ -265,12 +178,12 @@ def _over(
 
 def _decide(
     one: IndexedEntry,
-    ground: _EvictionContext,
+    ground: EvictionContext,
     superseded: Mapping[Target, tuple[int, str]],
     considered: frozenset[EvictReason],
 ) -> Evict | None:
     defect = one.entry.defect
-    if EvictReason.DEFECTIVE in considered and defect is not None and _defective(one):
+    if EvictReason.DEFECTIVE in considered and defect is not None and defective(one):
         return Evict(one, EvictReason.DEFECTIVE, defect.message)
     environment = one.entry.environment
     # An environment's hash takes longer than all the rest.
@@ -313,7 +226,7 @@ class _Traces:
 
 
 def _superseded(
-    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: _EvictionContext
+    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: EvictionContext
 ) -> Mapping[Target, tuple[int, str]]:
     """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
     present: defaultdict[_Lineage, list[Target]] = defaultdict(list)
@@ -379,7 +292,7 @@ def by_driver(
     return divided
 
 
-def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], ground: _EvictionContext) -> bool:
+def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], ground: EvictionContext) -> bool:
     """Tell whether a container, or a program with a driver of its own, still seems to have an absent driver."""
     since = _successor_since(environment, present, ground)
     if since is None or traces.created > since:
@@ -390,7 +303,7 @@ def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], gro
 
 
 def _recency(
-    environment: Target, newest: datetime, ground: _EvictionContext
+    environment: Target, newest: datetime, ground: EvictionContext
 ) -> tuple[bool, datetime, datetime, datetime, str]:
     """Order the generations of one lineage: the host's own history first, else by their newest entry."""
     known = ground.presence.get(environment)
@@ -399,7 +312,7 @@ def _recency(
     return (True, known.last, known.first or _LONG_AGO, newest, environment.identity)
 
 
-def _successor_since(environment: Target, present: Sequence[Target], ground: _EvictionContext) -> datetime | None:
+def _successor_since(environment: Target, present: Sequence[Target], ground: EvictionContext) -> datetime | None:
     """Tell when the present environment that took another's place came; None if that is not known."""
     known = [ground.presence[one] for one in present if one in ground.presence]
     firsts = sorted(one.first for one in known if one.first is not None)
@@ -412,7 +325,7 @@ def _successor_since(environment: Target, present: Sequence[Target], ground: _Ev
     return firsts[0] if firsts else None
 
 
-def _warm_without(one: IndexedEntry, ground: _EvictionContext) -> bool:
+def _warm_without(one: IndexedEntry, ground: EvictionContext) -> bool:
     """Warm before evict: every registered model that has this entry must be warm by others now."""
     return all(name in ground.warm for name in one.models if name in ground.models)
 
@@ -420,7 +333,7 @@ def _warm_without(one: IndexedEntry, ground: _EvictionContext) -> bool:
 # -- devices that went, and the budget ----------------------------------------------------------------------------
 
 
-def _gone_since(one: IndexedEntry, environment: Target, ground: _EvictionContext) -> datetime | None:
+def _gone_since(one: IndexedEntry, environment: Target, ground: EvictionContext) -> datetime | None:
     """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
     if not ground.host.offered:
         # No device at all is more likely a broken driver than an empty machine.

@@ -55,7 +55,7 @@ def _first(given: _T | None, otherwise: _T) -> _T:
 def measured_rate(entries: Iterable[IndexedEntry]) -> float:
     """Give the seconds that a byte takes to make: the middle one of what was measured.
 
-    The catalog reckons the same for a million entries (`Catalog.sifted`), to find those that are worth least.
+    The catalog reckons the same for a million entries (`preselect_entries`), to find those that are worth least.
     """
     rates = sorted(
         one.cost / size

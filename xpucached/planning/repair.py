@@ -10,12 +10,13 @@ looked at again afterwards; and what could not be mended in one way is mended in
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.defects import CHANGED, Effect, RepairAction
+from xpucached.domain.names import group
 from xpucached.domain.plans import NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import EntryState, ImageFormat
-from xpucached.domain.trash import Repair, RepairAction, Unproven
+from xpucached.domain.trash import Repair, Unproven
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,35 +27,6 @@ if TYPE_CHECKING:
 
 Tried = tuple["EntryId", str, RepairAction]
 """An entry, its stamp, and what was done about it."""
-
-_PROGRAM: Final = (RepairAction.REBUILD, RepairAction.QUARANTINE)
-_WAYS: Final[Mapping[Defect, tuple[RepairAction, ...]]] = {
-    Defect.STALE_LOCK: (RepairAction.UNLOCK,),
-    Defect.BEHIND_GAP: (RepairAction.CLOSE_GAP,),
-    Defect.SRC_UNREADABLE: (RepairAction.READABLE,),
-    # Who may not read it does not know that it is damaged: it goes only if another one takes its place.
-    Defect.BIN_UNREADABLE: (RepairAction.READABLE, RepairAction.REBUILD),
-    Defect.BIN_CHANGED: (RepairAction.SWAP_BACK, *_PROGRAM),
-    **dict.fromkeys(
-        (
-            Defect.BIN_EMPTY,
-            Defect.BIN_TRUNCATED,
-            Defect.BIN_MISSING,
-            Defect.BIN_NOT_A_FILE,
-            Defect.BIN_LENGTH_ABSURD,
-            Defect.BIN_COUNT_WRONG,
-            Defect.BIN_PAYLOAD_DAMAGED,
-        ),
-        _PROGRAM,
-    ),
-    Defect.DUPLICATE: (RepairAction.TRASH,),
-}
-"""What is done, the best first.  What is not named here is damaged, and only in the way."""
-
-_WAITS: Final = frozenset({Defect.SHADOWED})
-
-_WHOLE: Final = frozenset({Defect.DUPLICATE, Defect.BEHIND_GAP, Defect.SHADOWED, Defect.BIN_CHANGED})
-"""Defective, and yet there is a program to be compared: another may be tried first, or it may be good after all."""
 
 
 def plan_mending(
@@ -90,31 +62,19 @@ class _RepairContext:
         self._trusted = trusted
         self._tried = tried
         self._refused = refused
-        self._used = {_leaf(one) for one in entries if one.state is EntryState.OK}
-        self._covered = {
-            (_leaf(one), one.detail.removeprefix("of slot ")) for one in entries if one.defect is Defect.SHADOWED
-        }
+        self._used = {_group(one) for one in entries if one.state is EntryState.OK}
+        self._covered = {(one.id.store, one.before) for one in entries if one.defect is not None and one.defect.covers}
         changed = [
-            one
-            for one in entries
-            if one.defect is Defect.BIN_CHANGED and (one.id, one.stamp, RepairAction.SWAP_BACK) not in tried
+            one for one in entries if one.defect == CHANGED and (one.id, one.stamp, RepairAction.SWAP_BACK) not in tried
         ]
         self._partners, self._waiting = _partners(changed, self._trusted)
 
     def repair(self, entry: Entry) -> Repair:
         """Choose what has not been tried."""
         defect = entry.defect
-        if (
-            defect is None
-            or entry.effect is Effect.HARMLESS
-            or defect in _WAITS
-            or entry.state is EntryState.UNFINISHED
-        ):
+        if defect is None or entry.effect is Effect.HARMLESS or entry.state is EntryState.UNFINISHED:
             return Repair(entry, RepairAction.LEAVE)
-        ways = _WAYS.get(defect, (RepairAction.QUARANTINE,))
-        if defect is Defect.STALE_LOCK and _leaf(entry) in self._used:
-            # Programs use another slot by now: what nobody has read since its writer died must not come before it.
-            ways = (RepairAction.TRASH,)
+        ways = defect.superseded if defect.superseded and _group(entry) in self._used else defect.repairs
         why = ""
         for action in ways:
             if (entry.id, entry.stamp, action) in self._tried:
@@ -132,7 +92,7 @@ class _RepairContext:
 
     def _against(self, entry: Entry) -> str:
         """Say why an entry is not compiled again; empty if it is."""
-        if (_leaf(entry), entry.id.key.rpartition("/")[2]) in self._covered:
+        if (entry.id.store, entry.id.key) in self._covered:
             return "a whole one in a higher slot takes its place"
         if entry.image is None:
             return "it holds nothing that could be compiled"
@@ -165,8 +125,8 @@ def _partners(
     return partners, frozenset(waiting)
 
 
-def _leaf(entry: Entry) -> tuple[Store, str]:
-    return entry.id.store, entry.id.key.rpartition("/")[0]
+def _group(entry: Entry) -> tuple[Store, str]:
+    return entry.id.store, group(entry.id.key)
 
 
 def unfit(entry: Entry) -> NoRecipe | None:
@@ -187,7 +147,7 @@ def plan_comparing(
         why: Unproven | None = None
         if entry.state is EntryState.UNFINISHED:
             why = Unproven.CHANGED
-        elif entry.state is EntryState.DEFECTIVE and entry.defect not in _WHOLE:
+        elif entry.state is EntryState.DEFECTIVE and not (entry.defect and entry.defect.whole):
             why = Unproven.DAMAGED
         elif entry.environment not in offered:
             why = Unproven.OTHER_DRIVER

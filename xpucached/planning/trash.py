@@ -6,7 +6,7 @@ the stores and it together hold more than they may, and when the file system has
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.trash import Drop, DropReason
@@ -29,9 +29,15 @@ def plan_trash(
 ) -> tuple[Drop, ...]:
     """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it.
 
+    Where a trash holds more than ``items``, as ``rooms`` say, the rest counts for the bounds, too.
     ``now`` is None while the clock is not to be trusted: then nothing goes for its age.  Nor does what came here at a
     time that is still to come, for then the clock was wrong.
     """
+    rooms = tuple(rooms)
+    unseen = Counter({room.store: room.trash for room in rooms})
+    for one in items:
+        unseen[one.store] -= one.allocated
+    unseen = +unseen
     drops: dict[str, Drop] = {}
     kept: list[Trashed] = []
     for one in sorted(items, key=lambda one: (one.at, one.ref)):
@@ -44,10 +50,11 @@ def plan_trash(
     stores: defaultdict[Store, list[Trashed]] = defaultdict(list)
     for one in kept:
         stores[one.store].append(one)
-    for some in stores.values():
-        _shrink(some, sum(one.allocated for one in some) - policy.trash_max_bytes, DropReason.OVER_BOUND, drops)
+    for store, some in stores.items():
+        there = sum(one.allocated for one in some) + unseen[store]
+        _shrink(some, there - policy.trash_max_bytes, DropReason.OVER_BOUND, drops)
     if policy.max_bytes is not None:
-        there = sum(one.allocated for one in kept if one.ref not in drops)
+        there = sum(one.allocated for one in kept if one.ref not in drops) + unseen.total()
         _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
     for room in rooms:
         if room.free is not None:

@@ -2,8 +2,8 @@
 
 Each has a session of its own, starts in ``/``, inherits no descriptor that is not named, reads nothing, and gets
 variables that are built from nothing: `environment`.  `run` asks one question: it has a deadline, reads what it is
-told with bounds, and ends all that is left of the group.  `start` is for those that are talked with; whoever starts one
-calls `end`.
+told with bounds, and ends all that is left of the group.  `start` is for those that are talked with, by `Pipes`;
+whoever starts one calls `end`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +75,63 @@ class Ended:
         return f"was ended by {signal_name(-self.status)}" if self.status < 0 else f"ended with status {self.status}"
 
 
+class Pipes:
+    """What a child gets besides stdin, stdout and stderr, and our ends of it; all is closed with it."""
+
+    def __init__(self) -> None:
+        self._ours: list[int] = []
+        self._theirs: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def theirs(self) -> tuple[int, ...]:
+        """The descriptors that the child gets."""
+        return tuple(self._theirs)
+
+    def from_child(self) -> tuple[int, int]:
+        """Make a pipe that the child writes to; give our end, and the child's.  Raise OSError."""
+        ours, theirs = os.pipe()
+        return self._keep(ours, theirs)
+
+    def to_child(self) -> tuple[int, int]:
+        """Make a pipe that the child reads; give our end, and the child's.  Raise OSError."""
+        theirs, ours = os.pipe()
+        return self._keep(ours, theirs)
+
+    def content(self, name: str, content: bytes) -> int:
+        """Give the child a file that exists only in memory.  Raise OSError."""
+        descriptor = os.memfd_create(name)
+        self._theirs.append(descriptor)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+    def hand_over(self) -> None:
+        """Close the child's ends, which it has got, or never will."""
+        _close(self._theirs)
+
+    def close(self) -> None:
+        """Close what is open."""
+        _close(self._theirs)
+        _close(self._ours)
+
+    def _keep(self, ours: int, theirs: int) -> tuple[int, int]:
+        self._ours.append(ours)
+        self._theirs.append(theirs)
+        return ours, theirs
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
 def environment(variables: Mapping[str, str], *, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables for a child: of ours those that drivers and people need, and above them ``variables``."""
     inherited = os.environ if base is None else base
@@ -110,21 +167,28 @@ def start(
     stdin: int = NOTHING,
     stdout: int = NOTHING,
     stderr: int = NOTHING,
-    passed: Sequence[int] = (),
+    pipes: Pipes | None = None,
 ) -> Process:
-    """Start a program.  Raise OSError, or ValueError for words that no program can be given."""
+    """Start a program.  Raise OSError, or ValueError for words that no program can be given.
+
+    It gets its ends of ``pipes``, which are closed here then: it alone has them.
+    """
     _reap()
-    return subprocess.Popen(  # noqa: S603 - the callers say what: it is no shell's line anywhere
-        list(command),
-        cwd=directory,
-        env=dict(variables),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        close_fds=True,
-        pass_fds=tuple(passed),
-        start_new_session=True,
-    )
+    pipes = pipes or Pipes()
+    try:
+        return subprocess.Popen(  # noqa: S603 - the callers say what: it is no shell's line anywhere
+            list(command),
+            cwd=directory,
+            env=dict(variables),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            close_fds=True,
+            pass_fds=[descriptor for descriptor in pipes.theirs if descriptor != stdin],
+            start_new_session=True,
+        )
+    finally:
+        pipes.hand_over()
 
 
 def end(child: Process) -> int | None:
@@ -171,37 +235,27 @@ def run(
     words that cannot be given.
     """
     deadline = time.monotonic() + seconds
-    reading = writing = -1
-    words, passed = list(command), []
-    if answering:
-        reading, writing = os.pipe()
-        words += [answering, str(writing)]
-        passed = [writing]
-    try:
-        child = start(words, variables=variables, directory=directory, stdout=PIPE, stderr=PIPE, passed=passed)
-    except BaseException:
-        if reading >= 0:
-            os.close(reading)
-        raise
-    finally:
-        if writing >= 0:
-            os.close(writing)
-    ears = _Pipes(child, reading, largest)
-    try:
-        in_time = ears.listen(deadline)
-    finally:
-        if reading >= 0:
-            os.close(reading)
-        status = end(child)
+    words = list(command)
+    with Pipes() as pipes:
+        answers = -1
+        if answering:
+            answers, theirs = pipes.from_child()
+            words += [answering, str(theirs)]
+        child = start(words, variables=variables, directory=directory, stdout=PIPE, stderr=PIPE, pipes=pipes)
+        talk = _Talk(child, answers, largest)
+        try:
+            in_time = talk.listen(deadline)
+        finally:
+            status = end(child)
     return Ended(
-        status if in_time and not ears.endless else None,
-        bytes(ears.output),
-        bytes(ears.complaint),
-        ears.endless,
+        status if in_time and not talk.endless else None,
+        bytes(talk.output),
+        bytes(talk.complaint),
+        talk.endless,
     )
 
 
-class _Pipes:
+class _Talk:
     """What a child says: its output, its complaints, its answer."""
 
     def __init__(self, child: Process, answering: int, largest: int) -> None:

@@ -62,6 +62,7 @@ class CompilerProcess:
         self._command = child.python(_COMPILER, command)
         self._environment = environment
         self._child: child.Process | None = None
+        self._pipes = child.Pipes()
         self._answers = -1
         self._weighed = 0.0
 
@@ -98,9 +99,7 @@ class CompilerProcess:
     def close(self) -> None:
         """End the child."""
         compiler, self._child = self._child, None
-        if self._answers >= 0:
-            os.close(self._answers)
-            self._answers = -1
+        self._pipes.close()
         if compiler is not None:
             child.end(compiler)
 
@@ -108,22 +107,15 @@ class CompilerProcess:
         one = self._environment
         backend = "level-zero" if "level-zero" in one.platform.lower() else "opencl"
         try:
-            reading, writing = os.pipe()
+            self._answers, theirs = self._pipes.from_child()
+            command = [*self._command, "--backend", backend, "--fd", str(theirs), "--memory", str(_MEMORY)]
+            command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
+            self._child = child.start(command, variables=self._base, stdin=child.PIPE, pipes=self._pipes)
         except OSError as error:
+            self._pipes.close()
             raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
-        command = [*self._command, "--backend", backend, "--fd", str(writing)]
-        command += ["--memory", str(_MEMORY)]
-        command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
-        try:
-            self._child = child.start(command, variables=self._base, stdin=child.PIPE, passed=(writing,))
-        except OSError as error:
-            os.close(reading)
-            raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error
-        finally:
-            os.close(writing)
         if self._child.stdin is not None:
             os.set_blocking(self._child.stdin.fileno(), False)
-        self._answers = reading
         signals.be_polite(self._child.pid)
         try:
             ready = self._line(cancel, _START, time.monotonic() + _START)

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from xpucached import messages
 from xpucached.domain.models import Figures, Outcome, RanOn
+from xpucached.printing import encodable
 
 _TEXT: Final = 2000
 _MANY: Final = 100
@@ -144,7 +145,7 @@ def _is_path(text: str) -> bool:
 
 
 def _text(value: object) -> str:
-    return value[:_TEXT].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+    return encodable(value[:_TEXT]) if isinstance(value, str) else ""
 
 
 def _number(value: object) -> float | None:

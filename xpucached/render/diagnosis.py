@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Figure, Safety
 from xpucached.domain.models import Warmth
-from xpucached.render.text import Cell, Colour, age, count, facts, fold, plain, seconds, section, size, table
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, age, count, facts, fold, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
-from xpucached.render.text import Cell, Colour, age, count, facts, fits, plain, section, size, table
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, age, count, facts, fits, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -91,7 +92,10 @@ def _entry_rows(values: Iterable[IndexedEntry], style: TextStyle) -> list[list[s
     return [
         [
             one.entry.id.ref,
-            Cell(one.entry.defect or one.entry.state, None if one.entry.state is EntryState.OK else Colour.YELLOW),
+            Cell(
+                one.entry.defect.code if one.entry.defect else one.entry.state,
+                None if one.entry.state is EntryState.OK else Colour.YELLOW,
+            ),
             one.architecture or "-",
             one.entry.environment.driver if one.entry.environment else "-",
             size(one.entry.allocated),
@@ -130,7 +134,7 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
         ("store", f"{held.id.store.root} ({held.id.store.kind})"),
         ("key", held.id.key),
         ("state", held.state),
-        ("defect", f"{held.defect}: {held.defect.message}" if held.defect else ""),
+        ("defect", f"{held.defect.code}: {held.defect.message}" if held.defect else ""),
         ("effect", held.effect or ""),
         ("evidence", held.detail),
         ("platform", known.platform if known else "unknown"),

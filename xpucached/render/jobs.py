@@ -7,22 +7,20 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.jobs import JobState
-from xpucached.domain.plans import EvictReason
-from xpucached.printing import safe
+from xpucached.domain.jobs import UNDER_WAY, JobState
+from xpucached.domain.plans import EvictionReport, EvictReason, PrewarmReport, ReplayReport, ScanReport
+from xpucached.domain.trash import TrashReport, VerifyReport
+from xpucached.printing import plain, safe
 from xpucached.render import trash
 from xpucached.render.models import detail, outcome_of
-from xpucached.render.text import Cell, Colour, age, count, fold, plain, seconds, size, table
+from xpucached.render.text import Cell, Colour, age, count, fold, seconds, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from xpucached.domain.jobs import Event, Job
-    from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport
     from xpucached.render.text import TextStyle
 
-UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
-"""Jobs that are not over."""
 _LAST_LINES: Final = 10
 """So many lines of what a failed run printed are shown at once."""
 
@@ -66,24 +64,25 @@ def job(one: Job, style: TextStyle) -> str:
         hint = f"\n{plain(one.error.hint)}" if one.error.hint else ""
         said = f"{style.paint(f'{one.kind} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
         # What a program that failed printed says most often why.
-        return f"{said}\n\n{prewarming(one.prewarm, style)}" if one.prewarm is not None else said
-    if one.evict is not None:
-        mended = f"{trash.verification(one.verify, style)}\n\n" if one.verify is not None else ""
-        return f"{mended}{eviction(one.evict, style)}"
-    if one.replay is not None:
-        return replay(one.replay, style)
-    if one.prewarm is not None:
-        return prewarming(one.prewarm, style)
-    if one.verify is not None:
-        return trash.verification(one.verify, style)
-    if one.trash is not None:
-        return trash.trash_report(one.trash, style)
-    if one.scan is not None:
-        found = one.scan
-        changes = f"{found.added} new, {found.changed} changed, {found.vanished} gone"
-        looked = f"looked at {count(found.stores, 'store')} in {seconds(found.seconds)}"
-        return f"{looked}: {count(found.entries, 'entry')}, {changes}"
-    return progress(one)
+        return f"{said}\n\n{prewarming(one.report, style)}" if isinstance(one.report, PrewarmReport) else said
+    mended = f"{trash.verification(one.mended, style)}\n\n" if one.mended is not None else ""
+    match one.report:
+        case EvictionReport() as report:
+            return f"{mended}{eviction(report, style)}"
+        case ReplayReport() as report:
+            return replay(report, style)
+        case PrewarmReport() as report:
+            return prewarming(report, style)
+        case VerifyReport() as report:
+            return trash.verification(report, style)
+        case TrashReport() as report:
+            return trash.trash_report(report, style)
+        case ScanReport() as report:
+            changes = f"{report.added} new, {report.changed} changed, {report.vanished} gone"
+            looked = f"looked at {count(report.stores, 'store')} in {seconds(report.seconds)}"
+            return f"{looked}: {count(report.entries, 'entry')}, {changes}"
+        case None:
+            return f"{mended}{progress(one)}"
 
 
 def prewarming(report: PrewarmReport, style: TextStyle) -> str:

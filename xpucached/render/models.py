@@ -6,8 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import Outcome, Warmth
-from xpucached.printing import safe
-from xpucached.render.text import Cell, Colour, age, facts, plain, seconds, section, size, table
+from xpucached.printing import plain, safe
+from xpucached.render.text import Cell, Colour, age, facts, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:

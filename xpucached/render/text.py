@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached.printing import safe
+from xpucached.printing import plain
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -122,11 +122,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
-def plain(text: str) -> str:
-    """Write our own sentence in one line, whatever values it quotes."""
-    return safe(" ".join(text.split()))
-
-
 class Cell(Struct, frozen=True):
     """One cell of a table, in a colour."""
 
@@ -139,6 +134,9 @@ _NARROWEST: Final = 6
 
 # References are there to be copied: they are never cut.
 _WHOLE: Final = "REF"
+
+_COPIED: Final = 2 << 20
+"""Characters of what is there to be copied: Linux takes no longer command line unless it is told to."""
 
 
 def table(
@@ -224,7 +222,7 @@ def facts(pairs: Iterable[tuple[str, str]], style: TextStyle, *, whole: Containe
 
     Those that ``whole`` names are for copying: they are not broken where the terminal ends.
     """
-    shown = [(name, plain(text)) for name, text in pairs if text]
+    shown = [(name, plain(text, _COPIED) if name in whole else plain(text)) for name, text in pairs if text]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(
         f"{style.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, style, width + 2)}"

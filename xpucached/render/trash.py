@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain.defects import Effect
-from xpucached.domain.trash import RepairAction, Unproven
-from xpucached.render.text import Cell, Colour, TextStyle, age, count, plain, seconds, size, table
+from xpucached.domain.defects import Effect, RepairAction
+from xpucached.domain.trash import Unproven
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, TextStyle, age, count, seconds, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

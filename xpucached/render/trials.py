@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.models import Outcome, RanOn
 from xpucached.domain.workloads import Loader
-from xpucached.render.text import Cell, Colour, count, fold, plain, seconds, section, size, table
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, count, fold, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

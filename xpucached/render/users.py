@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import WorkerState
-from xpucached.render.text import Cell, Colour, age, count, plain, section, size, table
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, age, count, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

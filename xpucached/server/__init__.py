@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import uvicorn
 
 from xpucached import sockets
-from xpucached.api import Right
+from xpucached.api.endpoints import Right
 from xpucached.errors import Denied, RunningError, SettingsError
 from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from xpucached.api import Request
+    from xpucached.api.endpoints import Request
     from xpucached.domain.jobs import Event
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import functools
 import logging
 import re
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
 
 from starlette.applications import Starlette
@@ -15,10 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from xpucached import api, codec
-from xpucached.api import intake
+from xpucached import answers, codec
+from xpucached.api import endpoints, intake
+from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.incidents import unexpected
+from xpucached.messages import Json
 from xpucached.server.connection import ConnectionLimits, Peer, refusal_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    Rows = Mapping[str, api.Endpoint]
+    Rows = Mapping[str, Endpoint]
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +57,9 @@ _LOCALHOST: Final = re.compile(r"(?:localhost(?::\d{1,5})?)?", re.IGNORECASE)
 CLOSE: Final = {"Connection": "close"}
 
 
-def by_path(table: Iterable[api.Endpoint]) -> Mapping[str, Rows]:
+def by_path(table: Iterable[Endpoint]) -> Mapping[str, Rows]:
     """Give the rows of each path by their methods."""
-    paths: dict[str, dict[str, api.Endpoint]] = {}
+    paths: dict[str, dict[str, Endpoint]] = {}
     for row in table:
         paths.setdefault(row.path, {})[row.method] = row
     return paths
@@ -65,7 +68,7 @@ def by_path(table: Iterable[api.Endpoint]) -> Mapping[str, Rows]:
 class HttpApplication(ABC):
     """What a daemon answers, as an ASGI application."""
 
-    def __init__(self, table: Iterable[api.Endpoint], limits: ConnectionLimits, *further: Route) -> None:
+    def __init__(self, table: Iterable[Endpoint], limits: ConnectionLimits, *further: Route) -> None:
         self._limits = limits
         self._stopping = asyncio.Event()
         # One route per path that takes every method, so that a wrong one is refused in our own words.
@@ -78,11 +81,11 @@ class HttpApplication(ABC):
         self._stopping.set()
 
     @abstractmethod
-    def _admit(self, row: api.Endpoint, peer: Peer) -> None:
+    def _admit(self, row: Endpoint, peer: Peer) -> None:
         """Raise `Denied` for who may not do this, whatever exactly it is; it is read only then."""
 
     @abstractmethod
-    async def _respond(self, row: api.Endpoint, asked: api.Request[object], request: Request, user: str) -> Response:
+    async def _respond(self, row: Endpoint, asked: endpoints.Request[object], request: Request, user: str) -> Response:
         """See who may, and answer.  ``user`` is whose worker shall answer instead."""
 
     async def _answer(
@@ -109,21 +112,32 @@ class HttpApplication(ABC):
             return unanswered(request, error)
 
 
-async def done(row: api.Endpoint, request: Request, call: Awaitable[object]) -> object:
+async def done(row: Endpoint, request: Request, call: Awaitable[object]) -> object:
     """Give what the call gives.  A change is brought to its end even if nobody waits for the answer any more."""
     return await (unless_gone(request, call) if row.method == "GET" else call)
 
 
-def written(row: api.Endpoint, data: api.Json) -> Response:
+def told(row: Endpoint, value: object, request: Request) -> Response:
+    """Write an answer as JSON, or as text for who asks for that; ``Xpucached-Look`` says in which form."""
+    if "text/plain" in request.headers.get("accept", ""):
+        text = answers.written(row.request, value, request.headers.get("xpucached-look", ""), datetime.now(UTC))
+        if text is not None:
+            # There are names of files that are no UTF-8.
+            content = f"{text}\n".encode("utf-8", "backslashreplace") if text else b""
+            return Response(content, row.status, media_type="text/plain")
+    return written(row, codec.to_json(value))
+
+
+def written(row: Endpoint, data: Json) -> Response:
     """Write an answer."""
     headers = {}
     if row.location is not None and isinstance(data, dict):
         headers["Location"] = row.location.format_map(data)
-    content = codec.dumps({"api": api.VERSION, "data": data})
+    content = codec.dumps({"api": VERSION, "data": data})
     return Response(content, row.status, headers, "application/json")
 
 
-async def read_body(row: api.Endpoint, request: Request, limits: ConnectionLimits) -> bytes:
+async def read_body(row: Endpoint, request: Request, limits: ConnectionLimits) -> bytes:
     """Read what came with a request, within the limits."""
     announced = request.headers.get("content-length", "0")
     if row.method != "POST":
@@ -210,7 +224,7 @@ def refusal(status: int, code: str, message: str, hint: str = "", headers: Mappi
     return Response(refusal_bytes(code, message, hint), status, {**close, **(headers or {})}, "application/json")
 
 
-def wrong_method(request: Request, rows: Mapping[str, api.Endpoint]) -> Response:
+def wrong_method(request: Request, rows: Mapping[str, Endpoint]) -> Response:
     """Say which methods there are."""
     known = ", ".join(sorted({*rows, *(["HEAD"] if "GET" in rows else [])}))
     message = f"{request.method[:20]} does not work here; these do: {known}"

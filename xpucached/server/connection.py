@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from xpucached import codec
-from xpucached.api import VERSION
+from xpucached.api.endpoints import VERSION
 from xpucached.errors import Denied
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from xpucached import api, codec
-from xpucached.api import host_requests
+from xpucached.api import endpoints, host_requests
+from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.errors import Denied, NotFound, XpucachedError
-from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, written
+from xpucached.messages import Json
+from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, told, written
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.public_thread import here
 
@@ -63,7 +65,7 @@ class HostService(Protocol):
     async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
         """Give a worker's job."""
 
-    async def tend(self, uid: int, request: api.Request[object], *, admin: bool) -> api.Json:
+    async def tend(self, uid: int, request: endpoints.Request[object], *, admin: bool) -> Json:
         """Pass a request on to a worker; for an administrator the answer may be longer."""
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
@@ -92,7 +94,7 @@ class HostRoutes(HttpApplication):
         self._theirs = by_path(api.ENDPOINTS)
         self._inner = [Route(path, lambda _: None) for path in self._theirs]
 
-    def _admit(self, row: api.Endpoint, peer: Peer) -> None:
+    def _admit(self, row: Endpoint, peer: Peer) -> None:
         """Everybody who is looked after may ask; what for, is seen when it is read."""
 
     async def _pass_on(self, request: Request) -> Response:
@@ -107,12 +109,13 @@ class HostRoutes(HttpApplication):
                 return await self._answer(self._theirs[route.path], request, places, user)
         return refusal(404, NotFound.code, f"there is nothing at {request.scope['path'][:200]}")
 
-    async def _respond(self, row: api.Endpoint, asked: api.Request[object], request: Request, user: str) -> Response:
+    async def _respond(self, row: Endpoint, asked: endpoints.Request[object], request: Request, user: str) -> Response:
         peer: Peer = request.state.peer
         call = self._tend(asked, user, peer) if user else self._call(asked, peer)
         # Where the worker would have it is not where it can be found here.
         row = replace(row, location=None) if user else row
-        return written(row, codec.to_json(await done(row, request, self._run(call))))
+        value = await done(row, request, self._run(call))
+        return written(row, codec.to_json(value)) if user else told(row, value, request)
 
     def _trusts(self, peer: Peer) -> bool:
         return self._admin or peer.uid in {0, os.getuid()}
@@ -121,7 +124,7 @@ class HostRoutes(HttpApplication):
         if uid != peer.uid and not self._trusts(peer):
             raise _denied()
 
-    async def _tend(self, asked: api.Request[object], user: str, peer: Peer) -> object:
+    async def _tend(self, asked: endpoints.Request[object], user: str, peer: Peer) -> object:
         return await self._host_daemon.tend(self._find(user, peer), asked, admin=self._trusts(peer))
 
     def _find(self, user: str, peer: Peer) -> int:
@@ -135,11 +138,11 @@ class HostRoutes(HttpApplication):
         self._check(uid, peer)
         return uid
 
-    async def _call(self, asked: api.Request[object], peer: Peer) -> object:
+    async def _call(self, asked: endpoints.Request[object], peer: Peer) -> object:
         host_daemon = self._host_daemon
         match asked:
             case api.GetHello():
-                return api.Hello(api.VERSION, self._version, _FEATURES)
+                return api.Hello(VERSION, self._version, _FEATURES)
             case host_requests.GetHost():
                 return host_daemon.status(None if self._trusts(peer) else peer.uid)
             case host_requests.WakeWorker():

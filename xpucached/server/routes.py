@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import logging
 import math
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from xpucached import api, codec, render
-from xpucached.api import host_requests
+from xpucached import api, codec
+from xpucached.api import endpoints, host_requests
+from xpucached.api.endpoints import Endpoint, Right
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Status
 from xpucached.errors import Denied
 from xpucached.incidents import unexpected
-from xpucached.render.text import TextStyle
-from xpucached.server.app import CLOSE, HttpApplication, done, written
+from xpucached.server.app import CLOSE, HttpApplication, done, told
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.redact import redact, redact_settings
 
@@ -40,7 +39,7 @@ class Routes(HttpApplication):
     def __init__(
         self,
         service: RequestHandlers,
-        allowed: Callable[[int, api.Right], bool],
+        allowed: Callable[[int, Right], bool],
         limits: ConnectionLimits,
         tends: Callable[[int], bool] | None = None,
     ) -> None:
@@ -52,18 +51,18 @@ class Routes(HttpApplication):
         self.last_asked = -math.inf
         """When somebody last asked for something that did not only look in, by the loop's clock."""
 
-    def _admit(self, row: api.Endpoint, peer: Peer) -> None:
+    def _admit(self, row: Endpoint, peer: Peer) -> None:
         if not (self._allowed(peer.uid, row.right) or self._tends(peer.uid)):
             raise _denied(row, peer)
 
-    async def _respond(self, row: api.Endpoint, asked: api.Request[object], request: Request, _user: str) -> Response:
+    async def _respond(self, row: Endpoint, asked: endpoints.Request[object], request: Request, _user: str) -> Response:
         peer: Peer = request.state.peer
         allowed = self._allowed(peer.uid, row.right)
         if not allowed and not host_requests.is_tending(asked):
             raise _denied(row, peer)
-        if allowed or row.right is api.Right.CHANGE:
+        if allowed or row.right is Right.CHANGE:
             self.last_asked = asyncio.get_running_loop().time()
-        private = self._allowed(peer.uid, api.Right.CHANGE)
+        private = self._allowed(peer.uid, Right.CHANGE)
         if isinstance(asked, api.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
         call = self._wait(asked) if isinstance(asked, api.WaitJob) else self._service.answer(asked)
@@ -72,11 +71,9 @@ class Routes(HttpApplication):
             # The one answer without an envelope, because generators expect the bare document.
             return Response(cast("bytes", value), media_type="application/json")
         shown = _shown(asked, value, private=private)
-        if isinstance(shown, Status) and "text/plain" in request.headers.get("accept", ""):
-            return _as_text(shown, request.headers.get("xpucached-look", ""))
         # A page of entries may take a while to write; nobody else should wait for it.
-        data = await asyncio.to_thread(codec.to_json, shown) if isinstance(value, EntryPage) else codec.to_json(shown)
-        return written(row, data)
+        paged = isinstance(value, EntryPage)
+        return await asyncio.to_thread(told, row, shown, request) if paged else told(row, shown, request)
 
     async def _wait(self, asked: api.WaitJob) -> object:
         waiting = asyncio.ensure_future(self._service.answer(asked))
@@ -145,26 +142,15 @@ class Routes(HttpApplication):
                     await queue.put(event)
 
 
-def _denied(row: api.Endpoint, peer: Peer) -> Denied:
+def _denied(row: Endpoint, peer: Peer) -> Denied:
     log.info("refused: %s %s for uid %d", row.method, row.path, peer.uid)
-    if row.right is api.Right.READ:
+    if row.right is Right.READ:
         return Denied("what is here is another user's", hint="ask for your own: xpucachectl status")
     message = "you may look, but not change anything here"
     return Denied(message, hint="that is for the daemon's own user and root; start your own: xpucached --user")
 
 
-def _as_text(status: Status, look: str) -> Response:
-    """Write the status as xpucachectl does.  ``look`` is ``plain`` or ``colour``, and the terminal's columns if any."""
-    how, _, columns = look.partition(",")
-    width = int(columns) if columns.strip().isdecimal() and len(columns) < _LONG_NUMBER else None
-    text = render.status(status, TextStyle(datetime.now(UTC), width, how.strip() == "colour"))
-    return Response(f"{text}\n", media_type="text/plain")
-
-
-_LONG_NUMBER: Final = 8
-
-
-def _shown(asked: api.Request[object], value: object, *, private: bool) -> object:
+def _shown(asked: endpoints.Request[object], value: object, *, private: bool) -> object:
     """Leave out what lists do not show, and what is not for everybody."""
     match value:
         case Status():

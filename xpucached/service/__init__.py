@@ -18,37 +18,46 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import __version__, deadlines, host
+from xpucached import __version__
+from xpucached.catalog.defects import note_defects
+from xpucached.catalog.entries import entry_page, find_entry
+from xpucached.catalog.figures import catalog_summary
+from xpucached.catalog.intents import fulfil, open_intents
+from xpucached.catalog.models import add_model, all_models, find_model, remove_model
+from xpucached.catalog.runs import close_lost_runs, newest_runs, note_ending
+from xpucached.catalog.stores import all_stores
+from xpucached.catalog.surveys import driver_changes
 from xpucached.domain.activity import Watching
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.status import Status
 from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, RequestError, no_model
-from xpucached.kinds.table import KINDS
+from xpucached.host import simulated_gpu
+from xpucached.kinds import table
 from xpucached.planning import verdict as verdicts
 from xpucached.service import automatic
 from xpucached.service.activity import ActivityTracker
-from xpucached.service.automatic import AutomaticWork
 from xpucached.service.compare import EntryComparer
 from xpucached.service.events import Events
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
 from xpucached.service.inventory import Inventory
 from xpucached.service.jobs import Jobs
+from xpucached.service.paths import real_path, real_path_if_any
 from xpucached.service.prewarm import Prewarmer
 from xpucached.service.problems import ClockGuard, catalog_failing, catalog_rebuilt, clock_jumped, not_watched
 from xpucached.service.replay import Replayer, ReplayRequest
 from xpucached.service.trash import TrashKeeper
 from xpucached.service.upkeep import Upkeep
-from xpucached.service.verify import PARTS, Verifier
+from xpucached.service.verify import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
     from xpucached import api
     from xpucached.catalog import Catalog
-    from xpucached.catalog.entries import Summary
+    from xpucached.catalog.figures import Summary
     from xpucached.domain.activity import FileEvent, WatchMode
     from xpucached.domain.diagnosis import Baseline, Diagnosis
     from xpucached.domain.host import DriverChange, Host, Problem
@@ -69,9 +78,6 @@ _RETRY: Final = 5.0
 _LONGEST_RETRY: Final = 600.0
 """Seconds after which to look again when a part of a look has failed: each time twice as many, up to this."""
 
-SCRUB_PARTS = PARTS
-"""In so many steps a scrub goes through everything."""
-
 log = logging.getLogger(__name__)
 
 
@@ -81,20 +87,6 @@ def _now() -> datetime:
 
 async def _nothing() -> None:
     """Do nothing."""
-
-
-async def _resolved(path: Path | None) -> Path | None:
-    return None if path is None else await _real(path)
-
-
-async def _real(path: Path) -> Path:
-    """Give a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
-    try:
-        return Path(await asyncio.to_thread(deadlines.ask, path, lambda: os.path.realpath(path)))
-    except TimeoutError as error:
-        raise RequestError(
-            f"the file system of {path} does not answer", hint="see: findmnt; try again later"
-        ) from error
 
 
 class Service:
@@ -127,7 +119,7 @@ class Service:
         self._started = clock()
         self._ready = False
         self._looking = asyncio.Lock()
-        self.automatic = AutomaticWork(self._inventory)
+        self.automatic = automatic.AutomaticWork(self._inventory)
         self._upkeep = Upkeep(
             self._inventory,
             self._jobs,
@@ -156,14 +148,13 @@ class Service:
     # -- the way from a wake to a changed host ------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Finish what a predecessor that was killed had begun."""
+        """Finish what a predecessor that was killed had begun, and say anew what the kinds know of defects."""
+        await asyncio.to_thread(self._catalog.write, note_defects, table.defects())
         orphans = await self._starter.end_orphans()
-        lost = await asyncio.to_thread(self._catalog.close_lost_runs, self._clock())
-        intents = await asyncio.to_thread(self._catalog.intents)
-        for entry in intents:
-            if entry.store.kind in KINDS:
-                await asyncio.to_thread(KINDS[entry.store.kind].remover.sweep, entry)
-        await asyncio.to_thread(self._catalog.fulfil, intents)
+        lost = await asyncio.to_thread(self._catalog.write, close_lost_runs, self._clock())
+        intents = await asyncio.to_thread(self._catalog.read, open_intents)
+        await asyncio.to_thread(table.sweep, intents)
+        await asyncio.to_thread(self._catalog.write, fulfil, intents)
         if orphans or lost or intents:
             log.info("recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents))
 
@@ -231,7 +222,7 @@ class Service:
     async def stop(self) -> None:
         """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done."""
         try:
-            await asyncio.to_thread(self._catalog.note_ending)
+            await asyncio.to_thread(self._catalog.write, note_ending)
         except CatalogError as error:
             log.warning("runs that go on could not be noted as ended by us: %s", error.message)
         await self._upkeep.stop()
@@ -239,7 +230,7 @@ class Service:
             self._examining.cancel()
             await asyncio.wait([self._examining])
         await self._jobs.stop()
-        await self._tracker.digest(last=True)
+        await self.digest(last=True)
         await self.events.flush(last=True)
 
     @property
@@ -272,9 +263,10 @@ class Service:
     def _watched(self) -> Watching:
         return replace(self._watching, compiled=self._tracker.compiled, compiling=self._tracker.compiling)
 
-    async def digest(self) -> None:
-        """See what programs did in the stores since this was last asked."""
-        await self._tracker.digest()
+    async def digest(self, *, last: bool = False) -> None:
+        """See what programs did in the stores since this was last asked; with ``last`` it is not asked again."""
+        async with self.automatic.part(automatic.ACTIVITY):
+            await self._tracker.digest(last=last)
 
     def take_watch(self, mode: WatchMode, reason: str, *, loads: bool, unwatched: str) -> None:
         """Hear how changes are noticed, why not better, and why not everything is watched; empty if all is."""
@@ -305,7 +297,7 @@ class Service:
                 await self._inventory.load_models()
                 await self._inventory.survey()
                 await self._inventory.scan_stores()
-        models = await asyncio.to_thread(self._catalog.models)
+        models = await asyncio.to_thread(self._catalog.read, all_models)
         known = frozenset(model.name for model in models)
         for name in request.models:
             if name not in known:
@@ -323,27 +315,27 @@ class Service:
 
     async def replay(self, request: api.ReplayEntries) -> Job:
         """Rebuild entries for the present driver; see `api.ReplayEntries`."""
-        known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.models))
+        known = frozenset(model.name for model in await asyncio.to_thread(self._catalog.read, all_models))
         for name in request.models:
             if name not in known:
                 raise no_model(name, known)
         present = self._inventory.present.offered
         if request.device is not None:
-            host.pretend(request.device)
+            simulated_gpu.pretend(request.device)
         if request.driver_root is None and request.device is None:
             if not present:
                 raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
             if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
                 raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
-        roots = frozenset([await _real(path) for path in request.stores])
+        roots = frozenset([await real_path(path) for path in request.stores])
         wish = ReplayRequest(
             roots,
             frozenset(request.models),
             request.to,
             request.driver_root,
             request.device,
-            await _resolved(request.into),
-            await _resolved(request.driver_cache),
+            await real_path_if_any(request.into),
+            await real_path_if_any(request.driver_cache),
         )
         return self._jobs.start("replay", self._replayer.work(wish, dry_run=request.dry_run))
 
@@ -361,7 +353,7 @@ class Service:
 
     async def verify(self, request: api.VerifyStores) -> Job:
         """Read everything again and say what is wrong; see `api.VerifyStores`."""
-        roots = frozenset([await _real(path) for path in request.stores])
+        roots = frozenset([await real_path(path) for path in request.stores])
         verifier = self._verifier.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
@@ -392,7 +384,7 @@ class Service:
         """Look at stores now; see `api.ScanStores`."""
 
         async def work(handle: Handle) -> ScanReport:
-            roots = frozenset([await _real(path) for path in request.stores])
+            roots = frozenset([await real_path(path) for path in request.stores])
             if not roots:
                 await self._inventory.load_models()
                 await self._inventory.survey()
@@ -412,7 +404,7 @@ class Service:
 
     async def add_model(self, request: api.AddModel) -> ModelStatus:
         """Register a model, or with ``replace`` change it."""
-        known = {model.name: model for model in await asyncio.to_thread(self._catalog.models)}
+        known = {model.name: model for model in await asyncio.to_thread(self._catalog.read, all_models)}
         old = known.get(request.name)
         if old is not None and old.source != "socket":
             raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
@@ -423,17 +415,17 @@ class Service:
         )
         model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._inventory.refuse_foreign, model)
-        await asyncio.to_thread(self._catalog.add_model, model)
+        await asyncio.to_thread(self._catalog.write, add_model, model)
         await self._meet_drivers()
         self.events.post("model-added", request.name, {"model": request.name})
         return await self.model(request.name)
 
     async def remove_model(self, name: ModelName) -> None:
         """Forget a model; its entries stay until the policy lets them go."""
-        model = await asyncio.to_thread(self._catalog.model, name)
+        model = await asyncio.to_thread(self._catalog.read, find_model, name)
         if model.source != "socket":
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
-        await asyncio.to_thread(self._catalog.remove_model, name)
+        await asyncio.to_thread(self._catalog.write, remove_model, name)
         await self._meet_drivers()
         self.events.post("model-removed", name, {"model": name})
 
@@ -468,7 +460,12 @@ class Service:
         def look() -> tuple[tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...]]:
             # One way into a thread and back: while a scan has the processor, each way costs milliseconds.
             with catalog.moment():
-                return self._prewarmer.statuses_now(), catalog.summary(), catalog.stores(), catalog.changes(5)
+                return (
+                    self._prewarmer.statuses_now(),
+                    catalog.read(catalog_summary),
+                    catalog.read(all_stores),
+                    catalog.read(driver_changes, 5),
+                )
 
         models, summary, stores, changes = await asyncio.to_thread(look)
         trouble = self._catalog.trouble
@@ -509,7 +506,7 @@ class Service:
 
     async def stores(self) -> tuple[StoreStatus, ...]:
         """Give the stores as the last look saw them."""
-        return await asyncio.to_thread(self._catalog.stores)
+        return await asyncio.to_thread(self._catalog.read, all_stores)
 
     def driver_variables(self) -> tuple[Mapping[str, str], ...]:
         """Give the variables that lead to each driver in use: where changes of drivers are to be watched for."""
@@ -523,11 +520,11 @@ class Service:
     async def entries(self, query: EntryQuery) -> EntryPage:
         """Give the entries that fit."""
         present = frozenset(one.fingerprint for one in self._inventory.present.offered)
-        return await asyncio.to_thread(lambda: self._catalog.entries(query, present=present, now=self._clock()))
+        return await asyncio.to_thread(self._catalog.read, entry_page, query, present=present, now=self._clock())
 
     async def entry(self, ref: str) -> IndexedEntry:
         """Give one entry."""
-        return await asyncio.to_thread(self._catalog.entry, ref)
+        return await asyncio.to_thread(self._catalog.read, find_entry, ref)
 
     async def models(self) -> tuple[ModelStatus, ...]:
         """Give every model and how it stands."""
@@ -544,8 +541,8 @@ class Service:
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
         """Give the newest runs."""
         if model is not None:
-            await asyncio.to_thread(self._catalog.model, model)
-        return await asyncio.to_thread(self._catalog.runs, model, limit)
+            await asyncio.to_thread(self._catalog.read, find_model, model)
+        return await asyncio.to_thread(self._catalog.read, newest_runs, model, limit)
 
     async def jobs(self) -> tuple[Job, ...]:
         """Give the jobs that are remembered."""

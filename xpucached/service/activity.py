@@ -10,10 +10,12 @@ from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host
+from xpucached.catalog.entries import note_uses
+from xpucached.catalog.models import all_models
 from xpucached.domain.activity import Compiling, FileAct
 from xpucached.domain.host import Problem
 from xpucached.errors import CatalogError
+from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, libraries
 from xpucached.planning import activity
 
@@ -80,10 +82,10 @@ class ActivityTracker:
         known = self._programs.get(pid)
         if known is not None and self._last == (pid, at):
             return known[1]
-        began = host.started(pid)
+        began = process_table.started(pid)
         if known is None or (began is not None and known[0] < began <= at):
             # Unknown, or another process has got that number since.
-            program = host.program(pid, at, libraries())
+            program = process_table.program(pid, at, libraries())
             if began is None or began > at:
                 return None
             known = (began, program)
@@ -120,7 +122,7 @@ class ActivityTracker:
         self._flushed = time.monotonic()
         uses, self._uses = self._uses, {}
         try:
-            await asyncio.to_thread(self._inventory.catalog.note_uses, tuple(uses.values()))
+            await asyncio.to_thread(self._inventory.catalog.write, note_uses, tuple(uses.values()))
         except CatalogError as error:
             # Only a hint of how worthwhile an entry is; what fails is shown by others.
             log.warning("uses could not be written down: %d: %s", len(uses), error.message)
@@ -136,7 +138,7 @@ class ActivityTracker:
             tuple(sorted(stores)),
             len(entries) + (old.entries if old else 0),
         )
-        models = await asyncio.to_thread(self._inventory.catalog.models) if program.serves else ()
+        models = await asyncio.to_thread(self._inventory.catalog.read, all_models) if program.serves else ()
         if old is None:
             self._tell(now, mend(program, models))
         if program.serves:

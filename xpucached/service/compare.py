@@ -8,11 +8,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.defects import Defect
+from xpucached.catalog.builds import record_build
+from xpucached.catalog.entries import all_entries, entries_by_id
+from xpucached.catalog.intents import fulfil, intend
+from xpucached.catalog.models import all_models
+from xpucached.catalog.scans import trust_digests
+from xpucached.domain.defects import CHANGED, RepairAction
 from xpucached.domain.plans import Built, EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
-from xpucached.domain.trash import Comparison, RepairAction, TrashLabel, Unproven
+from xpucached.domain.trash import Comparison, TrashLabel, Unproven
 from xpucached.kinds import table
 from xpucached.planning.repair import plan_comparing
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
@@ -64,7 +69,7 @@ class EntryComparer:
         need not write the same bytes twice.
         """
         catalog = self._inventory.catalog
-        every = [one for one in await asyncio.to_thread(catalog.all_entries) if one.entry.id.store.root in roots]
+        every = [one for one in await asyncio.to_thread(catalog.read, all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
         todo, unproven = plan_comparing(rest, self._inventory.present.offered)
         compiled = _Digests()
@@ -73,12 +78,14 @@ class EntryComparer:
             unproven[why] += 1
         # A program may have written one anew while its old one was compiled; what it is compiled from is the same.
         await self._inventory.scan_stores(frozenset(one.entry.entry.id.store.root for one in todo) or frozenset(roots))
-        there = {one.entry.id: one.entry for one in await asyncio.to_thread(catalog.entries_by_id, compiled.digests)}
+        there = {
+            one.entry.id: one.entry for one in await asyncio.to_thread(catalog.read, entries_by_id, compiled.digests)
+        }
         unproven[Unproven.CHANGED] += len(compiled.digests.keys() - there.keys())
         good = {one: digest for one, digest in compiled.digests.items() if one in there and there[one].digest == digest}
         differing = sorted(one.ref for one in there.keys() - good.keys())
         unproven[Unproven.OTHER_BYTES] += len(differing)
-        await self.trust({one: digest for one, digest in good.items() if there[one].defect is Defect.BIN_CHANGED})
+        await self.trust({one: digest for one, digest in good.items() if there[one].defect == CHANGED})
         return Comparison(
             len(good) + len([one for one in every if one.entry.id in rebuilt]),
             {why: number for why, number in sorted(unproven.items()) if number},
@@ -90,7 +97,7 @@ class EntryComparer:
     async def trust(self, good: Mapping[EntryId, str]) -> None:
         """Take these digests for those of good programs from now on, and look at their entries again."""
         if good:
-            await asyncio.to_thread(self._inventory.catalog.trust, good)
+            await asyncio.to_thread(self._inventory.catalog.write, trust_digests, good)
             await self._inventory.scan_stores(frozenset(one.store.root for one in good))
 
     async def replace(
@@ -107,7 +114,7 @@ class EntryComparer:
         offered = self._inventory.present.offered
         todo = [
             Rebuild(one, one.entry.environment, ReplayReason.ASKED)
-            for one in await asyncio.to_thread(self._inventory.catalog.entries_by_id, wanted)
+            for one in await asyncio.to_thread(self._inventory.catalog.read, entries_by_id, wanted)
             if one.entry.environment is not None and one.entry.environment in offered
         ]
         results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
@@ -156,7 +163,7 @@ class EntryComparer:
     ) -> None:
         if not todo:
             return
-        models = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.models)}
+        models = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)}
         limit = self._inventory.settings.compile_timeout
         began = time.monotonic()
 
@@ -284,7 +291,7 @@ class _Replacing(_Counted):
     def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         """Take what was compiled: it is where programs find it when this returns."""
         entry, digest = one.entry.entry, program_digest(binary).hexdigest()
-        if entry.id not in self.recipes and entry.defect is Defect.BIN_CHANGED and entry.digest == digest:
+        if entry.id not in self.recipes and entry.defect == CHANGED and entry.digest == digest:
             self.good[entry.id] = digest
         else:
             asyncio.run_coroutine_threadsafe(self._put(one, recipe, binary, seconds), self._loop).result()
@@ -314,7 +321,7 @@ class _Replacing(_Counted):
             # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
             heirs = one.entry.models
             built = Built(entry.id, one.to, Origin.REBUILT, stamp, size, seconds, digest, heirs)
-            catalog.record_build(built, now)
+            catalog.write(record_build, built, now)
         else:
             self.whys[entry.id] = "another one is in its place"
 
@@ -332,10 +339,10 @@ def quarantine(inventory: Inventory, entries: Sequence[Entry]) -> Mapping[EntryI
     """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone."""
     catalog, now = inventory.catalog, inventory.clock()
     ids = tuple(one.id for one in entries)
-    catalog.intend(ids, now)
+    catalog.write_durably(intend, ids, now)
     notes = {
         one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
     }
     results = table.remove(entries, notes, inventory.problem_list.failed)
-    catalog.fulfil(ids)
+    catalog.write(fulfil, ids)
     return results

@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from xpucached.catalog.events import events_after, newest_events, record_events
 from xpucached.domain.jobs import Event
 from xpucached.domain.secrecy import of_event
 from xpucached.errors import CatalogError
 from xpucached.incidents import unexpected
+from xpucached.printing import encodable
 
 if TYPE_CHECKING:
     from xpucached.catalog import Catalog
@@ -47,7 +49,7 @@ class Events:
         """Without a catalog they are in memory only."""
         self._clock = clock
         self._catalog = catalog
-        reserved, kept = (0, ()) if catalog is None else catalog.events_begin(_AT_HAND)
+        reserved, kept = (0, ()) if catalog is None else catalog.read(newest_events, _AT_HAND)
         self._kept: deque[Event] = deque(kept, maxlen=_AT_HAND)
         self._unwritten: deque[Event] = deque()
         self._lost = 0
@@ -91,7 +93,7 @@ class Events:
         if self._catalog is not None and last + 1 < at_hand:
             # What fails the catalog is shown as a problem; what is in memory is told all the same.
             with contextlib.suppress(CatalogError):
-                first, older = await asyncio.to_thread(self._catalog.events_after, last)
+                first, older = await asyncio.to_thread(self._catalog.read, events_after, last)
                 oldest = at_hand if first is None else min(first, at_hand)
         seen = older[-1].id if older else last
         newer = {event.id: event for event in (*self._unwritten, *self._kept) if event.id > seen}
@@ -126,7 +128,7 @@ class Events:
             return True
         batch = tuple(self._unwritten)
         try:
-            await asyncio.to_thread(self._catalog.record_events, batch, self._last + (0 if last else _RESERVED))
+            await asyncio.to_thread(self._catalog.write, record_events, batch, self._last + (0 if last else _RESERVED))
         except CatalogError as error:
             log.info("%d events wait until the catalog can be written: %s", len(batch), error.message)
             return False
@@ -143,4 +145,4 @@ class Events:
 
 def _bounded(text: str) -> str:
     """Give what can be stored and sent: as long as it may be, and what is no Unicode written out."""
-    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(text[:_LONGEST])

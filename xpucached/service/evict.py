@@ -9,7 +9,16 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from xpucached.catalog.entries import find_entry, forget_entries
+from xpucached.catalog.figures import catalog_summary
+from xpucached.catalog.intents import fulfil, intend
+from xpucached.catalog.models import all_models
+from xpucached.catalog.preselect import preselect_entries, store_subtotals
+from xpucached.catalog.targets import target_presence
 from xpucached.domain.models import Warmth
+from xpucached.domain.names import group
 from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
 from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict
@@ -59,11 +68,19 @@ def decided(
 ) -> EvictionPlan:
     """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
     with _uncollected():
-        presence = catalog.presence()
+        presence = catalog.read(target_presence)
         preselection = sift(
-            catalog.subtotals(), host, presence, models, policy, now, reasons=reasons, asked=asked, rooms=rooms
+            catalog.read(store_subtotals),
+            host,
+            presence,
+            models,
+            policy,
+            now,
+            reasons=reasons,
+            asked=asked,
+            rooms=rooms,
         )
-        some, others, rate = catalog.sifted(preselection, RATE, HALF, ABSENT)
+        some, others, rate = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
         return plan_eviction(
             some,
             host,
@@ -106,10 +123,20 @@ class Evictor:
         self._prewarmer = warming
         self._changing = changing
 
-    async def plan(self, refs: Sequence[str] = (), reasons: Sequence[str] = (), *, asked: bool = True) -> EvictionPlan:
-        """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it."""
+    async def plan(
+        self,
+        refs: Sequence[str] = (),
+        reasons: Sequence[str] = (),
+        *,
+        asked: bool = True,
+        rooms: Sequence[DiskSpace] | None = None,
+    ) -> EvictionPlan:
+        """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it.
+
+        ``rooms`` is what was measured just now of the disks.
+        """
         if refs:
-            return (await self.named(refs))[0]
+            return (await self.named(refs, rooms))[0]
         models = await self._prewarmer.statuses()
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
         inventory = self._inventory
@@ -118,9 +145,16 @@ class Evictor:
         wanted = frozenset(map(EvictReason, reasons)) or None
 
         def decide() -> EvictionPlan:
-            policy, now, rooms = inventory.settings.policy, inventory.clock(), self._trash_keeper.rooms()
             return decided(
-                inventory.catalog, inventory.present, warm, known, policy, now, reasons=wanted, asked=asked, rooms=rooms
+                inventory.catalog,
+                inventory.present,
+                warm,
+                known,
+                inventory.settings.policy,
+                inventory.clock(),
+                reasons=wanted,
+                asked=asked,
+                rooms=self._trash_keeper.rooms() if rooms is None else rooms,
             )
 
         return await asyncio.to_thread(decide)
@@ -135,21 +169,23 @@ class Evictor:
             as_it_is = request.dry_run or request.refs or request.plan
             if as_it_is or (request.reasons and EvictReason.DEFECTIVE not in request.reasons):
                 return frozenset()
-        if not (await asyncio.to_thread(self._inventory.catalog.summary)).defective:
+        if not (await asyncio.to_thread(self._inventory.catalog.read, catalog_summary)).defective:
             return frozenset()
         plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=asked)
         return frozenset(one.entry.entry.id for one in plan.evict)
 
-    async def named(self, refs: Sequence[str]) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
+    async def named(
+        self, refs: Sequence[str], rooms: Sequence[DiskSpace] | None = None
+    ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
         """Decide about entries that somebody named, by the beginnings of their refs: what goes, and why others stay."""
         inventory = self._inventory
 
         def decide() -> tuple[EvictionPlan, Mapping[EntryId, str]]:
-            entries = {one.entry.id: one for one in map(inventory.catalog.entry, refs)}
-            models = {model.name: model for model in inventory.catalog.models()}
+            entries = {one.entry.id: one for one in (inventory.catalog.read(find_entry, ref) for ref in refs)}
+            models = {model.name: model for model in inventory.catalog.read(all_models)}
             now = inventory.clock()
-            policy, rooms = inventory.settings.policy, self._trash_keeper.rooms()
-            return plan_named(entries.values(), inventory.present, models, policy, now, rooms)
+            measured = self._trash_keeper.rooms() if rooms is None else rooms
+            return plan_named(entries.values(), inventory.present, models, inventory.settings.policy, now, measured)
 
         return await asyncio.to_thread(decide)
 
@@ -185,24 +221,28 @@ class Evictor:
                     # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
                     # is checked again on each entry before that goes.
                     log.warning("evicting by what was known before: %s", error.message)
-                plan = await self.plan(refs, reasons, asked=asked)
+                rooms = await asyncio.to_thread(self._trash_keeper.rooms)
+                plan = await self.plan(refs, reasons, asked=asked, rooms=rooms)
                 if plan_id is not None and plan.id != plan_id:
                     raise Conflict(
                         f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
                         hint="look at it again: xpucachectl evict --dry-run",
                     )
-                report = await self._carry_out(plan, handle)
+                if not asked and not self._trash_keeper.trusts_the_clock():
+                    # It was set while this waited: by such a time nothing goes by itself.
+                    plan = replace(plan, evict=())
+                report = await self._carry_out(plan, rooms, handle)
                 await self._trash_keeper.tidy()
                 return report
 
         return work
 
-    async def _carry_out(self, plan: EvictionPlan, handle: Handle) -> EvictionReport:
+    async def _carry_out(self, plan: EvictionPlan, rooms: Sequence[DiskSpace], handle: Handle) -> EvictionReport:
         removed: list[IndexedEntry] = []
         busy: list[IndexedEntry] = []
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
         stores = {one.entry.id.store for one in victims}
-        notes = await asyncio.to_thread(self._notes, plan)
+        notes = await asyncio.to_thread(self._notes, plan, rooms)
         for batch in _batches(victims):
             handle.progress(len(removed) + len(busy), len(victims), "removing")
             async with self._inventory.storing:
@@ -232,12 +272,12 @@ class Evictor:
             plan_id=plan.id,
         )
 
-    def _notes(self, plan: EvictionPlan) -> Mapping[EntryId, TrashLabel]:
+    def _notes(self, plan: EvictionPlan, rooms: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
         """Give the labels of what goes into the trash: all but what has to make room on the disk."""
         if self._inventory.settings.policy.trash_keep <= 0:
             return {}
         now = self._inventory.clock()
-        full = {room.store for room in self._trash_keeper.rooms() if room.free is not None and room.free < SCARCE}
+        full = {room.store for room in rooms if room.free is not None and room.free < SCARCE}
         return {
             one.entry.entry.id: TrashLabel(now, one.reason, one.detail)
             for one in plan.evict
@@ -249,7 +289,7 @@ class Evictor:
         ids = tuple(one.entry.id for one in batch)
         try:
             # Written down before the first lock is taken: were we killed now, our successor would finish.
-            catalog.intend(ids, self._inventory.clock())
+            catalog.write_durably(intend, ids, self._inventory.clock())
         except CatalogError as error:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
@@ -259,8 +299,8 @@ class Evictor:
         for root in {one.store.root for one, gone in results.items() if gone}:
             problem_list.worked(root)
         try:
-            catalog.forget(tuple(one for one, gone in results.items() if gone))
-            catalog.fulfil(ids)
+            catalog.write(forget_entries, tuple(one for one, gone in results.items() if gone))
+            catalog.write(fulfil, ids)
         except CatalogError as error:
             log.warning("the catalog learns at the next look what was removed: %s", error.message)
         return results
@@ -268,7 +308,7 @@ class Evictor:
 
 def _leaf(one: IndexedEntry) -> tuple[Store, str]:
     # One that lies in no directory of its own stands alone.
-    return one.entry.id.store, one.entry.id.key.rpartition("/")[0] or one.entry.id.key
+    return one.entry.id.store, group(one.entry.id.key)
 
 
 def _batches(victims: Sequence[IndexedEntry]) -> Iterator[list[IndexedEntry]]:

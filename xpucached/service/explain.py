@@ -6,11 +6,15 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.models import all_models, find_model
+from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
 from xpucached.errors import no_model
-from xpucached.kinds.table import KINDS, MODELS, libraries
+from xpucached.host import process_table
+from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
@@ -45,7 +49,7 @@ class Explainer:
     async def look(self) -> None:
         """See that every runtime was checked once that a model's runs had mapped, or that its program finds."""
         failed: Exception | None = None
-        for model in await asyncio.to_thread(self._catalog.models):
+        for model in await asyncio.to_thread(self._catalog.read, all_models):
             try:
                 await self.runtimes(model)
             except Exception as error:  # noqa: BLE001 - raised below: one model must not hide the others
@@ -74,7 +78,7 @@ class Explainer:
         """
         variables = {**self._inventory.settings.variables, **model.workload.variables}
         signature = self._inventory.present.seen_by(model.name).signature
-        runs = await asyncio.to_thread(self._catalog.runs, model.name, _HISTORY)
+        runs = await asyncio.to_thread(self._catalog.read, newest_runs, model.name, _HISTORY)
         mapped = diagnosis.mapped(model, runs)
         found = mapped
         if found is None:
@@ -84,7 +88,7 @@ class Explainer:
                 return ()
         # One after the other: two models with one runtime need one check.
         async with self._checking:
-            known = await asyncio.to_thread(self._catalog.runtime_checks, [one.build for one in found])
+            known = await asyncio.to_thread(self._catalog.read, known_runtime_checks, [one.build for one in found])
             runtime_checks = tuple(
                 [known.get(one.build) or await self._runtime_check(one, variables, signature) for one in found]
             )
@@ -104,7 +108,7 @@ class Explainer:
         if done.safety is Safety.UNKNOWN:
             self._unknown[key] = done
         else:
-            await asyncio.to_thread(self._catalog.record_runtime_check, done)
+            await asyncio.to_thread(self._catalog.write, record_runtime_check, done)
         self._inventory.events.post(
             "runtime-checked",
             f"{done.library}: {done.safety}: {done.evidence}",
@@ -120,7 +124,7 @@ class Explainer:
         discovery = KINDS[found.store.kind].discovery
 
         def look() -> tuple[Application, ...]:
-            seen = host.of_units(model.before, libraries())
+            seen = process_table.of_units(model.before, libraries())
             return tuple(
                 Application(
                     unit,
@@ -139,26 +143,27 @@ class Explainer:
         return diagnosis.diagnose(
             status,
             runtimes=await self.runtimes(model),
-            runs=await asyncio.to_thread(self._catalog.runs, name, _HISTORY),
+            runs=await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY),
             store=found.store.root,
             applications=await asyncio.to_thread(look),
-            entries=await asyncio.to_thread(self._catalog.all_entries),
+            entries=await asyncio.to_thread(self._catalog.read, all_entries),
             baselines=await self.history(name),
             uid=os.getuid(),
             option_variables=discovery.OPTION_VARIABLES,
+            built_from=built_from,
         )
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Give a model's figures over its last runs."""
-        await asyncio.to_thread(self._catalog.model, name)
-        return baselines(await asyncio.to_thread(self._catalog.runs, name, _HISTORY))
+        await asyncio.to_thread(self._catalog.read, find_model, name)
+        return baselines(await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY))
 
     async def variables(self, name: ModelName) -> Mapping[str, str]:
         """Give what a model's application has to find in its environment: the cache, if it may be on."""
         status = await self._status(name)
         found = await asyncio.to_thread(self._inventory.store_of, status.model)
         variables = self._inventory.variables(found)
-        runs = await asyncio.to_thread(self._catalog.runs, name, _HISTORY)
+        runs = await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].discovery.OFF}

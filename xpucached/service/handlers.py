@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from xpucached import __version__, api, codec
 from xpucached.api import openapi
+from xpucached.api.endpoints import VERSION, Request
 from xpucached.service import Service
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
     from xpucached.domain.jobs import Event
 
-    Handler = Callable[[Service, api.Request[object]], Awaitable[object]]
+    Handler = Callable[[Service, Request[object]], Awaitable[object]]
 
-R = TypeVar("R", bound=api.Request[object])
+R = TypeVar("R", bound=Request[object])
 
 
 async def _hello(_service: Service, _asked: api.GetHello) -> api.Hello:
-    return api.Hello(api.VERSION, __version__)
+    return api.Hello(VERSION, __version__)
 
 
 async def _describe(_service: Service, _asked: api.GetOpenApi) -> bytes:
@@ -33,11 +34,11 @@ def _description() -> bytes:
     return codec.dumps(openapi.document(__version__))
 
 
-def _by(request: type[R], do: Callable[[Service, R], Awaitable[object]]) -> tuple[type[api.Request[object]], Handler]:
+def _by(request: type[R], do: Callable[[Service, R], Awaitable[object]]) -> tuple[type[Request[object]], Handler]:
     return request, cast("Handler", do)
 
 
-HANDLERS: Final[Mapping[type[api.Request[object]], Handler]] = dict(
+HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
     (
         _by(api.GetHello, _hello),
         _by(api.GetStatus, lambda service, _: service.status()),
@@ -79,7 +80,7 @@ class Handlers:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def answer(self, asked: api.Request[object]) -> object:
+    async def answer(self, asked: Request[object]) -> object:
         """Do what is asked.  Refusals are raised as `XpucachedError`."""
         return await HANDLERS[type(asked)](self._service, asked)
 

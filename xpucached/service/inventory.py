@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import host, settings
+from xpucached import settings
+from xpucached.catalog.models import all_models, sync_file_models
+from xpucached.catalog.scans import known_entries, record_scan
+from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
 from xpucached.domain.host import Host, Problem
 from xpucached.domain.names import EntryKey
@@ -24,6 +27,7 @@ from xpucached.domain.plans import ScanReport
 from xpucached.domain.secrecy import of_problem
 from xpucached.domain.stores import Delta, EntryId, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.host import gpu_devices, process_table
 from xpucached.kinds.table import KINDS, MODELS, libraries
 from xpucached.service.owners import answers, foreign, foreign_store
 from xpucached.service.problems import ProblemList
@@ -229,7 +233,7 @@ class Inventory:
 
     def writers(self) -> WritersSince:
         """Tell since when a live process of ours could be writing to a store, by the kind of the store."""
-        return writers_since(host.processes(os.getuid(), libraries()))
+        return writers_since(process_table.processes(os.getuid(), libraries()))
 
     def scan(
         self,
@@ -243,14 +247,14 @@ class Inventory:
     ) -> Delta:
         """Look at one store, in this thread; `storing` must be held.  ``seen`` hears how many entries that were."""
         now = self.clock()
-        looked = self.catalog.looked(found.store)
+        looked = self.catalog.read(last_thorough_scan, found.store)
         with self._touching:
             touched = self._touched.pop(found.store.root, set())
         recent = looked is not None and timedelta() <= now - looked < _THOROUGH
         quick = recent and len(touched) < _TOUCHED and not (full or thorough)
 
         def known() -> Iterator[KnownEntry]:
-            for row in self.catalog.known(found.store):
+            for row in known_entries(self.catalog, found.store):
                 if full or (again is not None and again(row.key)):
                     yield KnownEntry(row.key)
                 elif row.key.rpartition("/")[0] in touched:
@@ -292,7 +296,7 @@ class Inventory:
         if answers(found.store.root):
             parts = KINDS[found.store.kind].scanner.parts(found, now, known, writer_since, quick=quick)
         for part in parts:
-            total = _sum(total, self.catalog.record_scan(part, host.architecture))
+            total = _sum(total, self.catalog.write(record_scan, part, gpu_devices.architecture))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
             seen(looked)
@@ -328,15 +332,17 @@ class Inventory:
             writers = self.writers()
             for one in stores:
                 self.scan(one, writers[one.store.kind])
-            return frozenset(EntryId(one.store, key) for one in stores for key in self.catalog.keys(one.store))
+            return frozenset(
+                EntryId(one.store, key) for one in stores for key in self.catalog.read(known_keys, one.store)
+            )
 
         async with self.storing:
             return await asyncio.to_thread(look)
 
     def _forget_stores(self, found: set[Store]) -> None:
-        for status in self.catalog.stores():
+        for status in self.catalog.read(all_stores):
             if status.id not in found and answers(status.store):
-                self.catalog.forget_store(status.id)
+                self.catalog.write(forget_store, status.id)
                 self.problem_list.forget(str(status.store))
 
     # -- model files --------------------------------------------------------------------------------------------------
@@ -353,8 +359,12 @@ class Inventory:
             names = {model.name for model in theirs}
             declared = (*theirs, *(model for model in declared if model.name not in names))
             log.debug("the host's model files have mistakes: %d", len(more))
-        known = {model.name: model for model in self.catalog.models()}
-        taken = {model.name for model in known.values() if model.source == "socket"}
+        wanted = {model.name: model for model in declared}
+        damaged = {problem.subject for problem in problems}
+        for model in self.catalog.read(all_models):
+            if model.source in damaged:
+                wanted.setdefault(model.name, model)
+        taken = self.catalog.write(sync_file_models, tuple(wanted.values()))
         clashes = [
             Problem(
                 "conflict",
@@ -365,12 +375,6 @@ class Inventory:
             for model in declared
             if model.name in taken
         ]
-        wanted = {model.name: model for model in declared if model.name not in taken}
-        damaged = {problem.subject for problem in problems}
-        for model in known.values():
-            if model.source in damaged:
-                wanted.setdefault(model.name, model)
-        self.catalog.sync_file_models(tuple(wanted.values()))
         fresh = (*problems, *clashes)
         for problem in fresh:
             if problem not in self.model_problems:

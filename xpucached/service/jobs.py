@@ -10,18 +10,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
+from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress, Report
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId
-from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport, ScanReport
-from xpucached.domain.trash import TrashReport, VerifyReport
+from xpucached.domain.plans import PrewarmReport
+from xpucached.domain.trash import VerifyReport
 from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.service.events import Clock
 
 log = logging.getLogger(__name__)
 
-Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport | TrashReport | VerifyReport
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
@@ -42,7 +41,7 @@ class Handle:
 
     def mended(self, report: VerifyReport) -> None:
         """Tell what was mended before the job's own work."""
-        self._jobs.change(self._id, verify=report)
+        self._jobs.change(self._id, mended=report)
 
 
 class Jobs:
@@ -100,30 +99,13 @@ class Jobs:
         self.change(job, state=JobState.FAILED, finished=self._clock(), error=refusal)
 
     def _finish(self, job: JobId, report: Report) -> None:
-        finished = self._clock()
-        match report:
-            case ScanReport():
-                self.change(job, state=JobState.DONE, finished=finished, scan=report)
-            case EvictionReport():
-                self.change(job, state=JobState.DONE, finished=finished, evict=report)
-            case ReplayReport():
-                self.change(job, state=JobState.DONE, finished=finished, replay=report)
-            case TrashReport():
-                self.change(job, state=JobState.DONE, finished=finished, trash=report)
-            case VerifyReport():
-                self.change(job, state=JobState.DONE, finished=finished, verify=report)
-            case PrewarmReport():
-                cold = [run for run in report.runs if run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
-                if not cold:
-                    self.change(job, state=JobState.DONE, finished=finished, prewarm=report)
-                    return
-                names = ", ".join(run.model for run in cold)
-                error = ErrorInfo(
-                    RunFailed.code,
-                    f"not warm: {names}: {cold[0].detail}",
-                    f"see: xpucachectl runs {cold[0].model}",
-                )
-                self.change(job, state=JobState.FAILED, finished=finished, prewarm=report, error=error)
+        state, error = JobState.DONE, None
+        runs = report.runs if isinstance(report, PrewarmReport) else ()
+        if cold := [run for run in runs if run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]:
+            names = ", ".join(run.model for run in cold)
+            sentence, hint = f"not warm: {names}: {cold[0].detail}", f"see: xpucachectl runs {cold[0].model}"
+            state, error = JobState.FAILED, ErrorInfo(RunFailed.code, sentence, hint)
+        self.change(job, state=state, finished=self._clock(), report=report, error=error)
 
     def change(
         self,
@@ -132,12 +114,8 @@ class Jobs:
         state: JobState | None = None,
         finished: datetime | None = None,
         progress: Progress | None = None,
-        scan: ScanReport | None = None,
-        prewarm: PrewarmReport | None = None,
-        evict: EvictionReport | None = None,
-        replay: ReplayReport | None = None,
-        trash: TrashReport | None = None,
-        verify: VerifyReport | None = None,
+        mended: VerifyReport | None = None,
+        report: Report | None = None,
         error: ErrorInfo | None = None,
     ) -> None:
         """Note something about a job, and wake who waits for it."""
@@ -147,12 +125,8 @@ class Jobs:
             state=state or old.state,
             finished=finished or old.finished,
             progress=progress or old.progress,
-            scan=scan or old.scan,
-            prewarm=prewarm or old.prewarm,
-            evict=evict or old.evict,
-            replay=replay or old.replay,
-            trash=trash or old.trash,
-            verify=verify or old.verify,
+            mended=mended or old.mended,
+            report=report or old.report,
             error=error or old.error,
         )
         self._news.set()

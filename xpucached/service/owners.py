@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.kinds.interface import Kind
 
-log = logging.getLogger(__name__)
-
 STORES: Final = 500
 """Stores that are looked at because programs name them, or named them once."""
 
@@ -26,8 +23,11 @@ _NAMED: Final = 200
 """Those that live programs name: each may name as many as it likes."""
 
 
-def named_by(kind: Kind, processes: Iterable[Process]) -> Sequence[tuple[Path, str]]:
-    """Give the stores that programs name, each once, and how we know; of more than we look at, the first ones."""
+def named_by(kind: Kind, processes: Iterable[Process]) -> tuple[Sequence[tuple[Path, str]], bool]:
+    """Give the stores that programs name, each once, and how we know; of more than we look at, the first ones.
+
+    Also tell whether these are all.
+    """
     asked: set[object] = set()
     found: dict[Path, str] = {}
     for one in processes:
@@ -37,10 +37,18 @@ def named_by(kind: Kind, processes: Iterable[Process]) -> Sequence[tuple[Path, s
         if place is not None:
             found.setdefault(*place)
         if len(found) > _NAMED:
-            log.warning("programs name more stores than are looked at: %d", _NAMED)
             found.popitem()
-            break
-    return tuple(found.items())
+            return tuple(found.items()), False
+    return tuple(found.items()), True
+
+
+def too_many() -> Problem:
+    """Say that programs name more stores than are looked at."""
+    return Problem(
+        "too-many-stores",
+        f"programs name more stores than are looked at ({_NAMED}, with earlier ones {STORES}): the others are not",
+        "see which: xpucachectl stores; name those that matter in stores.paths, or set stores.found = false",
+    )
 
 
 def answers(root: Path) -> bool:

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import host
+from xpucached.catalog.builds import count_built
+from xpucached.catalog.entries import entries_by_id
+from xpucached.catalog.figures import model_sizes
+from xpucached.catalog.models import all_models
+from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.stores import EntryId, StoreOrigin
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.host.drivers import mapped_drivers
 from xpucached.incidents import unexpected
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning import verdict
@@ -29,11 +34,13 @@ from xpucached.service.trial import TrialRunner, concluded, needed, summed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from xpucached.domain.host import Host
     from xpucached.domain.models import Coverage, Model, Run, Trial
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import PrewarmPlan, Warm
     from xpucached.domain.stores import FoundStore
-    from xpucached.processes.supervised import ProcessStarter, RunResult
+    from xpucached.processes.results import RunResult
+    from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.inventory import Inventory
     from xpucached.service.jobs import Handle
     from xpucached.service.trial import Attempt
@@ -80,12 +87,11 @@ class Prewarmer:
 
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
-        models = await asyncio.to_thread(self._catalog.models)
-        coverage = await asyncio.to_thread(self._proofs.coverage)
+        models = await asyncio.to_thread(self._catalog.read, all_models)
         inventory = self._inventory
-        return plan_prewarm(
-            models, coverage, inventory.present, inventory.settings.policy, inventory.clock(), force=force
-        )
+        present = inventory.present
+        coverage = await asyncio.to_thread(self._proofs.coverage, present)
+        return plan_prewarm(models, coverage, present, inventory.settings.policy, inventory.clock(), force=force)
 
     def work(
         self,
@@ -160,7 +166,7 @@ class Prewarmer:
         found = await asyncio.to_thread(inventory.store_of, model)
         signature = inventory.present.seen_by(model.name).signature
         reached = await asyncio.to_thread(inventory.reached, model)
-        run = await asyncio.to_thread(self._catalog.begin_run, model, warm.reason, signature, inventory.clock())
+        run = await asyncio.to_thread(self._catalog.write, begin_run, model, warm.reason, signature, inventory.clock())
         self._running.add(model.name)
         occasion = self.throttle.run_priority(warm.reason).occasion
         inventory.events.post(
@@ -238,13 +244,13 @@ class Prewarmer:
         """Say how much of what a run needed after a driver change replay had made."""
         used = frozenset().union(*(one.used for one in executions))
         created = frozenset().union(*(one.created for one in executions))
-        made = self._catalog.built_among(used - created)
+        made = self._catalog.read(count_built, used - created)
         return f"; replay had made {made} of the {len(used | created)}" if made else ""
 
     def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
         executions, needs = course.executions, needed(course.attempts)
-        entries = self._catalog.entries_by_id(attribution.created | attribution.used)
+        entries = self._catalog.read(entries_by_id, attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)
         output = executions[-1].output if executions else ""
@@ -254,8 +260,19 @@ class Prewarmer:
         libraries = _mapped(run, executions, reached | self._inventory.reached(model))
         now = self._inventory.clock()
         try:
-            return self._catalog.finish_run(
-                run.id, outcome, passes, attribution, environments, detail, output, now, trials, needs, libraries
+            return self._catalog.write(
+                finish_run,
+                run.id,
+                outcome,
+                passes,
+                attribution,
+                environments,
+                detail,
+                output,
+                now,
+                trials,
+                needs,
+                libraries,
             )
         except NotFound:
             # The model was removed while it ran, and its history with it.
@@ -280,27 +297,31 @@ class Prewarmer:
     def statuses_now(self) -> tuple[ModelStatus, ...]:
         """Give the same, in this thread."""
         with self._catalog.moment():
-            models = self._catalog.models()
+            models = self._catalog.read(all_models)
             if not models:
                 return ()
-            coverage = {one.model: one for one in self._proofs.coverage()}
-            sizes = self._catalog.model_sizes()
+            present = self._inventory.present
+            coverage = {one.model: one for one in self._proofs.coverage(present)}
+            sizes = self._catalog.read(model_sizes)
             return tuple(
-                self._status(model, coverage.get(model.name), *sizes.get(model.name, (0, 0))) for model in models
+                self._status(model, present, coverage.get(model.name), *sizes.get(model.name, (0, 0)))
+                for model in models
             )
 
-    def _status(self, model: Model, coverage: Coverage | None, entries: int, allocated: int) -> ModelStatus:
+    def _status(
+        self, model: Model, present: Host, coverage: Coverage | None, entries: int, allocated: int
+    ) -> ModelStatus:
         inventory = self._inventory
         warmth, why, reason = verdict.warmth(
             model,
             coverage,
-            inventory.present.seen_by(model.name),
+            present.seen_by(model.name),
             inventory.settings.policy,
             inventory.clock(),
             warming=model.name in self._running,
             waiting=self.throttle.waiting.get(model.name),
         )
-        runs = self._catalog.runs(model.name, 20)
+        runs = self._catalog.read(newest_runs, model.name, 20)
         # There is a second pass only where the first one found something to compile, in whatever cache.
         started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
         cold = next((one for one in started if one.exit_status == 0), None)
@@ -322,7 +343,7 @@ class Prewarmer:
 def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
     """Tell which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
     seen = frozenset(Path(path) for one in executions for path in one.mapped)
-    drivers = host.mapped_drivers(seen, run.started)
+    drivers = mapped_drivers(seen, run.started)
     further = tuple(path for path in drivers if path not in reached)
     preflight = KINDS[MODELS].preflight
     runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()

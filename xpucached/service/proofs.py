@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from xpucached import host
+from xpucached.catalog.dependencies import noted_runs, refresh_dependencies, run_dependencies
+from xpucached.catalog.models import all_models
+from xpucached.catalog.runs import model_coverage
+from xpucached.catalog.stores import all_stores
 from xpucached.errors import CatalogError
+from xpucached.host import proofs
+from xpucached.host.proofs import DependencyChecker, DependencySnapshot
 from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from xpucached.domain.dependencies import Dependency
+    from xpucached.domain.host import Host
     from xpucached.domain.models import Coverage, Model, Workload
     from xpucached.domain.names import ModelName
-    from xpucached.processes.supervised import RunResult
+    from xpucached.processes.results import RunResult
     from xpucached.service.inventory import Inventory
 
 log = logging.getLogger(__name__)
@@ -53,7 +59,7 @@ class ProofKeeper:
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._catalog = inventory.catalog
-        self._comparer = host.DependencyChecker()
+        self._comparer = DependencyChecker()
         self._needs: dict[int, tuple[Dependency, ...]] = {}
         self._unnoted: frozenset[int] = frozenset()
         self._found: dict[int, tuple[str, ...]] = {}
@@ -63,12 +69,12 @@ class ProofKeeper:
 
     # -- when a model is proven ---------------------------------------------------------------------------------------
 
-    def named(self, workload: Workload) -> host.DependencySnapshot | None:
+    def named(self, workload: Workload) -> DependencySnapshot | None:
         """Look, before a pass, at what the workload's words name; None if that takes too long."""
-        return _within(_NOTING, lambda: host.named(workload, os.environ))
+        return _within(_NOTING, lambda: proofs.named(workload, os.environ))
 
     def needed(
-        self, model: Model, looks: Sequence[host.DependencySnapshot | None], done: RunResult
+        self, model: Model, looks: Sequence[DependencySnapshot | None], done: RunResult
     ) -> tuple[Dependency, ...] | None:
         """Give what a pass needed that proved its model; None if that cannot be said.
 
@@ -78,30 +84,33 @@ class ProofKeeper:
         if before is None:
             return None
         settings = self._inventory.settings
-        stores = (status.store for status in self._catalog.stores())
+        stores = (status.store for status in self._catalog.read(all_stores))
         ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)
         others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
         files = done.told.files if done.told is not None else ()
         found = _within(
             _NOTING,
-            lambda: host.needed(
+            lambda: proofs.needed(
                 model.workload, before, done.mapped, done.mapped_data, files, ours, last, others, earlier
             ),
         )
-        return None if host.clock_was_set(before) else found
+        return None if proofs.clock_was_set(before) else found
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
-        good = next((one.good for one in self._catalog.coverage() if one.model == name), None)
-        return self._catalog.dependencies([good.id]).get(good.id, ()) if good is not None else ()
+        good = next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)
+        return self._catalog.read(run_dependencies, [good.id]).get(good.id, ()) if good is not None else ()
 
     # -- and later ----------------------------------------------------------------------------------------------------
 
-    def coverage(self) -> tuple[Coverage, ...]:
-        """Tell of every model how its last runs went, what is left of its entries, and what changed since."""
-        present = self._inventory.present
+    def coverage(self, present: Host) -> tuple[Coverage, ...]:
+        """Tell of every model how its last runs went, what is left of its entries, and what changed since.
+
+        It is for the host as it is ``present`` only: for another one another proof may count, whose files were not
+        looked at.
+        """
         # An earlier driver that came back has a proof of its own, which needs other files.
-        found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.coverage()]
+        found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.read(model_coverage)]
         with self._looking:
             began = time.monotonic()
             if began >= self._fresh_until or any(
@@ -122,8 +131,8 @@ class ProofKeeper:
         wanted = {one.good.id: one.model for one in found if one.good is not None}
         self._needs = {run: needs for run, needs in self._needs.items() if run in wanted}
         self._stuck = {run: thread for run, thread in self._stuck.items() if thread.is_alive() and run in wanted}
-        places = {model.name: os.fspath(model.workload.directory) for model in self._catalog.models()}
-        noted = self._catalog.noted(wanted)
+        places = {model.name: os.fspath(model.workload.directory) for model in self._catalog.read(all_models)}
+        noted = self._catalog.read(noted_runs, wanted)
         self._unnoted = frozenset(wanted) - noted
         # Nothing is known of them, so nothing that changed is: their proofs hold as far as they go.
         self._found = dict.fromkeys(self._unnoted, ())
@@ -151,7 +160,7 @@ class ProofKeeper:
             self._needs[run] = compared.kept
         if compared.moved is not None:
             try:
-                self._catalog.refresh_dependencies(run, compared.moved)
+                self._catalog.write(refresh_dependencies, run, compared.moved)
             except CatalogError as error:
                 # The next start reads once more what was read now.
                 log.warning("times of files could not be written down: %s", error.message)
@@ -176,7 +185,7 @@ class ProofKeeper:
                     return
                 before = needs.get(run)
                 if before is None:
-                    before = self._catalog.dependencies([run]).get(run, ())
+                    before = self._catalog.read(run_dependencies, [run]).get(run, ())
                     kept += len(before)
                 compared = self._comparer.compare(before, directory)
                 moved = compared.needs if compared.needs != before else None

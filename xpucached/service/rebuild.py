@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from xpucached import host
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe
+from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
@@ -193,7 +193,7 @@ class RebuildJob:
         """Wait until another compiler may work: one always may, more if there is memory and nothing waits for it."""
         while not self.cancel.is_set():
             with self._lock:
-                if self._compiling == 0 or (host.memory_left() > _ROOM and not host.strained()):
+                if self._compiling == 0 or (capacity.memory_left() > _ROOM and not capacity.strained()):
                     self._compiling += 1
                     return True
             self.cancel.wait(0.5)
@@ -211,7 +211,7 @@ class RebuildJob:
 
 def workers() -> int:
     """Give how many compilers work at once, at most."""
-    return min(_MOST_WORKERS, host.cores())
+    return min(_MOST_WORKERS, capacity.cores())
 
 
 def drivers_in_use(inventory: Inventory) -> tuple[OtherDriver, ...]:

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
-import threading
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from xpucached import host
+from xpucached.catalog.builds import build_rates, forget_old_builds
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.models import all_models
+from xpucached.catalog.preselect import store_subtotals
+from xpucached.catalog.refusals import refused_by
+from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
-from xpucached.domain.plans import Built, NoRecipe, ReplayPlan, ReplayReport
-from xpucached.domain.stores import EntryId, Store, program_digest
+from xpucached.domain.plans import ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
-from xpucached.errors import NotFound, RequestError, Unconfirmed, XpucachedError
+from xpucached.errors import NotFound, RequestError, Unconfirmed
+from xpucached.host import other_driver
 from xpucached.kinds import table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
+from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from xpucached.domain.host import Host
     from xpucached.domain.names import ModelName
-    from xpucached.domain.plans import Rebuild, Recipe
+    from xpucached.domain.plans import Rebuild
     from xpucached.domain.targets import Target
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.inventory import Inventory
@@ -42,11 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_WORDS: Final = 5
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-_MOST_WAITING: Final = 16
-"""So many compiled programs may wait for the disk before the compilers do."""
 
 
 class ReplayRequest(Struct, frozen=True):
@@ -71,121 +69,6 @@ class ReplayRequest(Struct, frozen=True):
         if self.device is not None:
             return Origin.SIMULATED
         return Origin.AHEAD if self.driver_root is not None else Origin.REBUILT
-
-
-class _Publishing:
-    """What comes of one replay: each compiled program goes to its place, by a thread of its own."""
-
-    def __init__(
-        self,
-        inventory: Inventory,
-        wish: ReplayRequest,
-        drivers: Sequence[OtherDriver],
-        skipped: Counter[NoRecipe] | None = None,
-        failures: Iterable[str] = (),
-    ) -> None:
-        """``skipped`` are those that the plan left out, ``failures`` what went wrong so far."""
-        self._inventory = inventory
-        self._wish = wish
-        self._drivers = drivers
-        # A compiler need not wait for the disk, unless too much waits for it already.
-        self._publisher = ThreadPoolExecutor(1, "publisher")
-        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self._lock = threading.Lock()
-        self._published: list[Future[None]] = []
-        self.rebuilt = 0
-        self.present = 0
-        self.compile_seconds = 0.0
-        self.skips: Counter[NoRecipe] = skipped if skipped is not None else Counter()
-        self.failures = list(failures)
-        self.on_full: Callable[[], None] = lambda: None
-        """Called when nothing more can be kept."""
-
-    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        """Take what was compiled."""
-        self._waiting.acquire()
-        with self._lock:
-            self._published.append(self._publisher.submit(self._publish, one, recipe, binary, seconds))
-
-    def skipped(self, one: Rebuild, why: NoRecipe) -> None:  # noqa: ARG002 - others want to know which
-        """Count what cannot be compiled again."""
-        with self._lock:
-            self.skips[why] += 1
-
-    def failed(self, one: Rebuild, words: str, *, blamed: bool) -> None:
-        """Note what was not compiled, and what never will be."""
-        with self._lock:
-            self.failures.append(f"{one.entry.entry.id.ref}: {words}")
-        if blamed:
-            self._refused(one, words)
-
-    def close(self) -> None:
-        """Wait until all is written."""
-        self._publisher.shutdown()
-
-    def check(self) -> None:
-        """Raise what writing raised."""
-        for published in self._published:
-            published.result()
-
-    def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        entry, into = one.entry.entry, self._wish.into
-        try:
-            key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
-            if key is not None:
-                store = Store(entry.id.store.kind, into or entry.id.store.root)
-                self._note(EntryId(store, key), one, recipe, binary, seconds)
-        except (OSError, XpucachedError) as error:
-            # The disk's fault, not the entry's: the next replay tries again.
-            log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
-            if isinstance(error, OSError) and into is None:
-                # Of a place that is no store of ours nobody would ever find out that it is well again.
-                self._inventory.problem_list.failed(entry.id.store.root, error)
-            with self._lock:
-                self.failures.append(f"{entry.id.ref}: {error}")
-            if isinstance(error, OSError) and error.errno in _FULL:
-                # What else is compiled could not be kept either.
-                self.on_full()
-            return
-        finally:
-            self._waiting.release()
-        if into is None:
-            self._inventory.problem_list.worked(entry.id.store.root)
-        with self._lock:
-            self.compile_seconds += seconds
-            self.rebuilt += key is not None
-            self.present += key is None
-
-    def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        built = Built(
-            made,
-            one.to,
-            self._wish.origin,
-            driver_for(one, self._drivers).stamp,
-            len(recipe.image),
-            seconds,
-            program_digest(binary).hexdigest(),
-            self._heirs(one),
-        )
-        self._inventory.catalog.record_build(built, self._inventory.clock())
-
-    def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
-        """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
-        if self._wish.is_elsewhere:
-            return one.entry.models
-        present = self._inventory.present
-        return tuple(name for name in one.entry.models if one.to in present.seen_by(name).environments)
-
-    def _refused(self, one: Rebuild, words: str) -> None:
-        entry = one.entry.entry
-        lineage = table.rebuilder(entry).lineage_key(entry.id.key)
-        log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
-        if lineage is not None:
-            inventory, into = self._inventory, self._wish.into
-            store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
-            inventory.catalog.record_refusal(
-                store, lineage, one.to.fingerprint, driver_for(one, self._drivers).stamp, words, inventory.clock()
-            )
 
 
 class Replayer:
@@ -215,12 +98,12 @@ class Replayer:
         A plan reads every entry, so none is made where the sums say that it would be empty, or the last one was.
         """
         catalog, present = self._inventory.catalog, self._inventory.present
-        subtotals = await asyncio.to_thread(catalog.subtotals)
+        subtotals = await asyncio.to_thread(catalog.read, store_subtotals)
         if not replayable(subtotals, present):
             return False
-        stores = await asyncio.to_thread(catalog.stores)
+        stores = await asyncio.to_thread(catalog.read, all_stores)
         sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
-        models = await asyncio.to_thread(catalog.models)
+        models = await asyncio.to_thread(catalog.read, all_models)
         stamps = (present.stamp, *(one.stamp for one in present.drivers))
         basis = (subtotals, sums, present.offered, stamps, models)
         if basis == self._nothing:
@@ -240,19 +123,19 @@ class Replayer:
         failed: set[tuple[Tail, Target]] = set()
         for driver in drivers:
             known = {environment.fingerprint: environment for environment in driver.environments}
-            refused = inventory.catalog.refusals(driver.stamp)
+            refused = inventory.catalog.read(refused_by, driver.stamp)
             failed |= {
                 ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
             }
         scope = ReplayScope(wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None)
         return plan_replay(
-            inventory.catalog.all_entries(),
+            inventory.catalog.read(all_entries),
             target,
-            {model.name: model for model in inventory.catalog.models()},
+            {model.name: model for model in inventory.catalog.read(all_models)},
             failed,
             inventory.clock(),
             scope,
-            Pace(inventory.catalog.build_rates(), workers()),
+            Pace(inventory.catalog.read(build_rates), workers()),
             lineages=table.lineages(),
         )
 
@@ -288,7 +171,7 @@ class Replayer:
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._inventory.settings
         other = await asyncio.to_thread(
-            host.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
+            other_driver.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
         )
         return (other,)
 
@@ -311,8 +194,8 @@ class Replayer:
         todo, confirmed, unconfirmed = await self._confirmed(plan, drivers)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
-        known = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.models)}
-        results = _Publishing(self._inventory, wish, drivers, Counter(plan.skipped), unconfirmed)
+        known = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)}
+        results = Publisher(self._inventory, wish, drivers, Counter(plan.skipped), unconfirmed)
         limit = self._inventory.settings.compile_timeout
         work = RebuildJob(self._starter, todo, drivers, known, limit, results, wish.driver_cache)
         results.on_full = work.cancel.set
@@ -327,7 +210,7 @@ class Replayer:
             await asyncio.shield(asyncio.to_thread(results.close))
         results.check()
         if plan.rebuild:
-            await asyncio.to_thread(self._inventory.catalog.forget_builds, self._inventory.clock())
+            await asyncio.to_thread(self._inventory.catalog.write, forget_old_builds, self._inventory.clock())
             await self._inventory.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
         handle.progress(len(plan.rebuild), len(plan.rebuild))
         there = plan.covered + results.rebuilt + results.present
@@ -374,7 +257,7 @@ class Replayer:
             wanted = {one.to for one in plan.rebuild if driver_for(one, drivers) is driver}
             models = [
                 model
-                for model in await asyncio.to_thread(self._inventory.catalog.models)
+                for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)
                 if (model.name in driver.models if driver.models else model.name not in led)
             ]
             try:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from xpucached import deadlines, host
+from xpucached import deadlines
+from xpucached.catalog.models import all_models
+from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import Problem, Process
 from xpucached.domain.names import KindName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
+from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, libraries
-from xpucached.service.owners import STORES, foreign, foreign_store, named_by
+from xpucached.printing import encodable
+from xpucached.service.owners import STORES, foreign, foreign_store, named_by, too_many
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.catalog import Catalog
-    from xpucached.domain.defects import Generation
     from xpucached.domain.models import Model
     from xpucached.settings import Settings
 
@@ -37,7 +40,7 @@ def writers_since(processes: Iterable[Process]) -> WritersSince:
     """Tell when the oldest of these began that could be writing to a store of each kind."""
     found = tuple(processes)
     kinds = ((name, kind.discovery) for name, kind in KINDS.items())
-    return {name: host.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
+    return {name: process_table.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
 
 
 def _unclear(path: Path, names: Collection[KindName]) -> Problem:
@@ -45,6 +48,18 @@ def _unclear(path: Path, names: Collection[KindName]) -> Problem:
     what = f"looks like a store of {' and of '.join(sorted(names))}" if names else "is said to be of a kind that is not"
     hint = f"write its kind in front: KIND:{path}; kinds are: {', '.join(sorted(KINDS))}"
     return Problem("unclear-store", f"{path} (configuration) {what}: it is left alone", hint, str(path))
+
+
+def _no_directory(path: Path) -> Problem:
+    hint = "correct stores.paths, or move away what is there"
+    return Problem("unclear-store", f"{path} (configuration) is no directory: nothing is kept there", hint, str(path))
+
+
+def _is_something_else(path: Path) -> bool:
+    try:
+        return deadlines.ask(path, lambda: os.path.lexists(path) and not os.path.isdir(path))  # noqa: PTH112 - never raises
+    except TimeoutError:
+        return False
 
 
 class StoreFinder:
@@ -71,7 +86,7 @@ class StoreFinder:
         Those of other users come as problems, and what of the configuration is of no kind that is clear: both are
         left alone.
         """
-        processes = host.processes(os.getuid(), libraries())
+        processes = process_table.processes(os.getuid(), libraries())
         standard = Process(
             0,
             os.getuid(),
@@ -90,10 +105,10 @@ class StoreFinder:
                 log.warning("a store whose path is no UTF-8 is left alone: %r", os.fspath(store.root))
                 return
             real = replace(store, root=root)
-            told = via.encode("utf-8", "backslashreplace").decode()
-            found.setdefault(real, FoundStore(real, origin, told, readers))
+            found.setdefault(real, FoundStore(real, origin, encodable(via), readers))
 
-        models = self._catalog.models()
+        whole = True
+        models = self._catalog.read(all_models)
         readers = self._readers(settings, models, processes)
         kinds = {path: self._kinds(path, said) for path, said in settings.store_paths.items()}
         for name, kind in KINDS.items():
@@ -104,16 +119,24 @@ class StoreFinder:
             for model in models:
                 if model.store is not None and name == MODELS:
                     add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
-            for place, via in named_by(kind, (standard, *processes)) if settings.find_stores else ():
+            named, all_named = named_by(kind, (standard, *processes)) if settings.find_stores else ((), True)
+            whole = whole and all_named
+            for place, via in named:
                 add(Store(name, place), StoreOrigin.FOUND, via)
         if settings.find_stores:
             # A program that ended leaves its store behind, and that is when the store needs us.
-            for known in self._catalog.stores():
-                if known.origin is StoreOrigin.FOUND and known.state is not StoreState.MISSING and len(found) < STORES:
+            for known in self._catalog.read(all_stores):
+                if known.origin is not StoreOrigin.FOUND or known.state is StoreState.MISSING or known.id in found:
+                    continue
+                if len(found) < STORES:
                     add(known.id, known.origin, known.via)
+                else:
+                    whole = False
         owners = {store: foreign(store) for store in found}
         problems = tuple(foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None)
         problems += tuple(_unclear(path, names) for path, names in kinds.items() if len(names) != 1)
+        problems += tuple(map(_no_directory, filter(_is_something_else, kinds)))
+        problems += () if whole else (too_many(),)
         ours = tuple(one for store, one in found.items() if owners[store] is None)
         return ours, problems, writers_since(processes)
 
@@ -124,7 +147,7 @@ class StoreFinder:
         """
         if said is not None:
             return frozenset({said} & KINDS.keys())
-        known = {status.kind for status in self._catalog.stores() if status.store == self.real_root(path)}
+        known = {status.kind for status in self._catalog.read(all_stores) if status.store == self.real_root(path)}
         try:
             seen = deadlines.ask(path, lambda: {one.name for one in KINDS.values() if one.discovery.recognise(path)})
         except TimeoutError:
@@ -132,7 +155,7 @@ class StoreFinder:
         return frozenset(seen or known or {MODELS})
 
     @staticmethod
-    def _readers(settings: Settings, models: Iterable[Model], processes: Collection[Process]) -> frozenset[Generation]:
+    def _readers(settings: Settings, models: Iterable[Model], processes: Collection[Process]) -> frozenset[str]:
         """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
         preflight = KINDS[MODELS].preflight
         if preflight is None or not all(one.known for one in processes):

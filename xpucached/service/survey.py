@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import deadlines, host
+from xpucached import deadlines
+from xpucached.catalog.models import all_models
+from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.surveys import last_survey, record_survey
 from xpucached.domain.host import LEADING, DriverInUse, Problem
 from xpucached.errors import HostError
+from xpucached.host import gpu_devices, survey
+from xpucached.host.drivers import driver_files, stamp
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning import verdict
+from xpucached.processes import driver_probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +70,9 @@ class Surveyor:
 
     def __init__(self, catalog: Catalog, base: Mapping[str, str], clock: Clock, events: Events) -> None:
         """``base`` is the environment of this process, which is below all variables that are given to children."""
-        self.host: Host | None = catalog.host()  #: what the last survey found; None before the first one ever
+        self.host: Host | None = catalog.read(
+            last_survey
+        )  #: what the last survey found; None before the first one ever
         self._catalog = catalog
         self._base = base
         self._clock = clock
@@ -103,7 +111,7 @@ class Surveyor:
         known = {one.id: one for one in old.drivers} if old is not None else {}
         drivers: list[DriverInUse] = []
         for one in led:
-            driver = DriverInUse(one.variables, one.models, host.stamp(one.files, host.kernel()))
+            driver = DriverInUse(one.variables, one.models, stamp(one.files, gpu_devices.kernel()))
             before = old.seen_with(known[driver.id]) if old is not None and driver.id in known else None
             if one.silent:
                 # What is known of it stays: it may be there again in a moment, as it was.
@@ -128,7 +136,7 @@ class Surveyor:
         found = replace(found, drivers=tuple(drivers))
         if found == old:
             return
-        await asyncio.to_thread(self._catalog.record_host, found)
+        await asyncio.to_thread(self._catalog.write, record_survey, found)
         self.host = found
         if old is not None:
             self._tell(old, found)
@@ -146,16 +154,16 @@ class Surveyor:
         """Give what programs with these variables meet; what was known, if nothing of it changed."""
         same = (
             old is not None
-            and old.stamp == host.stamp(files, host.kernel())
-            and old.boot == host.boot_id()
+            and old.stamp == stamp(files, gpu_devices.kernel())
+            and old.boot == gpu_devices.boot_id()
             and {one.pci_address for one in old.devices if one.pci_address}
-            == {one.pci_address for one in await asyncio.to_thread(host.gpus)}
+            == {one.pci_address for one in await asyncio.to_thread(gpu_devices.gpus)}
         )
         if old is not None and same and not force and self._answered.get(id_, False):
             return old
         now = self._clock()
-        report = await asyncio.to_thread(host.ask, variables, settings.probe_timeout)
-        found = await asyncio.to_thread(lambda: host.survey(report, variables, now, files=files))
+        report = await asyncio.to_thread(driver_probe.ask, variables, settings.probe_timeout)
+        found = await asyncio.to_thread(lambda: survey.survey(report, variables, now, files=files))
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
         if failed and old is not None and old.stamp == found.stamp and not found.environments:
             # The driver is the one that answered before, so it is what programs meet; only the asking failed.
@@ -185,7 +193,7 @@ class Surveyor:
         leading = {name: named[name] for name in LEADING if named.get(name)}
         try:
             files = deadlines.ask(
-                ("driver", model.name), lambda: host.driver_files({**named, **leading, **_beside(model, leading)})
+                ("driver", model.name), lambda: driver_files({**named, **leading, **_beside(model, leading)})
             )
         except TimeoutError:
             return frozenset()
@@ -195,7 +203,7 @@ class Surveyor:
         """Give the files of the host's own driver.  Raises `HostError` if they do not answer."""
         variables = {**self._base, **settings.variables}
         try:
-            return deadlines.ask("driver", lambda: host.driver_files(variables))
+            return deadlines.ask("driver", lambda: driver_files(variables))
         except TimeoutError as error:
             raise HostError(
                 "a file system on which the driver is looked for does not answer",
@@ -214,10 +222,10 @@ class Surveyor:
         def files(leading: Mapping[str, str]) -> tuple[DriverFile, ...]:
             text = tuple(sorted(leading.items()))
             if text not in by_variables:
-                by_variables[text] = own if leading == usual else host.driver_files({**common, **leading})
+                by_variables[text] = own if leading == usual else driver_files({**common, **leading})
             return by_variables[text]
 
-        for model in self._catalog.models():
+        for model in self._catalog.read(all_models):
             named = {**common, **model.workload.variables}
             leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
             libraries = next((run.libraries for run in self._runs(model)), None)
@@ -241,7 +249,7 @@ class Surveyor:
         return tuple(found.values())
 
     def _runs(self, model: Model) -> Iterator[Run]:
-        for run in self._catalog.runs(model.name, _SEEN):
+        for run in self._catalog.read(newest_runs, model.name, _SEEN):
             if run.libraries is not None and run.workload == model.workload.digest:
                 yield run
 

@@ -6,8 +6,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import host
 from xpucached.domain.throttling import Pressure, Waiting
+from xpucached.host import process_table
+from xpucached.host.pressure import PressureMeter
 from xpucached.planning import throttling
 from xpucached.planning.throttling import is_open, strained
 
@@ -64,7 +65,7 @@ class Throttle:
         why = self.closed()
         if why or not strained(_ALL, throttle, starting=True):
             return why
-        meter = host.PressureMeter()
+        meter = PressureMeter()
         await asyncio.to_thread(meter.look)
         await asyncio.sleep(_SPAN)
         return strained(await asyncio.to_thread(meter.look), throttle, starting=True)
@@ -83,7 +84,7 @@ class Throttle:
 
     def watcher(self, run_priority: RunPriority, tell: Callable[[str], None]) -> Callable[[int], bool] | None:
         """Give who is asked about once a second, with the number of the run's first process, whether it must pause."""
-        return PauseWatcher(self._policy, host.PressureMeter(), tell).pause if run_priority.pauses else None
+        return PauseWatcher(self._policy, PressureMeter(), tell).pause if run_priority.pauses else None
 
 
 class PauseWatcher:
@@ -92,7 +93,7 @@ class PauseWatcher:
     def __init__(
         self,
         throttle: ThrottlePolicy,
-        meter: host.PressureMeter,
+        meter: PressureMeter,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,7 +108,7 @@ class PauseWatcher:
     def pause(self, pid: int) -> bool:
         """Tell whether the run whose first process this is must stand still now."""
         now = self._clock()
-        pressure = self._meter.look(host.family(pid))
+        pressure = self._meter.look(process_table.family(pid))
         throttle = self._policy
         gpu = strained(Pressure(gpu=pressure.gpu), throttle, starting=False)
         other = strained(Pressure(memory=pressure.memory, io=pressure.io), throttle, starting=False)

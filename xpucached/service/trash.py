@@ -7,21 +7,23 @@ import itertools
 import logging
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import host
+from xpucached.catalog.entries import note_restored
+from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import Drop, DropReason, Restored, TrashReport
 from xpucached.errors import Conflict, NotFound
+from xpucached.host import process_table
 from xpucached.kinds.table import KINDS
 from xpucached.planning.trash import plan_trash
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain.names import TrashRef
     from xpucached.domain.stores import Store, StoreStatus
@@ -34,6 +36,12 @@ log = logging.getLogger(__name__)
 _MOST: Final = 100_000
 """Items of all trashes together that are looked at at a time."""
 
+_LISTED: Final = 5
+"""Of those that are called alike, so many are named."""
+
+_PAGES: Final = 100
+"""So often a trash is read on; who puts things there all the time does not keep us for ever."""
+
 
 class TrashKeeper:
     """Looks after what was taken out and may come back."""
@@ -42,7 +50,7 @@ class TrashKeeper:
         """``changing`` is held while something comes back or goes for good."""
         self._inventory = inventory
         self._changing = changing
-        self._trusts_the_clock = trusts_the_clock
+        self.trusts_the_clock = trusts_the_clock
 
     async def all(self) -> tuple[Trashed, ...]:
         """Give what is in the trash of all stores, the newest first."""
@@ -50,35 +58,55 @@ class TrashKeeper:
         return tuple(sorted((one for one in found if one.key), key=lambda one: (one.at, one.ref), reverse=True))
 
     def _all(self) -> tuple[Trashed, ...]:
-        known = self._inventory.catalog.stores()
-        stores = [status.id for status in known if status.state is StoreState.OK]
-        # Where there is more than fits into memory, every store has its turn some time.
-        random.shuffle(stores)
-        return tuple(itertools.islice((item for store in stores for item in _inside(store)), _MOST))
+        return next(self._chunks(), ())[:_MOST]
 
-    def rooms(self) -> tuple[DiskSpace, ...]:
-        """Tell of every store how much room there is where it lies.  Blocks."""
-        stores = [one for one in self._inventory.catalog.stores() if one.state is StoreState.OK]
-        held = host.held(frozenset(one.store for one in stores))
-        return tuple(_room(one, held.get(one.store, frozenset())) for one in stores)
+    def _chunks(self) -> Iterator[tuple[Trashed, ...]]:
+        """Give all that is in the trashes; mostly at once, and in parts where it is more than fits into memory."""
+        known = self._inventory.catalog.read(all_stores)
+        stores = [status.id for status in known if status.state is StoreState.OK]
+        # What is listed is the first part: every store has its turn some time.
+        random.shuffle(stores)
+        some: list[Trashed] = []
+        for item in itertools.chain.from_iterable(map(_inside, stores)):
+            some.append(item)
+            if len(some) >= _MOST:
+                yield tuple(some)
+                some.clear()
+        if some:
+            yield tuple(some)
+
+    async def _each(self) -> AsyncIterator[tuple[Trashed, ...]]:
+        chunks = self._chunks()
+        while some := await asyncio.to_thread(next, chunks, ()):
+            yield some
+
+    def rooms(self, trashes: Mapping[Store, int] | None = None, *, held: bool = True) -> tuple[DiskSpace, ...]:
+        """Tell of every store how much room there is where it lies, and what of it is ``held`` open.  Blocks.
+
+        ``trashes`` are known already.
+        """
+        stores = [one for one in self._inventory.catalog.read(all_stores) if one.state is StoreState.OK]
+        opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
+        return tuple(_room(one, opened.get(one.store, frozenset()), trashes) for one in stores)
 
     # -- back, and away -------------------------------------------------------------------------------------------
 
     async def _named(self, refs: Sequence[str]) -> tuple[Trashed, ...]:
         """Give those whose refs begin so, or those of the entries that they were.
 
-        Raises `NotFound` for one that is not there.
+        Raises `NotFound` for one that is not there, or may mean several.
         """
-        everything = await self.all()
-        found: dict[TrashRef, Trashed] = {}
+        items: dict[str, list[Trashed]] = {ref: [] for ref in refs}
+        entries: dict[str, list[Trashed]] = {ref: [] for ref in refs}
+        async for chunk in self._each():
+            await asyncio.to_thread(_match, chunk, items, entries)
+        found: dict[tuple[Store, TrashRef], Trashed] = {}
         for ref in refs:
-            some = [one for one in everything if one.ref.startswith(ref)]
-            if not some:
-                some = [one for one in everything if EntryId(one.store, one.key).ref.startswith(ref)]
+            some = items[ref] or entries[ref]
             if len(some) != 1:
-                several = "several things" if some else "nothing"
-                raise NotFound(f"{several} in the trash begins with {ref!r}", hint="see: xpucachectl trash list")
-            found[some[0].ref] = some[0]
+                said = "several things in the trash begin" if some else "nothing in the trash begins"
+                raise NotFound(f"{said} with {ref!r}", hint=_apart(some))
+            found[some[0].store, some[0].ref] = some[0]
         return tuple(found.values())
 
     def restoring(self, refs: Sequence[str], *, everything: bool = False) -> Callable[[Handle], Awaitable[TrashReport]]:
@@ -87,30 +115,29 @@ class TrashKeeper:
         async def work(handle: Handle) -> TrashReport:
             handle.progress(0, 0, "waiting for its turn")
             async with self._changing:
-                if everything:
-                    wanted = tuple(one for one in await self.all() if one.whole and not one.quarantined)
-                else:
-                    wanted = await self._named(refs)
-                for one in wanted:
-                    if one.quarantined:
-                        raise Conflict(
-                            f"{one.ref} is in quarantine: {one.detail}", hint="it would only do harm; let it go"
-                        )
-                handle.progress(0, len(wanted), "restoring")
-                async with self._inventory.storing:
-                    restored = await asyncio.to_thread(_restore, wanted)
-                return await self._restored(wanted, restored)
+                report = TrashReport()
+                async for some in self._each() if everything else _once(await self._named(refs)):
+                    wanted = tuple(one for one in some if one.whole and not one.quarantined) if everything else some
+                    for one in wanted:
+                        if one.quarantined:
+                            raise Conflict(
+                                f"{one.ref} is in quarantine: {one.detail}", hint="it would only do harm; let it go"
+                            )
+                    handle.progress(len(report.restored), len(report.restored) + len(wanted), "restoring")
+                    async with self._inventory.storing:
+                        restored = await asyncio.to_thread(_restore, wanted)
+                    report = _together(report, await self._restored(restored))
+                return report
 
         return work
 
-    async def _restored(self, wanted: Sequence[Trashed], restored: Sequence[Restored]) -> TrashReport:
+    async def _restored(self, restored: Sequence[tuple[Store, Restored]]) -> TrashReport:
         inventory = self._inventory
-        stores = {one.ref: one.store for one in wanted}
-        if wanted:
-            await inventory.scan_stores(frozenset(store.root for store in stores.values()))
-        places = {one.ref: EntryId(stores[one.ref], one.key) for one in restored if one.key is not None}
-        back = list(places.values())
-        await asyncio.to_thread(inventory.catalog.note_restored, back, inventory.clock())
+        if restored:
+            await inventory.scan_stores(frozenset(store.root for store, _ in restored))
+        places = [EntryId(store, one.key) if one.key is not None else None for store, one in restored]
+        back = [place for place in places if place is not None]
+        await asyncio.to_thread(inventory.catalog.write, note_restored, back, inventory.clock())
         if back:
             inventory.events.post(
                 "restored",
@@ -118,7 +145,10 @@ class TrashKeeper:
                 {"restored": str(len(back))},
             )
         return TrashReport(
-            tuple(replace(one, entry=places[one.ref].ref) if one.ref in places else one for one in restored)
+            tuple(
+                replace(one, entry=place.ref) if place is not None else one
+                for (_, one), place in zip(restored, places, strict=True)
+            )
         )
 
     def emptying(self, refs: Sequence[str]) -> Callable[[Handle], Awaitable[TrashReport]]:
@@ -127,48 +157,71 @@ class TrashKeeper:
         async def work(handle: Handle) -> TrashReport:
             handle.progress(0, 0, "waiting for its turn")
             async with self._changing:
-                wanted = await self._named(refs) if refs else await asyncio.to_thread(self._all)
-                return await self._drop([Drop(one, DropReason.ASKED) for one in wanted])
+                report = TrashReport()
+                async for some in _once(await self._named(refs)) if refs else self._each():
+                    report = _together(report, await self._drop([Drop(one, DropReason.ASKED) for one in some]))
+                return report
 
         return work
 
     async def tidy(self) -> TrashReport:
         """Let go what the policy lets go.  ``changing`` must be held, or nothing else be at work."""
         inventory = self._inventory
-        now = inventory.clock() if self._trusts_the_clock() else None
+        now = inventory.clock() if self.trusts_the_clock() else None
 
-        def decide() -> Sequence[Drop]:
-            items = self._all()
-            if not items:
-                return ()
-            allocated = sum(one.allocated for one in inventory.catalog.stores())
-            return plan_trash(items, self.rooms(), allocated, inventory.settings.policy, now)
+        def decide(items: Sequence[Trashed], gone: Mapping[Store, int]) -> Sequence[Drop]:
+            allocated = sum(one.allocated for one in inventory.catalog.read(all_stores))
+            # What a trash takes is asked for once: of a large one that takes as long as it takes to read it.
+            if not rooms:
+                known: Counter[Store] = Counter()
+                for item in items:
+                    known[item.store] += item.allocated
+                rooms.extend(self.rooms(known if len(items) < _MOST else None, held=False))
+            left = [
+                replace(
+                    one,
+                    trash=max(0, one.trash - gone[one.store]),
+                    free=None if one.free is None else one.free + gone[one.store],
+                )
+                for one in rooms
+            ]
+            return plan_trash(items, left, allocated, inventory.settings.policy, now)
 
-        return await self._drop(await asyncio.to_thread(decide))
+        rooms: list[DiskSpace] = []
+        gone: Counter[Store] = Counter()
+        report = TrashReport()
+        async for items in self._each():
+            drops = await asyncio.to_thread(decide, items, gone)
+            some = await self._drop(drops)
+            dropped = frozenset(some.dropped)
+            for one in drops:
+                gone[one.item.store] += one.item.allocated if one.item.ref in dropped else 0
+            report = _together(report, some)
+        return report
 
     async def _drop(self, drops: Sequence[Drop]) -> TrashReport:
         if not drops:
             return TrashReport()
 
-        def drop() -> frozenset[TrashRef]:
-            gone: set[TrashRef] = set()
+        def drop() -> list[Trashed]:
+            gone: set[tuple[Store, TrashRef]] = set()
             problem_list = self._inventory.problem_list
             for store, refs in _by_store(one.item for one in drops):
                 trash = KINDS[store.kind].trash
                 some = trash.discard(store, refs, problem_list.failed) if trash is not None else frozenset()
                 if some.issuperset(refs):
                     problem_list.worked(store.root)
-                gone |= some
-            return frozenset(gone)
+                gone |= {(store, ref) for ref in some}
+            return [one.item for one in drops if (one.item.store, one.item.ref) in gone]
 
         async with self._inventory.storing:
             gone = await asyncio.to_thread(drop)
-        freed = sum(one.item.allocated for one in drops if one.item.ref in gone)
+        freed = sum(one.allocated for one in gone)
         if gone:
             self._inventory.events.post(
                 "trash-emptied", f"{len(gone)} gone for good, {freed} bytes", {"freed": str(freed)}
             )
-        return TrashReport((), tuple(one.item.ref for one in drops if one.item.ref in gone), freed)
+        return TrashReport((), tuple(one.ref for one in gone), freed)
 
 
 def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef, ...]]]:
@@ -178,23 +231,59 @@ def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef,
     return [(store, tuple(refs)) for store, refs in stores.items()]
 
 
-def _restore(wanted: Sequence[Trashed]) -> list[Restored]:
-    found: list[Restored] = []
+def _apart(some: Sequence[Trashed]) -> str:
+    """Say how to name one of these alone: a store that was copied with its trash has the same names in it."""
+    if len({one.ref for one in some}) == len(some):
+        return "see: xpucachectl trash list"
+    names = [f"{EntryId(one.store, one.key).ref} (of {one.store.root})" for one in some[:_LISTED]]
+    return f"name one by the entry that it was: {', '.join(names)}{' …' if len(some) > _LISTED else ''}"
+
+
+def _restore(wanted: Sequence[Trashed]) -> list[tuple[Store, Restored]]:
+    found: list[tuple[Store, Restored]] = []
     for store, refs in _by_store(wanted):
         trash = KINDS[store.kind].trash
-        found += trash.restore(store, refs) if trash is not None else ()
+        found += [(store, one) for one in trash.restore(store, refs)] if trash is not None else ()
     return found
 
 
-def _inside(store: Store) -> tuple[Trashed, ...]:
+def _inside(store: Store) -> Iterator[Trashed]:
+    """Give what is in the trash of a store, bit by bit."""
     trash = KINDS[store.kind].trash
-    return trash.trash(store) if trash is not None else ()
+    some = trash.trash(store) if trash is not None else ()
+    for _ in range(_PAGES):
+        if trash is None or not some:
+            return
+        yield from some
+        some = trash.trash(store, some[-1].ref)
+    log.warning("the trash of %s holds more than is looked at", store.root)
 
 
-def _room(status: StoreStatus, held: frozenset[str]) -> DiskSpace:
+def _match(chunk: Iterable[Trashed], items: Mapping[str, list[Trashed]], entries: Mapping[str, list[Trashed]]) -> None:
+    """Collect what is meant by refs: of each the first few, by its own ref and by that of the entry that it was."""
+    for one in chunk:
+        names = (one.ref, EntryId(one.store, one.key).ref)
+        for ref in items if one.key else ():
+            for meant, name in zip((items[ref], entries[ref]), names, strict=True):
+                if len(meant) <= _LISTED and name.startswith(ref):
+                    meant.append(one)
+
+
+async def _once(some: tuple[Trashed, ...]) -> AsyncIterator[tuple[Trashed, ...]]:
+    yield some
+
+
+def _together(report: TrashReport, more: TrashReport) -> TrashReport:
+    return TrashReport(report.restored + more.restored, report.dropped + more.dropped, report.freed + more.freed)
+
+
+def _room(status: StoreStatus, held: frozenset[str], trashes: Mapping[Store, int] | None) -> DiskSpace:
     store = status.id
     kind = KINDS[store.kind]
-    trash = kind.trash.trash_size(store) if kind.trash is not None else 0
+    if trashes is not None:
+        trash = trashes.get(store, 0)
+    else:
+        trash = kind.trash.trash_size(store) if kind.trash is not None else 0
     keys = frozenset(key for path in held if (key := kind.scanner.key(path)) is not None)
     try:
         there, room = store.root.stat(), os.statvfs(store.root)

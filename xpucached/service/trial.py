@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.catalog.entries import entries_by_id
+from xpucached.catalog.figures import model_sizes
 from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
@@ -22,12 +24,13 @@ from xpucached.processes.pause import RunLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from xpucached import host
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.models import Model, Workload
     from xpucached.domain.stores import FoundStore
     from xpucached.domain.targets import Target
-    from xpucached.processes.supervised import ProcessStarter, RunResult
+    from xpucached.host.proofs import DependencySnapshot
+    from xpucached.processes.results import RunResult
+    from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.inventory import Inventory
     from xpucached.service.proofs import ProofKeeper
     from xpucached.service.throttle import Throttle
@@ -115,12 +118,12 @@ class TrialRunner:
         ``stores`` are those that it writes to, the model's own first; ``known`` is what they hold now.
         """
         found = stores[0]
-        entries, _ = (await asyncio.to_thread(self._inventory.catalog.model_sizes)).get(model.name, (0, 0))
+        entries, _ = (await asyncio.to_thread(self._inventory.catalog.read, model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
         countless = False
         executions: list[RunResult] = []
-        looks: list[host.DependencySnapshot | None] = []
+        looks: list[DependencySnapshot | None] = []
         added: list[int] = []
         unnamed: list[int] = []
         after = known
@@ -226,7 +229,7 @@ class TrialRunner:
         """Tell whether the work was done where it was meant to be, where that is, and how we know."""
         kind = (variant.device or model.workload.exercise.device).partition(":")[0]
         used = frozenset(entry for one in executions for entry in one.created | one.used)
-        rows = await asyncio.to_thread(self._inventory.catalog.entries_by_id, used)
+        rows = await asyncio.to_thread(self._inventory.catalog.read, entries_by_id, used)
         counts: dict[Target, int] = {}
         for row in rows:
             if row.entry.environment is not None:

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.defects import Defect, Effect, StoreFault
+from xpucached.catalog.entries import defective_entries, entry_page
+from xpucached.catalog.scans import trusted_digests
+from xpucached.catalog.stores import all_stores
+from xpucached.domain.defects import CHANGED, Defect, RepairAction
 from xpucached.domain.host import Problem
+from xpucached.domain.names import group
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import FoundStore, StoreState
-from xpucached.domain.trash import Finding, Repair, RepairAction, VerifyReport
+from xpucached.domain.trash import Finding, Repair, VerifyReport
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
@@ -44,15 +48,6 @@ PARTS: Final = 168
 _IN_PLACE: Final = frozenset(
     {RepairAction.UNLOCK, RepairAction.CLOSE_GAP, RepairAction.READABLE, RepairAction.SWAP_BACK}
 )
-
-_FAULT_EFFECTS: Final = {
-    StoreFault.EVICTION_ON: Effect.HARMLESS,
-    StoreFault.SIZE_LOCK: Effect.HANGS,
-    StoreFault.SIZE_GARBAGE: Effect.FAILS,
-    StoreFault.SIZE_MISSING: Effect.HANGS,
-    StoreFault.BARRIER: Effect.HANGS,
-    StoreFault.BLOCKED: Effect.GROWS,
-}
 
 
 class Verifier:
@@ -150,7 +145,7 @@ class Verifier:
             entries = (await inventory.scan_stores(roots, full=True, progress=handle.progress)).entries
         stores = [
             FoundStore(one.id, one.origin, one.via)
-            for one in await asyncio.to_thread(inventory.catalog.stores)
+            for one in await asyncio.to_thread(inventory.catalog.read, all_stores)
             if one.state is StoreState.OK and (not roots or one.store in roots)
         ]
         for found in stores:
@@ -174,7 +169,7 @@ class Verifier:
             action = RepairAction.CLEAR if fault.clearable else RepairAction.LEAVE
             done = fix and fault.clearable and doctor is not None and doctor.clear(found.store, fault, now, since)
             result.append(
-                Finding(found.store, None, None, None, fault, _FAULT_EFFECTS[fault], fault.message, "", action, done)
+                Finding(found.store, None, None, None, fault.code, fault.effect, fault.message, "", action, done)
             )
         return result
 
@@ -262,8 +257,8 @@ class Verifier:
         due: frozenset[EntryId] | None = None,
     ) -> Sequence[Repair]:
         catalog = self._inventory.catalog
-        entries = [one.entry for one in catalog.defective_entries() if one.entry.id.store.root in roots]
-        trusted = catalog.trusted(Defect.BIN_CHANGED)
+        entries = [one.entry for one in catalog.read(defective_entries) if one.entry.id.store.root in roots]
+        trusted = catalog.read(trusted_digests)
         compiling = due is None or self._inventory.settings.replay_automatically
         offered = self._inventory.present.offered if compiling else ()
         every = plan_mending(entries, offered, trusted, tried, refused)
@@ -285,8 +280,8 @@ class Verifier:
 
         def due(key: EntryKey) -> bool:
             nonlocal read
-            # Whole leaves: the neighbours of a slot decide what it is worth.
-            mine = zlib.crc32(key.rpartition("/")[0].encode()) % PARTS == part
+            # Whole groups: its neighbours decide what an entry is worth.
+            mine = zlib.crc32(group(key).encode()) % PARTS == part
             read += mine
             return mine
 
@@ -299,8 +294,8 @@ class Verifier:
         inventory = self._inventory
 
         def ask() -> int:
-            query = EntryQuery(defect=Defect.BIN_CHANGED, limit=1)
-            return inventory.catalog.entries(query, present=(), now=inventory.clock()).total
+            query = EntryQuery(defect=CHANGED.code, limit=1)
+            return inventory.catalog.read(entry_page, query, present=(), now=inventory.clock()).total
 
         changed = await asyncio.to_thread(ask)
         if not changed:

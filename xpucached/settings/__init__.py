@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from xpucached import sockets
 from xpucached.domain.plans import Limits, Policy
 from xpucached.domain.throttling import ThrottlePolicy
-from xpucached.errors import SettingsError
+from xpucached.errors import SettingsError, guess
 from xpucached.settings import mounts, store_places
 from xpucached.settings.model_files import models as models
 from xpucached.settings.model_files import owners as owners
@@ -38,7 +38,7 @@ from xpucached.settings.schema import (
     spell,
     window,
 )
-from xpucached.settings.toml import ConfigMistake, Toml, read, refuse
+from xpucached.settings.toml import TOLD, ConfigMistake, Toml, read, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -138,8 +138,9 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     try:
         document = Document(file=toml.values, variables=over)
     except ValidationError as error:
-        mistakes = [_mistake(fault, toml, given) for fault in error.errors(include_url=False, include_context=False)]
-        raise refuse(sorted(set(mistakes), key=_order), _MANUAL) from error
+        faults = error.errors(include_url=False, include_context=False)
+        mistakes = {_mistake(fault, toml, given) for fault in faults[:TOLD]}
+        raise refuse(sorted(mistakes, key=_order), _MANUAL, untold=len(faults[TOLD:])) from error
     return _settle(document, toml, given, places, user=user, worker=worker)
 
 
@@ -305,9 +306,11 @@ def _unknown(name: str, known: Collection[str]) -> str:
     now = name
     for earlier, later in RENAMED.items():
         now = re.sub(rf"(?<=_){earlier.upper()}(?=_|$)", later.upper(), now)
-    return (
-        f"unknown variable; {f'it is called {now} now' if now in known else 'expected one such as XPUCACHED_LOG_LEVEL'}"
-    )
+    if now in known:
+        return f"unknown variable; it is called {now} now"
+    near = guess(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
+    meant = near.replace("did you mean ", f"did you mean {PREFIX}")
+    return f"unknown variable; {meant or 'expected one such as XPUCACHED_LOG_LEVEL'}"
 
 
 def _given(environ: Mapping[str, str]) -> dict[Key, tuple[str, object]]:
@@ -316,9 +319,13 @@ def _given(environ: Mapping[str, str]) -> dict[Key, tuple[str, object]]:
     known[_SOCKET] = known["XPUCACHED_PATHS_SOCKET"]
     found: dict[Key, tuple[str, object]] = {}
     mistakes: list[ConfigMistake] = []
+    untold = 0
     # In this order the daemon's own variable for the socket comes before the client's, and wins.
     for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in _FOREIGN):
         key = known.get(name)
+        if key is None and len(mistakes) >= TOLD:
+            untold += 1
+            continue
         if key is None:
             mistakes.append(ConfigMistake(name, _unknown(name, known)))
             continue
@@ -327,7 +334,7 @@ def _given(environ: Mapping[str, str]) -> dict[Key, tuple[str, object]]:
         except ValueError as error:
             mistakes.append(ConfigMistake(name, str(error)))
     if mistakes:
-        raise refuse(mistakes, _MANUAL)
+        raise refuse(mistakes, _MANUAL, untold=untold)
     return found
 
 

@@ -14,7 +14,7 @@ from xpucached.domain.models import Model, Workload, check_name, is_unit
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
 from xpucached.settings.schema import AbsolutePath, Section, Variables, absolute, explain
-from xpucached.settings.toml import Toml, read, refuse
+from xpucached.settings.toml import TOLD, Toml, read, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,7 +170,7 @@ def _all(directory: Path, *, host: bool) -> tuple[list[tuple[Model, str]], tuple
 
 
 def _problem(message: str, path: Path, hint: str = "") -> Problem:
-    return Problem("bad-settings", message, hint or "correct the file, then: systemctl reload xpucached", str(path))
+    return Problem("bad-settings", message, hint or "correct the file: it is read again when it changes", str(path))
 
 
 def _model(path: Path, *, host: bool) -> tuple[Model, str]:
@@ -184,10 +184,10 @@ def _model(path: Path, *, host: bool) -> tuple[Model, str]:
         file = ModelFile.model_validate(toml.values)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        mistakes = [toml.mistake(fault["loc"], explain(fault, known)) for fault in faults]
+        mistakes = [toml.mistake(fault["loc"], explain(fault, known)) for fault in faults[:TOLD]]
         if not {"command", "loader"} & set(toml.values):
             mistakes.append(toml.mistake(("command",), _NO_COMMAND))
-        raise refuse(mistakes) from error
+        raise refuse(mistakes, untold=len(faults[TOLD:])) from error
     try:
         name = check_name(file.name if file.name is not None else path.stem)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -21,6 +22,9 @@ _LONGEST: Final = 1 << 20
 _LOOKED_THROUGH: Final = 8 << 20
 """Characters that are parsed at most to find a line.  Only a value of thousands of lines needs more."""
 
+_DEEPEST: Final = 8
+"""So many keys lead to a value at most; what is nested deeper is found by the table around it."""
+
 _PLACE: Final = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
 
 
@@ -35,9 +39,15 @@ class ConfigMistake:
         return f"{self.where}: {self.what}"
 
 
-def refuse(mistakes: Sequence[ConfigMistake], hint: str = "") -> SettingsError:
-    """Make the refusal of a file with these mistakes."""
-    return SettingsError("\n".join(str(one) for one in mistakes), hint=hint)
+TOLD: Final = 50
+"""Mistakes that are told of one file: nobody reads more, and the nearest key of each takes time to find."""
+
+
+def refuse(mistakes: Sequence[ConfigMistake], hint: str = "", *, untold: int = 0) -> SettingsError:
+    """Make the refusal of a file with these mistakes, and with so many more that are not named."""
+    untold += len(mistakes[TOLD:])
+    more = [f"and {untold} more {'mistake' if untold == 1 else 'mistakes'}"] if untold else []
+    return SettingsError("\n".join([*(str(one) for one in mistakes[:TOLD]), *more]), hint=hint)
 
 
 def read(path: Path) -> str:
@@ -86,7 +96,7 @@ def _check(path: Path, status: os.stat_result) -> None:
         raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {path}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Toml:
     """A TOML file: its text, and what it says."""
 
@@ -118,16 +128,17 @@ class Toml:
 
     def line(self, keys: Sequence[str]) -> int:
         """Tell the line on which a key, or the nearest table around it, is written; the first if none is."""
-        best, depth = 1, 0
+        ways = (tuple(keys[:depth]) for depth in range(min(len(keys), _DEEPEST), 0, -1))
+        return next((self._lines[way] for way in ways if way in self._lines), 1)
+
+    @functools.cached_property
+    def _lines(self) -> Mapping[tuple[str, ...], int]:
+        """The line on which each table and key is written first."""
+        lines: dict[tuple[str, ...], int] = {}
         for line, place in _statements(self.text):
-            common = 0
-            for ours, theirs in zip(keys, place, strict=False):
-                if ours != theirs:
-                    break
-                common += 1
-            if common > depth:
-                best, depth = line, common
-        return best
+            for depth in range(1, min(len(place), _DEEPEST) + 1):
+                lines.setdefault(place[:depth], line)
+        return lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -157,13 +168,13 @@ def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
         chunk = ""
 
 
-def _places(value: object) -> Iterator[tuple[str, ...]]:
+def _places(value: object, depth: int = 0) -> Iterator[tuple[str, ...]]:
     """Give the ways to all leaves of nested tables; arrays are leaves, unless they are the tables of a header."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and not value[0]:
         value = value[0]
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, dict) or not value or depth == _DEEPEST:
         yield ()
         return
     for key, inner in value.items():
-        for place in _places(inner):
+        for place in _places(inner, depth + 1):
             yield (str(key), *place)

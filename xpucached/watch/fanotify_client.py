@@ -1,4 +1,4 @@
-"""A watchdog emitter on fanotify: it asks the host's watcher (``xpucached-watch``), or one in a thread of our own."""
+"""Hear what happens in whole stores, by fanotify: of the host's watcher (``xpucached-watch``) or a thread of ours."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
-from watchdog.observers.api import BaseObserver, EventEmitter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import messages, sockets
 from xpucached.domain.activity import FileAct, FileEvent
+from xpucached.watch.places import identity
 from xpucached.watchd.server import PACKET, WatchServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from watchdog.observers.api import EventQueue, ObservedWatch
-
     from xpucached.messages import Json
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PATIENCE: Final = 10.0
 """Seconds to wait for the watcher's answer: it has one thread, and a burst to read may come before us."""
@@ -49,21 +47,6 @@ class WatchCoverage:
     why: str  #: why not both, if they were asked for
 
 
-@dataclass(unsafe_hash=True)
-class _Touched(FileSystemEvent):
-    """Something in a store was touched."""
-
-    file_event: FileEvent | None = None
-
-
-@dataclass(unsafe_hash=True)
-class _Lost(FileSystemEvent):
-    """Something was lost; with ``ended`` nothing more will come."""
-
-    why: str = ""
-    ended: bool = False
-
-
 @dataclass(slots=True)
 class _Asked:
     root: Path
@@ -72,44 +55,65 @@ class _Asked:
 
 
 class _Link:
-    """A connection to a watcher, and what was asked of it.  Used from two threads."""
+    """A connection to a watcher, with a thread that hears it, and what was asked of it."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(
+        self, connection: socket.socket, heard: Callable[[FileEvent], None], lost: Callable[[str], None]
+    ) -> None:
+        self._connection = connection
+        self._heard = heard
+        self._lost = lost
         self.asked: dict[int, _Asked] = {}
         self.news = threading.Condition()
         self.ended = False
+        self._stopping = False
         connection.settimeout(1.0)
-
-
-class _Emitter(EventEmitter):
-    """Turns the watcher's packets into events."""
-
-    def __init__(
-        self,
-        event_queue: EventQueue,
-        watch: ObservedWatch,
-        *,
-        link: _Link,
-        timeout: float = 1.0,
-        event_filter: list[type[FileSystemEvent]] | None = None,
-    ) -> None:
-        super().__init__(event_queue, watch, timeout=timeout, event_filter=event_filter)
-        self._link = link
-
-    def queue_events(self, timeout: float) -> None:  # noqa: ARG002 - the connection has its own, the same
-        """Take the next packet."""
+        self._thread = threading.Thread(target=self._listen, name="fanotify", daemon=True)
         try:
-            data = self._link.connection.recv(PACKET)
-            if data:
+            self._thread.start()
+        except RuntimeError:
+            connection.close()
+            raise
+
+    def send(self, message: Mapping[str, object], descriptor: int | None = None) -> None:
+        """Ask for something; whether it was done shows what is heard."""
+        data = json.dumps(message).encode()
+        try:
+            socket.send_fds(self._connection, [data], [] if descriptor is None else [descriptor])
+        except OSError as error:
+            log.debug("the watcher does not take what we ask: %s", error)
+
+    def stop(self) -> None:
+        """Hear no more, and wait until the thread has ended."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+
+    def _listen(self) -> None:
+        try:
+            while data := self._received():
                 self._take(messages.members(messages.parse(data, largest=PACKET)))
-            else:
-                self._end()
-        except TimeoutError:
-            return
         except (OSError, ValueError) as error:
             log.warning("the watcher says what nobody understands: %s", error)
-            self._end()
+        with self.news:
+            self.ended = True
+            self.news.notify_all()
+        if not self._stopping:
+            self._call(self._lost, "the watcher went away")
+
+    def _received(self) -> bytes:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return self._connection.recv(PACKET)
+
+    def _call(self, whom: Callable[[T], None], what: T) -> None:
+        """Hand something on; the thread must live on, whatever becomes of it."""
+        try:
+            whom(what)
+        except Exception:
+            log.exception("what the watcher told could not be taken: %s", what)
 
     def _take(self, message: Mapping[str, Json]) -> None:
         """Do what a packet says; raises ValueError where it cannot be meant."""
@@ -117,36 +121,26 @@ class _Emitter(EventEmitter):
             at = messages.number(message, "at", least=0, most=_LATEST)
             for event in messages.items(message, "events", most=PACKET):
                 number, path, act, pid = _event(event)
-                asked = self._link.asked.get(number)
+                asked = self.asked.get(number)
                 if asked is not None:
-                    file_event = FileEvent(asked.root, path, act, pid, at)
-                    self.queue_event(_Touched(f"{asked.root}/{path}", file_event=file_event))
+                    self._call(self._heard, FileEvent(asked.root, path, act, pid, at))
         elif "lost" in message:
-            self.queue_event(_Lost("", why="the kernel's queue of events was full, and some were lost"))
+            self._call(self._lost, "the kernel's queue of events was full, and some were lost")
         else:
             self._answer(message)
 
     def _answer(self, message: Mapping[str, Json]) -> None:
         key = "watching" if "watching" in message else "refused"
-        asked = self._link.asked.get(messages.whole(message, key, least=0, most=_HIGHEST))
+        asked = self.asked.get(messages.whole(message, key, least=0, most=_HIGHEST))
         if asked is None:
             return
         why = messages.text(message, "why", longest=PACKET, default="")
-        with self._link.news:
+        with self.news:
             if key == "watching":
                 asked.answer = WatchCoverage(messages.flag(message, "names"), messages.flag(message, "loads"), why)
             else:
                 asked.answer = why or "refused"
-            self._link.news.notify_all()
-
-    def _end(self) -> None:
-        ours = not self.should_keep_running()
-        with self._link.news:
-            self._link.ended = True
-            self._link.news.notify_all()
-        if not ours:
-            self.queue_event(_Lost("", why="the watcher went away", ended=True))
-        self.stop()
+            self.news.notify_all()
 
 
 def _event(value: Json) -> tuple[int, str, FileAct, int]:
@@ -162,24 +156,6 @@ def _event(value: Json) -> tuple[int, str, FileAct, int]:
     )
 
 
-class _EventHandler(FileSystemEventHandler):
-    """Passes on what the emitter queued.  Called from watchdog's thread."""
-
-    def __init__(self, heard: Callable[[FileEvent], None], lost: Callable[[str], None]) -> None:
-        self._heard = heard
-        self._lost = lost
-
-    def dispatch(self, event: FileSystemEvent) -> None:
-        """Pass it on; watchdog's thread must live on, whatever becomes of it."""
-        try:
-            if isinstance(event, _Touched) and event.file_event is not None:
-                self._heard(event.file_event)
-            elif isinstance(event, _Lost):
-                self._lost(event.why)
-        except Exception:
-            log.exception("a touch could not be taken: %s", event)
-
-
 class Fanotify:
     """Listens at whole stores.  `cover` and `stop` may be called from any thread, one at a time."""
 
@@ -187,11 +163,11 @@ class Fanotify:
         self, heard: Callable[[FileEvent], None], lost: Callable[[str], None], *, place: Path, loads: bool
     ) -> None:
         """``place``: the host's watcher; ``lost`` hears why something may be missed.  Both from other threads."""
-        self._ear = _EventHandler(heard, lost)
+        self._heard = heard
+        self._lost = lost
         self._place = place
         self._loads = loads
         self._link: _Link | None = None
-        self._observer: BaseObserver | None = None
         self._own: tuple[WatchServer, threading.Thread] | None = None
         self._number = 0
         self.reason = "nothing is watched yet"  #: why nothing can be covered; empty if something can
@@ -204,12 +180,12 @@ class Fanotify:
         link = self._linked()
         if link is None:
             return {}
-        wanted = {root: identity for root in roots if (identity := _identity(root)) is not None}
+        wanted = {root: which for root in roots if (which := identity(root)) is not None}
         for number, asked in list(link.asked.items()):
             if wanted.get(asked.root) != asked.identity or not isinstance(asked.answer, WatchCoverage):
                 # Gone, another directory by now, or refused: then it is asked again.
                 link.asked.pop(number, None)
-                self._send(link, {"forget": number})
+                link.send({"forget": number})
         known = {asked.root for asked in link.asked.values()}
         for root in sorted(wanted.keys() - known):
             self._ask(link, root, wanted[root])
@@ -223,21 +199,10 @@ class Fanotify:
     def stop(self) -> None:
         """Listen no longer, and wait until no thread of ours is left."""
         link, self._link = self._link, None
-        observer, self._observer = self._observer, None
         own, self._own = self._own, None
         self.reason = "stopped"
-        if observer is not None:
-            for emitter in tuple(observer.emitters):
-                emitter.stop()
-            observer.stop()
         if link is not None:
-            # This also wakes the emitter.
-            with contextlib.suppress(OSError):
-                link.connection.shutdown(socket.SHUT_RDWR)
-        if observer is not None and observer.is_alive():
-            observer.join()
-        if link is not None:
-            link.connection.close()
+            link.stop()
         if own is not None:
             own[0].stop()
             own[1].join()
@@ -249,31 +214,14 @@ class Fanotify:
         connection = self._connected()
         if connection is None:
             return None
-        link = self._link = _Link(connection)
-
-        class Emitter(_Emitter):
-            """The emitter of this connection: not every version of watchdog hands further arguments on."""
-
-            def __init__(
-                self,
-                event_queue: EventQueue,
-                watch: ObservedWatch,
-                *,
-                timeout: float = 1.0,
-                event_filter: list[type[FileSystemEvent]] | None = None,
-            ) -> None:
-                super().__init__(event_queue, watch, link=link, timeout=timeout, event_filter=event_filter)
-
-        observer = self._observer = BaseObserver(Emitter)
         try:
-            observer.schedule(self._ear, "/", recursive=True)
-            observer.start()
-        except (OSError, RuntimeError) as error:
+            self._link = _Link(connection, self._heard, self._lost)
+        except RuntimeError as error:
             self.stop()
             self.reason = str(error)
             return None
         self.reason = ""
-        return link
+        return self._link
 
     def _connected(self) -> socket.socket | None:
         try:
@@ -308,24 +256,9 @@ class Fanotify:
             asked.answer = error.strerror or str(error)
             return
         try:
-            self._send(link, {"watch": self._number, "loads": self._loads}, directory)
+            link.send({"watch": self._number, "loads": self._loads}, directory)
         finally:
             os.close(directory)
-
-    def _send(self, link: _Link, message: Mapping[str, object], descriptor: int | None = None) -> None:
-        data = json.dumps(message).encode()
-        try:
-            socket.send_fds(link.connection, [data], [] if descriptor is None else [descriptor])
-        except OSError as error:
-            log.debug("the watcher does not take what we ask: %s", error)
-
-
-def _identity(root: Path) -> tuple[int, int] | None:
-    try:
-        status = root.stat()
-    except (OSError, ValueError):
-        return None
-    return (status.st_dev, status.st_ino)
 
 
 def _lacking() -> str:

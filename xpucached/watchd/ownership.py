@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.watchd import kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _PART: Final = r"[A-Za-z0-9_=+-]{1,64}"
 DEEPEST: Final = 4
@@ -31,7 +31,10 @@ _MOST_PLACES: Final = 1 << 14  # directories that are remembered
 _STALE: Final = 10.0  # seconds for which they are
 
 # Nothing else is looked up or told: the names of other people's files are theirs.
-FILE: Final = re.compile(rb"(?:[0-9]{1,10}|ir)\.(?:src|bin)")
+FILES: Final = (r"(?:[0-9]{1,10}|ir)\.(?:src|bin)",)
+"""How the files of entries are called, and `DEEPEST`: as each cache kind says it, which this program does not load."""
+
+FILE: Final = re.compile("|".join(FILES).encode())
 DIRECTORY: Final = re.compile(_PART.encode())
 BELOW: Final = re.compile(rf"(?:{_PART}(?:/{_PART}){{0,{DEEPEST - 1}}})?")
 
@@ -58,7 +61,25 @@ _WATCHED: Final = frozenset(
 # Everybody may mount these, in namespaces of their own.
 _ANYBODYS: Final = frozenset({kernel.OVERLAY, kernel.RAMFS, kernel.TMPFS})
 
+_NOT_THERE: Final = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EACCES, errno.EPERM),
+        *(errno.ESTALE, errno.EINVAL, errno.EOPNOTSUPP, errno.ENAMETOOLONG),
+    }
+)
+"""What the kernel says of a directory that is gone, is no directory of a client's, or of a handle that nothing has.
+
+With anything else (EIO, ENODEV, EMFILE, …) it says that it cannot tell.
+"""
+
 Identity = tuple[int, int]
+
+
+class _MayBeGone(contextlib.AbstractContextManager[None]):
+    """Goes on where something is not there; lets OSError pass where that cannot be told."""
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> bool:
+        return isinstance(error, OSError) and error.errno in _NOT_THERE
 
 
 @dataclass(eq=False, slots=True)
@@ -80,14 +101,17 @@ class Root:
         return self.uid in (0, status.st_uid)
 
     def identity_of(self, below: str) -> Identity | None:
-        """Give which directory lies there; None if none does that is the user's all the way."""
-        with contextlib.suppress(OSError), self._entered(below) as (_, which):
+        """Give which directory lies there; None if none does that is the user's all the way.
+
+        Raises OSError if that cannot be told.
+        """
+        with _MayBeGone(), self._entered(below) as (_, which):
             return which
         return None
 
     def holds(self, below: str, name: str, file: Identity) -> bool:
-        """Tell whether a file has this name in a directory there that is the user's all the way."""
-        with contextlib.suppress(OSError), self._entered(below) as (directory, _):
+        """Tell whether a file has this name in a directory there that is the user's all the way; raises as above."""
+        with _MayBeGone(), self._entered(below) as (directory, _):
             found = kernel.open_below(directory, name.encode(), file=True)
             try:
                 return identity(os.fstat(found)) == file
@@ -170,9 +194,11 @@ class Places:
     """Which directories lie below which of those that clients handed in.
 
     What an event costs must not grow with their number: one user may have many, and make a place for each event.
+    Where it cannot be told just now what an event means, ``lost`` hears for whom: nobody else has to look again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[Root], object]) -> None:
+        self._lost = lost
         # By file system; and by device, mount and user.
         self._named: dict[int, dict[_Group, dict[Identity, list[Root]]]] = {}
         self._unnamed: dict[int, list[Root]] = {}
@@ -222,36 +248,49 @@ class Places:
         if known is None:
             if len(self._known) >= _MOST_PLACES:
                 self._known.clear()
-            known = self._known[key] = self._look(system, handle)
+            known, complete = self._look(system, handle)
+            if complete:
+                self._known[key] = known
         for root, below, which in known:
             if (root, below) not in self._checked:
-                self._checked[root, below] = root.identity_of(below)
+                try:
+                    self._checked[root, below] = root.identity_of(below)
+                except OSError:
+                    self._lost(root)
+                    continue
             if self._checked[root, below] == which:
                 yield root, below
 
-    def _look(self, system: int, handle: bytes) -> tuple[tuple[Root, str, Identity], ...]:
+    def _look(self, system: int, handle: bytes) -> tuple[tuple[tuple[Root, str, Identity], ...], bool]:
+        """Give what lies there, and whether that is all: what could not be told is asked again at the next event."""
         owners: dict[int, int] = {}
         found: list[tuple[Root, str, Identity]] = []
+        complete = True
         for (device, _, uid), roots in self._named.get(system, {}).items():
             if uid not in (0, owners.get(device, uid)):
                 continue
             # Only what the same user opened at the same mount: on another's, what lies outside of it has no way up.
             (beside, *_) = next(iter(roots.values()))
             try:
-                directory = kernel.open_handle(beside.descriptor, handle)
+                with _MayBeGone():
+                    directory = kernel.open_handle(beside.descriptor, handle)
+                    try:
+                        owners[device] = os.fstat(directory).st_uid
+                        found += _above(directory, roots)
+                    finally:
+                        os.close(directory)
             except OSError:
-                continue
-            with contextlib.suppress(OSError):
-                try:
-                    owners[device] = os.fstat(directory).st_uid
-                    found += _above(directory, roots)
-                finally:
-                    os.close(directory)
-        return tuple(found)
+                complete = False
+                for root in [root for same in roots.values() for root in same]:
+                    self._lost(root)
+        return tuple(found), complete
 
     def of_file(self, descriptor: int) -> Iterator[tuple[Root, str]]:
-        """Tell below which of those without names an open file of a cache lies, and where there; raises OSError."""
-        parts = path_of(descriptor)
+        """Tell below which of those without names an open file of a cache lies, and where there."""
+        try:
+            parts = path_of(descriptor)
+        except OSError:
+            return  # its path is longer than any of a cache
         if not FILE.fullmatch(os.fsencode(parts[-1])):
             return
         status = os.fstat(descriptor)
@@ -260,11 +299,17 @@ class Places:
             return
         for root in [root for uid in {0, status.st_uid} for root in self._unnamed.get(uid, ())]:
             # Most are as deep as can be.
-            for depth in range(DEEPEST + 1, 0, -1):
-                below = "/".join(parts[-depth:-1])
-                if BELOW.fullmatch(below) and root.holds(below, parts[-1], identity(status)):
-                    yield root, f"{below}/{parts[-1]}".lstrip("/")
-                    break
+            below = ("/".join(parts[-depth:-1]) for depth in range(DEEPEST + 1, 0, -1))
+            try:
+                place = next(
+                    (one for one in below if BELOW.fullmatch(one) and root.holds(one, parts[-1], identity(status))),
+                    None,
+                )
+            except OSError:
+                self._lost(root)
+                continue
+            if place is not None:
+                yield root, f"{place}/{parts[-1]}".lstrip("/")
 
 
 _Group = tuple[int, int, int]
@@ -293,7 +338,7 @@ def _way_up(directory: int) -> Iterator[Identity]:
     here = os.dup(directory)
     try:
         yield identity(os.fstat(here))
-        with contextlib.suppress(OSError):
+        with _MayBeGone():
             for _ in range(DEEPEST):
                 above = kernel.open_above(here)
                 os.close(here)

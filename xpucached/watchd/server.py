@@ -16,24 +16,22 @@ Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "loads": bool}
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
-import resource
 import selectors
 import socket
 import struct
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from xpucached import logs, messages
-from xpucached.watchd import kernel, ownership
+from xpucached.watchd import ownership
+from xpucached.watchd.clients import WatchClient, WatchClients
 from xpucached.watchd.door import OURS, REST, Door
 from xpucached.watchd.holder_threads import Asked, HolderThreads
 from xpucached.watchd.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
+from xpucached.watchd.marks import Marks
 from xpucached.watchd.ownership import Root
 from xpucached.watchd.uids import Holder, People
 
@@ -52,41 +50,16 @@ COME: Final = "c"  #: one was moved here
 PACKET: Final = 1 << 16
 """No packet is longer."""
 
-_CHANGES: Final = CLOSE_WRITE | DELETE | MOVED_FROM | MOVED_TO | ONDIR
 _ACTS: Final = ((CLOSE_WRITE, WRITTEN), (CLOSE_NOWRITE, READ), (DELETE | MOVED_FROM, GONE), (MOVED_TO, COME))
 
 _TOGETHER: Final = 200  # events in one packet
-_MOST_CLIENTS: Final = 16  # of one holder
-_MOST_ROOTS: Final = 128  # of one holder
-_MOST_OF_ROOT: Final = 1024
-_MOST_WAITING: Final = 256  # descriptors of one holder that are not closed yet, before no more are received
-_MOST_REFUSED: Final = 1024  # the same, before nobody is let in who may be the same holder
 _MOST_RECEIVED: Final = 253  # descriptors that come with one message; more the kernel lets nobody send
-_MOST_SAME: Final = 4  # times that one directory is watched for one holder
-_MOST_MOUNTS: Final = 16  # of one file system, for one holder: an event is looked up at each
 _MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
 _ROUNDS: Final = 64  # reads of one queue before the others have their turn …
 _LONGEST_TURN: Final = 1.0  # … and seconds, for what they cost is for neighbours to say
 _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
-_RESERVE: Final = 640  # descriptors that are kept for the kernel's events, for ourselves, and for one message
-_RESERVE_AT_LEAST: Final = 384  # the same, if clients pass what they should not
-_QUIET: Final = 60.0  # seconds without another word in the log about the same user
 _LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
-
-
-@dataclass(eq=False, slots=True)
-class _Client:
-    """Somebody who listens."""
-
-    connection: socket.socket
-    uid: int
-    holder: Holder
-    roots: dict[int, Root] = field(default_factory=dict)
-    asked: dict[int, Asked[_Client]] = field(default_factory=dict)
-    events: list[tuple[int, str, str, int]] = field(default_factory=list)
-    lost: bool = False
-    paused: bool = False
 
 
 class WatchServer:
@@ -101,20 +74,18 @@ class WatchServer:
         self._turn = turn
         self._people = people or People()
         self._selector = selectors.DefaultSelector()
-        self._groups: dict[tuple[bool, bool], Group] = {}
-        self._clients: set[_Client] = set()
-        self._marks: Counter[tuple[bool, bool, int]] = Counter()
-        self._places = ownership.Places()
-        self._owners: dict[Root, _Client] = {}
-        self._complaints = logs.Allowance(1, _QUIET)
+        self._marks = Marks(self._listen_to_kernel)
+        self._places = ownership.Places(lambda root: setattr(self._owners[root], "lost", True))
+        self._owners: dict[Root, WatchClient] = {}
         self._losses = logs.Allowance(1, _LOSSES)
         self._lost: set[bool] = set()
         self._stopping = False
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)  # noqa: FBT003 - the library's
         self._ring.setblocking(False)  # noqa: FBT003 - the library's
-        self._threads: HolderThreads[_Client] = HolderThreads(self._wake)
-        self._door = Door(self._selector, self.take, self._full)
+        self._threads: HolderThreads[WatchClient] = HolderThreads(self._wake)
+        self._clients = WatchClients(self._threads)
+        self._door = Door(self._selector, self.take, self._clients.full)
         self._selector.register(self._bell, selectors.EVENT_READ, self._answer)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -141,16 +112,16 @@ class WatchServer:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
         holder = self._people.holder(uid)
-        if sum(client.holder == holder for client in self._clients) >= _MOST_CLIENTS or not self._room(holder):
-            self._complain(uid, "there are too many connections")
+        if not self._clients.welcome(holder):
+            self._clients.complain(uid, "there are too many connections")
             self._hang_up(holder, connection)
             return
         connection.setblocking(False)  # noqa: FBT003 - the library's
-        client = _Client(connection, uid, holder)
+        client = WatchClient(connection, uid, holder)
         self._clients.add(client)
         self._listen_to(client)
 
-    def _listen_to(self, client: _Client) -> None:
+    def _listen_to(self, client: WatchClient) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.lost else 0)
         self._selector.register(client.connection, events, lambda: self._hear_or_say(client))
 
@@ -174,9 +145,7 @@ class WatchServer:
     def _close(self) -> None:
         for client in tuple(self._clients):
             self._drop(client)
-        for group in self._groups.values():
-            group.close()
-        self._groups.clear()
+        self._marks.close()
         self._selector.close()
         self._threads.finish()
         self._bell.close()
@@ -196,36 +165,10 @@ class WatchServer:
 
     def _resume(self) -> None:
         """Go on with whom there was no room for."""
-        for client in [one for one in self._clients if one.paused and not self._crowded(one.holder)]:
+        for client in [one for one in self._clients if one.paused and not self._clients.crowded(one.holder)]:
             client.paused = False
             self._listen_to(client)
         self._door.resume()
-
-    def _complain(self, uid: int, why: str) -> None:
-        """Log what a user does, not more often than somebody can read: the journal is everybody's."""
-        if self._complaints.spend(uid) is not None:
-            log.warning("a client is sent away: uid %d: %s", uid, why)
-
-    def _free(self, reserve: int) -> int:
-        """Tell how many descriptors there may be besides those that are kept."""
-        used = len(self._clients) + len(self._owners) + self._threads.held()
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserve - used
-
-    def _room(self, holder: Holder) -> bool:
-        """Tell whether there are descriptors for one more of anything; half of all are kept for who has an account."""
-        if self._free(_RESERVE) <= 0:
-            return False
-        unknown = [client for client in self._clients if not client.holder.known]
-        held = len(unknown) + sum(len(client.roots) for client in unknown) + self._threads.held(known=False)
-        return holder.known or held < (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE) // 2
-
-    def _crowded(self, holder: Holder) -> bool:
-        """Tell whether no more can be received from somebody, until what was is closed."""
-        return self._threads.of(holder) >= _MOST_WAITING or self._free(_RESERVE_AT_LEAST) <= 0
-
-    def _full(self) -> bool:
-        """Tell whether nobody can be let in: only who was, says who it is, and can be sent away only by closing."""
-        return self._threads.longest() >= _MOST_REFUSED or self._free(_RESERVE_AT_LEAST) <= 0
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -235,8 +178,8 @@ class WatchServer:
             connection.shutdown(socket.SHUT_RDWR)
         self._threads.close(holder, connection.detach())
 
-    def _hear(self, client: _Client) -> None:
-        if self._crowded(client.holder):
+    def _hear(self, client: WatchClient) -> None:
+        if self._clients.crowded(client.holder):
             client.paused = True
             self._selector.unregister(client.connection)
             return
@@ -253,12 +196,12 @@ class WatchServer:
         except BlockingIOError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, it costs this client and nobody else
-            self._complain(client.uid, str(error))
+            self._clients.complain(client.uid, str(error))
             self._drop(client)
         finally:
             self._threads.close(client.holder, *received)
 
-    def _take_up(self, client: _Client, data: bytes, descriptors: list[int], *, cut: bool) -> None:
+    def _take_up(self, client: WatchClient, data: bytes, descriptors: list[int], *, cut: bool) -> None:
         """Do what a packet says; raises `messages.BadMessage`."""
         if cut or len(descriptors) > 1:
             raise messages.BadMessage("it has more bytes or descriptors than any that we take")
@@ -272,7 +215,7 @@ class WatchServer:
             raise messages.BadMessage("a directory is missing")
         self._watch(Asked(client, client.uid, client.holder, number, descriptors.pop(), loads))
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: WatchClient) -> None:
         if client not in self._clients:
             return
         self._clients.discard(client)
@@ -282,7 +225,7 @@ class WatchServer:
             self._forget(client, number)
         self._hang_up(client.holder, client.connection)
 
-    def _say(self, client: _Client, message: dict[str, object] | None = None) -> None:
+    def _say(self, client: WatchClient, message: dict[str, object] | None = None) -> None:
         """Send a packet; who does not read misses it, and is told so when he reads again."""
         try:
             if client.lost:
@@ -297,11 +240,11 @@ class WatchServer:
         except OSError:
             self._drop(client)
 
-    def _await(self, client: _Client, events: int) -> None:
+    def _await(self, client: WatchClient, events: int) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.modify(client.connection, events, lambda: self._hear_or_say(client))
 
-    def _hear_or_say(self, client: _Client) -> None:
+    def _hear_or_say(self, client: WatchClient) -> None:
         was_lost = client.lost
         self._say(client)
         if was_lost and not client.lost:
@@ -311,7 +254,7 @@ class WatchServer:
 
     # -- directories --------------------------------------------------------------------------------------------------
 
-    def _watch(self, asked: Asked[_Client]) -> None:
+    def _watch(self, asked: Asked[WatchClient]) -> None:
         """Have a directory looked at."""
         client = asked.client
         self._forget(client, asked.number)
@@ -320,21 +263,16 @@ class WatchServer:
             # It went as it was told what was given up.
             self._threads.close(asked.holder, asked.descriptor)
             return
-        most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
-        held = sum(len(one.roots) for one in self._clients if one.holder == client.holder)
-        held += sum(len(one.asked) for one in self._clients if one.holder == client.holder)
-        if held >= most or not self._room(client.holder):
-            self._refuse(asked, f"a user may have {most} directories watched, and there is room for no more")
-        elif why := self._threads.look(asked):
+        if why := self._clients.full_of(client) or self._threads.look(asked):
             self._refuse(asked, why)
         else:
             client.asked[asked.number] = asked
 
-    def _refuse(self, asked: Asked[_Client], why: str) -> None:
+    def _refuse(self, asked: Asked[WatchClient], why: str) -> None:
         self._threads.close(asked.holder, asked.descriptor)
         self._say(asked.client, {"refused": asked.number, "why": why})
 
-    def _settle(self, asked: Asked[_Client]) -> None:
+    def _settle(self, asked: Asked[WatchClient]) -> None:
         """Go on with a directory that was looked at."""
         client, found = asked.client, asked.found
         if client.asked.get(asked.number) is not asked:
@@ -345,16 +283,11 @@ class WatchServer:
         if not isinstance(found, Root):
             self._refuse(asked, (found.strerror if found else None) or str(found))
             return
-        theirs = [root for one in self._clients if one.holder == client.holder for root in one.roots.values()]
-        if sum(root.which == found.which for root in theirs) >= _MOST_SAME:
-            self._refuse(asked, f"it is watched for this user {_MOST_SAME} times already")
-            return
-        mounts = {root.mount for root in theirs if root.system == found.system}
-        if found.mount not in mounts and len(mounts) >= _MOST_MOUNTS and client.uid:
-            self._refuse(asked, f"directories of this file system are watched at {_MOST_MOUNTS} mounts for this user")
+        if why := self._clients.refusal(client, found):
+            self._refuse(asked, why)
             return
         try:
-            reason = self._marked(found, loads=asked.loads and self._loads)
+            reason = self._marks.add(found, loads=asked.loads and self._loads)
         except OSError as error:
             self._refuse(asked, error.strerror or str(error))
             return
@@ -365,54 +298,21 @@ class WatchServer:
         self._places.add(found)
         self._say(client, {"watching": asked.number, "names": found.names, "loads": found.loads, "why": reason})
 
-    def _marked(self, root: Root, *, loads: bool) -> str:
-        """Mark the file system of a directory; say why names are not to be had there, if so."""
-        reason = ""
-        try:
-            os.close(kernel.open_handle(root.descriptor, kernel.handle_of(root.descriptor)))
-            self._mark(root, loads=False)
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOSYS):
-                raise
-            # No handles (overlayfs), no number of its own (some subvolumes of btrfs, FUSE).
-            reason = f"no names on this file system: {error.strerror}"
-            root.names = False
-            self._mark(root, loads=False)
-        if loads:
-            try:
-                self._mark(root, loads=True)
-                root.loads = True
-            except OSError as error:
-                reason = f"what is only read cannot be seen on this file system: {error.strerror}"
-        return reason
-
-    def _mark(self, root: Root, *, loads: bool) -> None:
-        key = (root.names, loads)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(names=root.names)
-            self._selector.register(group, selectors.EVENT_READ, lambda: self._look(group))
-        group.mark(root.descriptor, _mask(names=root.names, loads=loads))
-        self._marks[root.names, loads, root.device] += 1
-
-    def _forget(self, client: _Client, number: int) -> None:
+    def _forget(self, client: WatchClient, number: int) -> None:
         # One that is being looked at is closed when that has ended.
         client.asked.pop(number, None)
         root = client.roots.pop(number, None)
         if root is None:
             return
         del self._owners[root]
-        for loads in (False, True) if root.loads else (False,):
-            key = (root.names, loads, root.device)
-            self._marks[key] -= 1
-            if self._marks[key] <= 0:
-                del self._marks[key]
-                with contextlib.suppress(OSError):
-                    self._groups[key[:2]].unmark(root.descriptor, _mask(names=root.names, loads=loads))
+        self._marks.remove(root)
         self._places.remove(root)
         self._threads.close(client.holder, root.descriptor)
 
     # -- events -------------------------------------------------------------------------------------------------------
+
+    def _listen_to_kernel(self, group: Group) -> None:
+        self._selector.register(group, selectors.EVENT_READ, lambda: self._look(group))
 
     def _look(self, group: Group) -> None:
         end = time.monotonic() + _LONGEST_TURN
@@ -473,8 +373,6 @@ class WatchServer:
         try:
             for root, path in self._places.of_file(one.descriptor):
                 self._note(root, path, one)
-        except OSError as error:
-            log.debug("an event leads nowhere: %s", error)
         finally:
             os.close(one.descriptor)
 
@@ -494,9 +392,5 @@ class WatchServer:
             events, client.events = client.events, []
             for start in range(0, len(events), _TOGETHER):
                 self._say(client, {"events": events[start : start + _TOGETHER], "at": now})
-
-
-def _mask(*, names: bool, loads: bool) -> int:
-    if loads:
-        return CLOSE_NOWRITE
-    return _CHANGES if names else CLOSE_WRITE
+            if client.lost:
+                self._say(client)

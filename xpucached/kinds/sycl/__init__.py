@@ -11,6 +11,7 @@ from xpucached.domain.names import KindName
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.sycl import (
     activity,
+    defects,
     discovery,
     doctor,
     preflight,
@@ -25,6 +26,7 @@ NAME: Final = KindName("sycl")
 
 KIND: Final = Kind(
     NAME,
+    defects=defects.DEFECTS,
     discovery=discovery,
     scanner=scanner,
     remover=remover,

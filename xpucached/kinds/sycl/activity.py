@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain.activity import FileAct, FileEvent, Program
+from xpucached.domain.activity import FileAct, FileEvent, Program, WatchSpec
 from xpucached.domain.names import EntryKey
 from xpucached.kinds.sycl.discovery import LIBRARIES
 from xpucached.planning.activity import Activity, Half
+
+WATCH: Final = WatchSpec(r"(?:[0-9]{1,10}|ir)\.(?:src|bin)", 4)
 
 _MOST_HALVES: Final = 10_000
 """A program that reads sources and nothing else must not fill the memory."""

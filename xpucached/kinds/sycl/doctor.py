@@ -14,7 +14,7 @@ from typing import Final
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store
 from xpucached.kinds import fs, listing
-from xpucached.kinds.sycl import blocking, entry_format, locks, remover
+from xpucached.kinds.sycl import blocking, defects, entry_format, locks, mender
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
@@ -22,7 +22,8 @@ _LARGEST: Final = (1 << 64) - 1
 _BARRIER: Final = "_eviction_in_progress"
 
 
-mend = remover.mend
+mend = mender.mend
+FAULTS: Final = defects.FAULTS
 
 
 def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
@@ -30,19 +31,19 @@ def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> t
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, status):
             there = _found(found, root, now, writer_since)
-            return (*there, StoreFault.BLOCKED) if blocking.found(os.fspath(found.store.root), root, status) else there
+            return (*there, defects.BLOCKED) if blocking.found(os.fspath(found.store.root), root, status) else there
     except OSError:
         return ()
 
 
 def met(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
     """Tell the same of a store that is being looked at; what blocks programs is met on the way."""
-    return tuple(one for one in _found(found, root, now, writer_since) if one is not StoreFault.SIZE_MISSING)
+    return tuple(one for one in _found(found, root, now, writer_since) if one is not defects.SIZE_MISSING)
 
 
 def words(store: Store, fault: StoreFault) -> str:
     """Say what a fault of this store is."""
-    if fault is StoreFault.BARRIER:
+    if fault is defects.BARRIER:
         return f"{_barrier(store)} exists: every program that wants to write here hangs"
     return fault.message
 
@@ -51,24 +52,24 @@ def _found(found: FoundStore, root: int, now: datetime, writer_since: datetime |
     names = frozenset(listing.names(root))
     there: list[StoreFault] = []
     if SIZE in names:
-        there.append(StoreFault.EVICTION_ON)
+        there.append(defects.EVICTION_ON)
         if _size(root) is None:
-            there.append(StoreFault.SIZE_GARBAGE)
+            there.append(defects.SIZE_GARBAGE)
     if SIZE_LOCK in names:
         # Held for microseconds: it may be gone since it was listed.
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(SIZE_LOCK, dir_fd=root, follow_symlinks=False)
             if locks.age(status, now, writer_since) is not None:
-                there.append(StoreFault.SIZE_LOCK)
+                there.append(defects.SIZE_LOCK)
     if os.path.lexists(_barrier(found.store)):
-        there.append(StoreFault.BARRIER)
+        there.append(defects.BARRIER)
     owner = os.fstat(root)
     if (
         SIZE not in names
         and names & {entry_format.RTC, *filter(entry_format.NUMBER.match, names)}
         and not owner.st_mode & 0o222
     ):
-        there.append(StoreFault.SIZE_MISSING)
+        there.append(defects.SIZE_MISSING)
     return tuple(there)
 
 
@@ -94,17 +95,17 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
     try:
         with fs.root_to_change(os.fspath(store.root)) as (root, status):
             match fault:
-                case StoreFault.SIZE_GARBAGE:
+                case defects.SIZE_GARBAGE:
                     if _size(root) is not None:
                         return True
                     # The next program that writes counts anew.
                     os.unlink(SIZE, dir_fd=root)
-                case StoreFault.SIZE_LOCK:
+                case defects.SIZE_LOCK:
                     lock = os.stat(SIZE_LOCK, dir_fd=root, follow_symlinks=False)
                     if locks.age(lock, now, writer_since) is None:
                         return False
                     os.unlink(SIZE_LOCK, dir_fd=root)
-                case StoreFault.BLOCKED:
+                case defects.BLOCKED:
                     return blocking.clear(os.fspath(store.root), root, status)
                 case _:
                     with fs.root_to_change(os.fspath(store.root.parent)) as (parent, above):

@@ -19,6 +19,7 @@ from typing import Final
 
 from xpucached.domain.defects import Defect
 from xpucached.domain.targets import Target
+from xpucached.kinds.sycl import defects
 
 NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,19})\Z")
 """The name of a directory of levels 1 to 4."""
@@ -160,31 +161,31 @@ def source(data: bytes, size: int) -> Source:
     ``data`` is its beginning and ``size`` its full length; only an image may lie beyond ``data``.
     """
     if size == 0:
-        return Source(defect=Defect.SRC_EMPTY, detail="0 bytes")
+        return Source(defect=defects.SRC_EMPTY, detail="0 bytes")
     fields: list[bytes] = []
     at = 0
     length = 0
     for name in _FIELDS:
         if at + 8 > size:
-            return _partial(fields, Defect.SRC_TRUNCATED, f"ends at byte {size}, before the {name}")
+            return _partial(fields, defects.SRC_TRUNCATED, f"ends at byte {size}, before the {name}")
         if at + 8 > len(data):
-            return _partial(fields, Defect.SRC_TOO_LARGE, f"the {name} begins beyond byte {len(data)}")
+            return _partial(fields, defects.SRC_TOO_LARGE, f"the {name} begins beyond byte {len(data)}")
         length = int.from_bytes(data[at : at + 8], "little")
         at += 8
         if length >= ABSURD:
-            return _partial(fields, Defect.SRC_LENGTH_ABSURD, f"the {name} announces {length} bytes")
+            return _partial(fields, defects.SRC_LENGTH_ABSURD, f"the {name} announces {length} bytes")
         fields.append(data[at : at + length])
         if length > size - at:
-            return _partial(fields, Defect.SRC_TRUNCATED, f"the {name} announces {length} bytes, {size - at} follow")
+            return _partial(fields, defects.SRC_TRUNCATED, f"the {name} announces {length} bytes, {size - at} follow")
         at += length
         if name != "image" and at > len(data):
-            return _partial(fields, Defect.SRC_TOO_LARGE, f"the {name} ends beyond byte {len(data)}")
+            return _partial(fields, defects.SRC_TOO_LARGE, f"the {name} ends beyond byte {len(data)}")
     whole = at <= len(data)
     defect, detail = None, ""
     if at < size:
-        defect, detail = Defect.SRC_TRAILING, f"{size - at} bytes follow the image"
+        defect, detail = defects.SRC_TRAILING, f"{size - at} bytes follow the image"
     elif not whole:
-        defect, detail = Defect.SRC_TOO_LARGE, f"the image has {length} bytes"
+        defect, detail = defects.SRC_TOO_LARGE, f"the image has {length} bytes"
     device, options, constants, image = fields
     return Source(device, options, constants, image, length, complete=True, whole=whole, defect=defect, detail=detail)
 
@@ -209,15 +210,15 @@ def frame(head: bytes, size: int, later: Callable[[int], bytes]) -> Frame:
     Runtimes up to 2025.0 wrote one program per device of the context; later ones write, and read, exactly one.
     """
     if size == 0:
-        return Frame(defect=Defect.BIN_EMPTY, detail="0 bytes")
+        return Frame(defect=defects.BIN_EMPTY, detail="0 bytes")
     if size < _FRAME or len(head) < _FRAME:
-        return Frame(defect=Defect.BIN_TRUNCATED, detail=f"{size} bytes are less than a header")
+        return Frame(defect=defects.BIN_TRUNCATED, detail=f"{size} bytes are less than a header")
     count, length = struct.unpack_from("<QQ", head)
     rest = size - _FRAME
     if length >= ABSURD:
-        return Frame(defect=Defect.BIN_LENGTH_ABSURD, detail=f"announces {length} bytes, {rest} follow")
+        return Frame(defect=defects.BIN_LENGTH_ABSURD, detail=f"announces {length} bytes, {rest} follow")
     if length > rest:
-        return Frame(defect=Defect.BIN_TRUNCATED, detail=f"announces {length} bytes, {rest} follow")
+        return Frame(defect=defects.BIN_TRUNCATED, detail=f"announces {length} bytes, {rest} follow")
     first = Frame(_FRAME, length)
     at, seen = _FRAME + length, 1
     while 1 < count <= 64 and seen < count and at + 8 <= size:  # noqa: PLR2004 - no host has more devices
@@ -226,9 +227,9 @@ def frame(head: bytes, size: int, later: Callable[[int], bytes]) -> Frame:
             break
         at, seen = at + 8 + further, seen + 1
     if count != seen:
-        return Frame(_FRAME, length, Defect.BIN_COUNT_WRONG, f"counts {count} programs, holds {seen}")
+        return Frame(_FRAME, length, defects.BIN_COUNT_WRONG, f"counts {count} programs, holds {seen}")
     if at < size:
-        return Frame(_FRAME, length, Defect.BIN_TRAILING, f"{size - at} bytes follow")
+        return Frame(_FRAME, length, defects.BIN_TRAILING, f"{size - at} bytes follow")
     return first
 
 

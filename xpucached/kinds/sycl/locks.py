@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from xpucached import quantities
 from xpucached.kinds import fs
 from xpucached.kinds.sycl import makers
 from xpucached.kinds.sycl.makers import Maker
@@ -23,8 +24,6 @@ AGE: Final = timedelta(minutes=10)
 YOUNG: Final = timedelta(seconds=5)
 """Below this age a lock is believed even if no live program is known that could have made it."""
 
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 OURS: Final = b"xpucached "
 """How the locks that we make begin; the runtime's own are empty."""
 
@@ -32,12 +31,7 @@ _SOMEBODY: Final = Maker(0, 0, 0, "")
 """An xpucached that did not say which."""
 
 
-def moment(nanoseconds: int) -> datetime:
-    """Turn a kernel's time into ours; a forged one beyond the calendar becomes its end."""
-    try:
-        return _BEGINNING + timedelta(microseconds=nanoseconds // 1000)
-    except OverflowError:
-        return _BEGINNING if nanoseconds < 0 else datetime(9999, 1, 1, tzinfo=UTC)
+moment: Final = quantities.moment
 
 
 def age(status: os.stat_result, now: datetime, writer_since: datetime | None) -> timedelta | None:

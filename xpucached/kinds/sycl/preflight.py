@@ -243,8 +243,9 @@ def _written(
             if not build_tiny_program(folder, root, driver.variables, selector, timeout, command=driver.command):
                 continue
             store = FoundStore(Store(KindName("sycl"), root), StoreOrigin.FOUND, "a tiny program")
-            entries = scanner.scan(store, now, {}, None).entries
-            found += [entry.environment for entry in entries if entry.environment is not None]
+            # Of one entry the first part is all there is; a runtime that writes without end fills no memory.
+            part = next(scanner.parts(store, now, (), None))
+            found += dict.fromkeys(entry.environment for entry in part.entries if entry.environment is not None)
     return found
 
 

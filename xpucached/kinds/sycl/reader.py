@@ -8,7 +8,6 @@ the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
@@ -19,15 +18,16 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached.domain.defects import Defect, Effect, Generation
+from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
 from xpucached.domain.targets import Target
 from xpucached.kinds import fs, images, listing
-from xpucached.kinds.sycl import entry_format, locks
+from xpucached.kinds.sycl import defects, entry_format, locks
 from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slot, Slots, accessed, digest, key_of, slot_stamp
+from xpucached.kinds.sycl.unread import Changed, UnreadFile, forbidden, links, refused
 
 _DEPTH: Final = 4
 _SIZE: Final = (1 << 63) - 1
@@ -48,14 +48,6 @@ class _Reading(Struct):
     identity: str | None = None  #: digest of a complete ``.src``
     reachable: bool = True
     live: bool = True  #: the runtime would use it, were it reached
-
-
-class Changed(Exception):
-    """A program wrote here meanwhile; look again."""
-
-
-class _Unread(Exception):
-    """A file cannot be read just now, which says nothing about what is in it."""
 
 
 def read_slots(
@@ -92,7 +84,7 @@ def read_slots(
                 reading = _run_time_compiled(look, leaf, path, slot, entry)
             elif reading is None:
                 reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
-        except _Unread as error:
+        except UnreadFile as error:
             reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
         if slot.name.isdigit() and not compiled:
             gap = gap or int(slot.name) != expected
@@ -166,8 +158,8 @@ def unfinished(look: ScanState, path: tuple[str, ...], slot: Slot, detail: str) 
     return replace(entry, state=EntryState.UNFINISHED, detail=detail)
 
 
-def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozenset[Generation] = frozenset()) -> Entry:
-    state = EntryState.OK if defect.effect_for(readers) is Effect.HARMLESS else EntryState.DEFECTIVE
+def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozenset[str] = frozenset()) -> Entry:
+    state = EntryState.OK if defects.effect_for(defect, readers) is Effect.HARMLESS else EntryState.DEFECTIVE
     return replace(entry, defect=defect, detail=detail, state=state)
 
 
@@ -184,22 +176,22 @@ def _locked(look: ScanState, leaf: int, slot: Slot, entry: Entry) -> _Reading | 
     lock = slot.files.get(".lock")
     if lock is None:
         if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
-            return _Reading(_defective(entry, Defect.SKELETON), live=False)
+            return _Reading(_defective(entry, defects.SKELETON), live=False)
         return None
     owner = locks.of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
     if owner is not None and locks.left_behind(owner, lock.st_mtime_ns, look.now):
         look.claim(entry.id.key)
-        return _Reading(_defective(entry, Defect.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
+        return _Reading(_defective(entry, defects.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
     if owner is not None or age is None:
         who = "another xpucached works at it" if owner is not None else "a program is writing it"
         return _Reading(replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
     detail = f"the lock is {int(age.total_seconds())} s old"
     present = {".bin", ".src"} & slot.files.keys()
     if not present:
-        return _Reading(_defective(entry, Defect.LOCK_ONLY, detail), live=False)
+        return _Reading(_defective(entry, defects.LOCK_ONLY, detail), live=False)
     whole = len(present) == 2 and _complete(leaf, slot)  # noqa: PLR2004 - both
-    return _Reading(_defective(entry, Defect.STALE_LOCK if whole else Defect.INTERRUPTED, detail), live=False)
+    return _Reading(_defective(entry, defects.STALE_LOCK if whole else defects.INTERRUPTED, detail), live=False)
 
 
 def _complete(leaf: int, slot: Slot) -> bool:
@@ -209,7 +201,7 @@ def _complete(leaf: int, slot: Slot) -> bool:
         with fs.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
             frame = _frame(descriptor, status.st_size)
     except OSError as error:
-        _refused(error, "src")
+        refused(error, "src")
         return False
     return source.complete and frame.length > 0
 
@@ -221,64 +213,16 @@ def _frame(descriptor: int, size: int) -> entry_format.Frame:
     return entry_format.frame(fs.read(descriptor, 16), size, lambda offset: fs.read(descriptor, 8, offset))
 
 
-def _links(look: ScanState, leaf: int, slot: Slot, suffixes: tuple[str, ...]) -> Defect | None:
-    """Judge a slot of which a file is a link, by what programs find in the place of each; None if none is one."""
-    there = {suffix: slot.files[suffix] for suffix in suffixes if suffix in slot.files}
-    if not any(stat.S_ISLNK(status.st_mode) for status in there.values()):
-        return None
-    root = os.fspath(look.store.root)
-    found = [_behind(leaf, slot.name, suffix, there.get(suffix), root) for suffix in suffixes]
-    return max(found, key=lambda defect: tuple(Effect).index(defect.effect))
-
-
-def _behind(leaf: int, name: str, suffix: str, status: os.stat_result | None, root: str) -> Defect:
-    source = suffix == ".src"
-    if status is None:
-        return Defect.SRC_MISSING if source else Defect.BIN_MISSING
-    if stat.S_ISLNK(status.st_mode):
-        try:
-            status = fs.leads_to(leaf, name + suffix, root)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return Defect.DANGLING_LINK
-            return Defect.LINK_AWAY if error.errno == errno.EXDEV else _refused(error, suffix[1:])
-    if stat.S_ISREG(status.st_mode):
-        return Defect.LINK
-    if stat.S_ISFIFO(status.st_mode):
-        return Defect.SRC_FIFO if source else Defect.BIN_FIFO
-    return Defect.SRC_NOT_A_FILE if source else Defect.BIN_NOT_A_FILE
-
-
-def _refused(error: OSError, what: str) -> Defect:
-    """Name why a file could not be read.  One that has vanished means that the leaf changed."""
-    if isinstance(error, FileNotFoundError):
-        raise Changed from error
-    if fs.ours(error):
-        # Else a busy daemon would find good entries unreadable, and evict them.
-        raise error
-    if fs.passing(error) or error.errno == errno.EXDEV:
-        # Also what is mounted on a file: the runtime reads that.
-        raise _Unread(f"it cannot be read just now: {error.strerror}") from error
-    if isinstance(error, IsADirectoryError):
-        return Defect.SRC_NOT_A_FILE if what == "src" else Defect.BIN_NOT_A_FILE
-    return Defect.SRC_UNREADABLE if what == "src" else Defect.BIN_UNREADABLE
-
-
-def _forbidden(status: os.stat_result) -> bool:
-    """Tell whether the owner's programs may not read a file that we, as root, may."""
-    return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
-
-
 def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry, *, alone: bool) -> _Reading:
     """Read an entry of the numbered levels; ``alone`` in its leaf, it has nothing to be compared with."""
-    link = _links(look, leaf, slot, (".src", ".bin"))
+    link = links(look, leaf, slot, (".src", ".bin"))
     if link is not None:
-        return _Reading(_defective(entry, link), live=link is Defect.LINK)
+        return _Reading(_defective(entry, link), live=link is defects.LINK)
     if ".src" not in slot.files:
         entry = _with_binary(look, leaf, slot, entry, intel=True)
-        return _Reading(_defective(entry, Defect.SRC_MISSING), live=False)
+        return _Reading(_defective(entry, defects.SRC_MISSING), live=False)
     if stat.S_ISFIFO(slot.files[".src"].st_mode):
-        return _Reading(_defective(entry, Defect.SRC_FIFO), live=False)
+        return _Reading(_defective(entry, defects.SRC_FIFO), live=False)
     try:
         with fs.regular_file(leaf, slot.name + ".src", slot.files[".src"]) as (descriptor, status):
             # One byte more than there should be tells whether it grows.
@@ -286,19 +230,19 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
             recorded = _recorded_time(leaf, slot) or _born(descriptor)
             size = max(status.st_size, len(data))
     except OSError as error:
-        return _Reading(_defective(entry, _refused(error, "src"), error.strerror or ""), live=False)
-    if _forbidden(status):
-        return _Reading(_defective(entry, Defect.SRC_UNREADABLE, "its owner may not read it"), live=False)
+        return _Reading(_defective(entry, refused(error, "src"), error.strerror or ""), live=False)
+    if forbidden(status):
+        return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = entry_format.source(data, size)
     entry = replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
     entry = _with_source(entry, source, recorded, path[0])
-    if not source.complete and source.defect is not Defect.SRC_TOO_LARGE:
+    if not source.complete and source.defect is not defects.SRC_TOO_LARGE:
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
-        return _Reading(_defective(entry, source.defect or Defect.SRC_TRUNCATED, source.detail), live=False)
+        return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
     if wrong:
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
-        return _Reading(_defective(entry, Defect.MISPLACED, wrong), live=False)
+        return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
     entry = replace(entry, kernels=images.kernels(source.image))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
@@ -308,7 +252,7 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         if source.defect is not None:
             entry = _defective(entry, source.defect, source.detail)
         elif entry.environment is None:
-            entry = _defective(entry, Defect.SRC_UNPARSABLE, entry_format.text(source.device[:200]))
+            entry = _defective(entry, defects.SRC_UNPARSABLE, entry_format.text(source.device[:200]))
     identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole and not alone else None
     return _Reading(entry, identity, live=entry.state is EntryState.OK)
 
@@ -364,13 +308,13 @@ def _misplaced(path: tuple[str, ...], source: entry_format.Source) -> str:
 
 def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel: bool) -> Entry:
     if ".bin" not in slot.files:
-        return _defective(entry, Defect.BIN_MISSING)
+        return _defective(entry, defects.BIN_MISSING)
     if stat.S_ISFIFO(slot.files[".bin"].st_mode):
-        return _defective(entry, Defect.BIN_FIFO)
+        return _defective(entry, defects.BIN_FIFO)
     try:
         with fs.regular_file(leaf, slot.name + ".bin", slot.files[".bin"]) as (descriptor, status):
-            if _forbidden(status):
-                return _defective(entry, Defect.BIN_UNREADABLE, "its owner may not read it")
+            if forbidden(status):
+                return _defective(entry, defects.BIN_UNREADABLE, "its owner may not read it")
             if entry.source is None and entry.id.key.startswith(entry_format.RTC):
                 # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
                 # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
@@ -383,7 +327,7 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
             whole = len(payload) == frame.length
             read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
     except OSError as error:
-        return _defective(entry, _refused(error, "bin"), error.strerror or "")
+        return _defective(entry, refused(error, "bin"), error.strerror or "")
     entry = replace(
         entry,
         binary=images.image_format(payload),
@@ -393,13 +337,13 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
     )
     wrong = images.damage(payload, intel=intel) if whole else None
     if wrong:
-        return _defective(entry, Defect.BIN_PAYLOAD_DAMAGED, wrong)
+        return _defective(entry, defects.BIN_PAYLOAD_DAMAGED, wrong)
     return _defective(entry, frame.defect, frame.detail, look.found.readers) if frame.defect else entry
 
 
 def _run_time_compiled(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry) -> _Reading:
     """Read a program compiled from source: a ``.bin`` alone, whose neighbours tell the device, if any does."""
-    link = _links(look, leaf, slot, (".bin",))
+    link = links(look, leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_defective(entry, link))
     entry = replace(entry, environment=_environment(look, path[1]))
@@ -422,11 +366,11 @@ class _LeafJudge:
         whole = reading.live and entry.state is EntryState.OK
         lower = self._first.get(reading.identity) if reading.identity is not None else None
         if whole and not reading.reachable:
-            entry = _defective(entry, Defect.BEHIND_GAP)
+            entry = _defective(entry, defects.BEHIND_GAP)
         elif whole and lower is not None:
             live, number = lower
-            entry = _defective(entry, Defect.DUPLICATE if live else Defect.SHADOWED, f"of slot {number}")
+            entry = _defective(entry, defects.DUPLICATE if live else defects.SHADOWED, f"of slot {number}")
         # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
-        if reading.reachable and reading.identity is not None and entry.defect is not Defect.BIN_MISSING:
+        if reading.reachable and reading.identity is not None and entry.defect is not defects.BIN_MISSING:
             self._first.setdefault(reading.identity, (reading.live, entry.id.key.rpartition("/")[2]))
         return entry

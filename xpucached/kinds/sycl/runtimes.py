@@ -12,11 +12,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.defects import Generation
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.host import elf
 from xpucached.host.drivers import loader_cache, replaced
 from xpucached.host.roots import HERE
+from xpucached.kinds.sycl.defects import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Workload
     from xpucached.host.roots import HostRoots
 
-_LIBRARY: Final = re.compile(r"libsycl\.so\.(\d{1,3})")
+_NAME: Final = "libsycl.so."
+_LIBRARY: Final = re.compile(rf"{re.escape(_NAME)}(\d{{1,3}})")
 _MOST_NAMES: Final = 20_000
 _MOST_RUNTIMES: Final = 8
 _MOST_KNOWN: Final = 64
 _LARGEST: Final = 256 << 20
+_PIECE: Final = 1 << 20
 _FIRST_OF_LAYOUT_3: Final = 9
 
 _Stamp = tuple[int, int, int, int]
@@ -66,8 +68,7 @@ def runtimes(
 def _in(folders: Sequence[Path]) -> Iterator[SyclRuntime]:
     for folder in dict.fromkeys(folders):
         try:
-            with os.scandir(folder) as listing:
-                names = [entry.name for entry, _ in zip(listing, range(_MOST_NAMES), strict=False)]
+            names = _libraries(folder)
         except (OSError, ValueError):
             continue
         for name in sorted(names, reverse=True):
@@ -75,6 +76,15 @@ def _in(folders: Sequence[Path]) -> Iterator[SyclRuntime]:
             build = _build(folder / name) if match else None
             if match and build:
                 yield _runtime(folder / name, match, build)
+
+
+def _libraries(folder: Path) -> list[str]:
+    """Name what may be a runtime in a folder; where there are too many names, each that one can have is asked for."""
+    with os.scandir(folder) as listing:
+        names = [entry.name for entry in itertools.islice(listing, _MOST_NAMES + 1)]
+    if len(names) <= _MOST_NAMES:
+        return names
+    return [name for number in range(1000) if os.path.lexists(folder / (name := f"{_NAME}{number}"))]
 
 
 def mapped(libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:
@@ -144,9 +154,12 @@ def _digest(library: Path, descriptor: int, stamp: _Stamp) -> str:
     if stamp not in _KNOWN:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            content = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-        _KNOWN[stamp] = elf.build_id(library) or content
+        content, left = hashlib.blake2b(digest_size=16), stamp[2]
+        # No further than it was long: somebody may write on and on.
+        while left > 0 and (piece := os.read(descriptor, min(left, _PIECE))):
+            content.update(piece)
+            left -= len(piece)
+        _KNOWN[stamp] = elf.build_id(library) or content.hexdigest()
     return _KNOWN[stamp]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -13,7 +13,7 @@ from xpucached.domain.defects import StoreFault
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreState, UnchangedEntry
 from xpucached.domain.targets import Target
-from xpucached.kinds.sycl import doctor
+from xpucached.kinds.sycl import defects, doctor
 
 PART: Final = 1000
 """Entries that are handed over at a time.  A store of any size takes the memory of so many."""
@@ -35,23 +35,23 @@ class KnownCursor:
         """Those between what was taken: nothing that is there has their names."""
 
     def take(self, prefix: str) -> list[KnownEntry]:
-        """Give those below a directory, and pass those before it."""
+        """Give those below a directory; those before it were passed."""
         found: list[KnownEntry] = []
         row = self._next
-        while row is not None and row.key < prefix:
-            self.passed.append(row.key)
-            row = next(self._rest, None)
         while row is not None and row.key.startswith(prefix):
             found.append(row)
             row = next(self._rest, None)
         self._next = row
         return found
 
-    def pass_all(self) -> None:
-        """Pass the rest."""
-        if self._next is not None:
-            self.passed += (self._next.key, *(row.key for row in self._rest))
-            self._next = None
+    def pass_before(self, prefix: str) -> bool:
+        """Pass those before a directory, or all if it has no name; False if there are so many that a part is full."""
+        while self._next is not None and (not prefix or self._next.key < prefix):
+            if len(self.passed) >= PART:
+                return False
+            self.passed.append(self._next.key)
+            self._next = next(self._rest, None)
+        return True
 
 
 @dataclass(slots=True)
@@ -96,6 +96,11 @@ class ScanState:
         self.weight += len(entry.options) + len(entry.constants)
         self.weight += sum(len(kernel.name) + len(kernel.display) for kernel in entry.kernels)
 
+    def pass_before(self, prefix: str = "") -> Iterator[Scan]:
+        """Come to a directory, or to the end; give the parts that are full of what was known before it."""
+        while not self.rows.pass_before(prefix):
+            yield self.part()
+
     @property
     def full(self) -> bool:
         """Whether what was found since the part before is enough for one."""
@@ -113,7 +118,7 @@ class ScanState:
 
     def part(self, *, last: bool = False) -> Scan:
         """Give what was found since the part before."""
-        faults = (*self.faults, StoreFault.BLOCKED) if last and self.blocked else self.faults
+        faults = (*self.faults, defects.BLOCKED) if last and self.blocked else self.faults
         notes = tuple(doctor.words(self.store, fault) for fault in faults)
         if last and self.shut_in_all:
             notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")

@@ -15,9 +15,10 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
 from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
-from xpucached.kinds.sycl.reader import Changed, read_slots, unfinished
+from xpucached.kinds.sycl.reader import read_slots, unfinished
 from xpucached.kinds.sycl.scan_state import KnownCursor, ScanState
 from xpucached.kinds.sycl.slots import Slots, names_in
+from xpucached.kinds.sycl.unread import Changed
 
 _Placed = TypeVar("_Placed", Entry, UnchangedEntry)
 
@@ -79,6 +80,12 @@ def key(path: str) -> EntryKey | None:
     )
 
 
+def built_from(key: EntryKey) -> tuple[str, str] | None:
+    """Give the directories of a key that stand for device and image, and those with constants and options."""
+    parts = key.split("/")[:_DEPTH]
+    return ("/".join(parts[:2]), "/".join(parts)) if len(parts) == _DEPTH else None
+
+
 def _walk_root(look: ScanState) -> Iterator[Scan]:
     """Go through a store in the order of its keys; give all but the last part."""
     names = sorted(listing.names(look.root))
@@ -91,9 +98,10 @@ def _walk_root(look: ScanState) -> Iterator[Scan]:
         elif name not in (entry_format.RTC, _MARKER, entry_format.TRASH, doctor.SIZE, doctor.SIZE_LOCK):
             look.foreign += 1
     if entry_format.RTC in names:
+        yield from look.pass_before(entry_format.RTC + "/")
         with _remembered(look, look.rows.take(entry_format.RTC + "/")):
             yield from _walk_run_time_compiled(look)
-    look.rows.pass_all()
+    yield from look.pass_before()
 
 
 @contextlib.contextmanager
@@ -145,11 +153,13 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
             here, status = _enter(look, look.root, name, look.status.st_uid)
             images = sorted(listing.names(here))
         if look.shut:
+            yield from look.pass_before(look.shut[-1])
             look.rows.take(look.shut.pop())
         for below in images:
             if not entry_format.NUMBER.match(below):
                 look.foreign += 1
                 continue
+            yield from look.pass_before(f"{name}/{below}/")
             rows = look.rows.take(f"{name}/{below}/")
             if look.quick and rows and _settled(here, below, rows):
                 continue

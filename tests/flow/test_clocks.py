@@ -1,0 +1,182 @@
+"""The clock set forward and back while something goes on: nothing goes for it, nothing stops, and order stays order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import REPOSITORY
+from tests.flow.test_daemon import driven, switch
+from tests.system.test_faults import keys, old, problems, truth
+from xpucached.domain.names import EntryKey, TrashRef
+from xpucached.domain.plans import EvictReason, Policy
+from xpucached.domain.stores import Store
+from xpucached.domain.trash import Drop, DropReason, Trashed
+from xpucached.kinds import sycl
+from xpucached.planning.trash import plan_trash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.builders import SyclStore
+    from tests.support.daemons import Daemon
+    from tests.support.faults import Faults
+    from tests.support.runtimes import Runtime
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+WEEK = 7 * 86400
+JUMPS = (400 * 86400, -400 * 86400, -56 * 365 * 86400)
+"""Seconds: more than a year forward and back, and to when a machine without a battery begins."""
+
+
+def trashed(name: str, at: datetime) -> Trashed:
+    key = EntryKey(f"1/2/3/{name}/0")
+    store = Store(sycl.NAME, Path("/s"))
+    return Trashed(TrashRef(name), store, key, at, EvictReason.UNUSED, "", False, "d", "1", 4096, True)  # noqa: FBT003
+
+
+def test_the_trash_goes_for_its_age_by_a_clock_that_is_right() -> None:
+    policy = Policy(trash_keep=WEEK)
+    items = [
+        trashed("expired", NOW - timedelta(days=8)),
+        trashed("kept", NOW - timedelta(days=6)),
+        trashed("future", NOW + timedelta(days=400)),
+    ]
+    assert plan_trash(items, (), 0, policy, NOW) == (Drop(items[0], DropReason.EXPIRED),)
+    assert plan_trash(items, (), 0, policy, None) == ()
+    # A machine that starts in 1970 throws nothing away.
+    assert plan_trash(items, (), 0, policy, datetime(1970, 1, 1, tzinfo=UTC)) == ()
+    # But who wants nothing kept keeps nothing, whatever the time.
+    assert len(plan_trash(items, (), 0, Policy(trash_keep=0), None)) == 3
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_what_is_in_the_trash_outlives_a_clock_that_is_set(
+    struck: Daemon, strike: Faults, sycl_store: SyclStore, jump: int
+) -> None:
+    for kernel in ("_ZTS1a", "_ZTS1b"):
+        old(sycl_store, kernel)
+    before = truth(sycl_store)
+    struck.start()
+    struck.ctl("evict")
+    assert truth(sycl_store) == set()
+    for offset in (jump, 0):
+        strike.set_clock(offset)
+        # What somebody asks for tidies the trash, too.
+        struck.ctl("evict")
+        assert len(struck.rows("trash", "list")) == 2, offset
+    # Nor does a daemon throw it away that starts with a clock of long ago.
+    assert struck.end() == 0
+    if jump < 0:
+        strike.set_clock(jump)
+    struck.start()
+    struck.ctl("evict")
+    struck.ctl("trash", "restore", "--all")
+    assert truth(sycl_store) == before == keys(struck)
+    assert "Traceback" not in struck.log.read_text()
+
+
+def test_events_stay_in_order_and_jobs_end_while_the_clock_is_set(
+    struck: Daemon, strike: Faults, sycl_store: SyclStore
+) -> None:
+    for number in range(40):
+        sycl_store.add(f"_ZTS3k{number:02}")
+    struck.start()
+    for number, offset in enumerate((*JUMPS, 0)):
+        made = sycl_store.add(f"_ZTS2j{number}")
+        strike.set_clock(offset)
+        for words in (("scan", "--full"), ("verify", "--fix")):
+            done = struck.ctl(*words, check=None)
+            assert done.returncode in (0, 1, 65, 69), (words, done.stderr)
+        assert made.bin.exists()
+        assert keys(struck) == truth(sycl_store)
+        assert {row["state"] for row in struck.rows("ls")} == {"ok"}
+    numbers = [row["id"] for row in struck.rows("events")]
+    assert numbers == sorted(numbers)  # type: ignore[type-var]
+    assert len(set(numbers)) == len(numbers)
+    assert not [job for job in struck.rows("jobs") if job["state"] == "running"]
+    assert "clock-jumped" in problems(struck)
+    assert "Traceback" not in struck.log.read_text()
+
+
+@contextlib.contextmanager
+def restless(strike: Faults) -> Iterator[None]:
+    """Set the clock forward and back all the time."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            for offset in (*JUMPS, 0):
+                strike.set_clock(offset)
+                stop.wait(0.03)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        strike.set_clock(0)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_prewarm_and_a_replay_end_and_are_true_while_the_clock_is_set(
+    struck: Daemon, strike: Faults, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link, root, here = tmp_path / "driver", tmp_path / "cache", REPOSITORY / "tests" / "support"
+    driven(struck, first, link, f"[stores]\npaths = ['{root}']\n")
+    with struck.config.open("a") as file:
+        file.write("prewarm = false\nreplay = false\n")
+    libraries = (str(REPOSITORY / "xpucached" / "libexec"), str(first.lib / "libsycl.so.8"))
+    program = [sys.executable, "-I", "-S", "-B", str(here / "kernels.py"), *libraries]
+    struck.start()
+    struck.ctl("model", "add", "command", "--store", str(root), "--", *program, "a", "b")
+    struck.ctl(
+        *("model", "add", "loaded", "--store", str(root), "--loader", "python", "--python", sys.executable),
+        *("--device", "cpu", "--target", "kernels:use", "--directory", str(here), "--steps", "1"),
+        *("--option", f"directory={libraries[0]}", "--option", f"library={libraries[1]}"),
+        *("--option", f"names={json.dumps(['c', 'd'])}"),
+    )
+
+    def stand() -> set[tuple[object, object]]:
+        return {(row["name"], row["warmth"]) for row in struck.rows("model", "list")}
+
+    warm = {("command", "warm"), ("loaded", "warm")}
+    for step in ("first", "second"):
+        if step == "second":
+            switch(link, second)
+            struck.until(lambda: "cold" in {str(warmth) for _, warmth in stand()})
+        before = truth_of(root)
+        with restless(strike):
+            if step == "second":
+                struck.ctl("replay", check=None)
+            struck.ctl("prewarm", check=None)
+        assert truth_of(root) >= before
+        # What could not be proven meanwhile is said, and can be proven now.
+        if step == "second":
+            assert "nothing to rebuild" in struck.ctl("replay").stdout
+        struck.ctl("prewarm")
+        assert stand() == warm
+        for kernels in ("ab", "cd"):
+            variables = first.environment(root, driver=link / "libintelocl.so", trace=True)
+            done = subprocess.run([*program, *kernels], env=variables, capture_output=True, text=True, check=True)
+            assert "has been cached" not in done.stderr
+            assert done.stderr.count("using cached") >= 2
+    assert "clock-jumped" in problems(struck)
+    assert not [job for job in struck.rows("jobs") if job["state"] in ("running", "queued")]
+    assert "Traceback" not in struck.log.read_text()
+
+
+def truth_of(root: Path) -> set[Path]:
+    return {path.relative_to(root) for path in root.glob("[0-9]*/*/*/*/*.bin")}

@@ -1,0 +1,721 @@
+"""What a model's program needs: noted when it is proven warm, compared later, by real files and a real daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import daemons
+from xpucached import settings
+from xpucached.catalog import Catalog
+from xpucached.catalog.models import add_model
+from xpucached.catalog.runs import begin_run, finish_run
+from xpucached.domain.dependencies import Dependency, Role
+from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation
+from xpucached.domain.host import Host
+from xpucached.domain.jobs import Event
+from xpucached.domain.models import Attribution, Coverage, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.names import ModelName
+from xpucached.domain.targets import Target
+from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.host import dependencies, proofs
+from xpucached.host.digests import Reader
+from xpucached.host.proofs import DependencyChecker
+from xpucached.libexec import evidence, model_runner
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.server.redact import redact
+from xpucached.service.events import Events
+from xpucached.service.inventory import Inventory
+from xpucached.service.prewarm import Prewarmer
+from xpucached.service.proofs import ProofKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.daemons import Daemon
+
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def clock() -> datetime:
+    """Give the time of these tests."""
+    return NOW
+
+
+def workload(directory: Path, *command: str, **variables: str) -> Workload:
+    return Workload(command, directory, {"PATH": os.environ["PATH"], **variables})
+
+
+def named(of: Workload) -> dict[str, Role]:
+    """Give what is named, the files of the working directory by their names."""
+    prefix = f"{of.directory}/"
+    return {one.path.removeprefix(prefix): one.role for one in proofs.named(of, {}).named}
+
+
+def test_an_import_of_a_megabyte_costs_no_gigabytes(tmp_path: Path) -> None:
+    half = 1 << 18
+    lines = (f"from {'a' * half} import {'b,' * half}", f"from beside import {'c,' * half}")
+    (tmp_path / "app.py").write_text("\n".join(lines))
+    (tmp_path / "beside.py").write_text("")
+    tracemalloc.start()
+    try:
+        found = named(workload(tmp_path, sys.executable, "app.py"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "beside.py" in {name.rpartition("/")[2] for name in found}
+    assert peak < 100 << 20
+
+
+def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
+    (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)) + "import beside")
+    (tmp_path / "beside.py").touch()
+    looked: list[str] = []
+    is_file = dependencies._is_file
+
+    def note(path: str) -> bool:
+        looked.append(path)
+        return is_file(path)
+
+    monkeypatch.setattr(dependencies, "_is_file", note)
+    roots = ":".join(f"/nowhere/{number}" for number in range(1000))
+    assert "app.py" in named(workload(tmp_path, sys.executable, "app.py", PYTHONPATH=roots))
+    assert len(looked) < 1000
+
+
+def proven(of: Workload, *libraries: Path) -> tuple[Dependency, ...]:
+    """Give what a pass of which nothing changed needed."""
+    return proofs.needed(of, proofs.named(of, {}), [str(one) for one in libraries], (), (), ())
+
+
+def changes(needs: tuple[Dependency, ...], directory: Path) -> tuple[str, ...]:
+    return DependencyChecker().compare(needs, str(directory)).changes
+
+
+def install(site: Path, name: str, version: str, content: str = "") -> None:
+    place = site / f"{name}-{version}.dist-info"
+    place.mkdir(parents=True)
+    (place / "RECORD").write_text(f"{name}/__init__.py,{content},\n")
+
+
+# -- what is named ----------------------------------------------------------------------------------------------------
+
+
+def test_a_python_program_is_followed_through_its_own_modules(tmp_path: Path) -> None:
+    (tmp_path / "parts" / "inner").mkdir(parents=True)
+    for name, text in {
+        "app.py": "import helper, json\nfrom parts import (first,\n second as other)\nimport importlib\n"
+        "importlib.import_module('late')\n",
+        "helper.py": "import app\nfrom . import nowhere\n",
+        "late.py": "",
+        "unused.py": "",
+        "parts/__init__.py": "",
+        "parts/first.py": "from .inner.deep import thing\nfrom .. import helper\n",
+        "parts/second.py": "",
+        "parts/inner/__init__.py": "from ..third import *\n",
+        "parts/inner/deep.py": "",
+        "parts/third.py": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = named(workload(tmp_path, sys.executable, "-u", "-W", "ignore", "app.py", "--unused=unused.py"))
+    assert {name for name, role in found.items() if role is Role.MODULE} == {
+        *("helper.py", "late.py", "parts/__init__.py", "parts/first.py", "parts/second.py", "parts/third.py"),
+        *("parts/inner/__init__.py", "parts/inner/deep.py"),
+    }
+    assert (found["app.py"], found["unused.py"], found[sys.executable]) == (Role.SCRIPT, Role.ARGUMENT, Role.PROGRAM)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sh", "-c", "cd . && {python} app.py | cat"),
+        ("env", "A=1", "{python}", "app.py"),
+        ("{python}", "-m", "app"),
+        ("{python}", "-c", "import app"),
+        ("sh", "run.sh"),
+        ("./run.sh",),
+        ("./tool",),
+    ],
+)
+def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "app.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\nexec {sys.executable} app.py\n")
+    (tmp_path / "tool").write_text(f"#!{sys.executable}\nimport app\n")
+    for name in ("run.sh", "tool"):
+        (tmp_path / name).chmod(0o755)
+    found = named(workload(tmp_path, *(word.format(python=sys.executable) for word in command)))
+    assert {"app.py", "helper.py"} <= found.keys()
+
+
+def test_a_loader_names_its_function_files_and_options(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("import blocks\n")
+    (tmp_path / "blocks.py").write_text("")
+    (tmp_path / "prompts").write_text("a")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "w.bin").write_bytes(b"1")
+    exercise = RunSpec(
+        Loader.PYTHON,
+        sys.executable,
+        "nets:make",
+        str(tmp_path / "prompts"),
+        device="cpu",
+        options={"folder": str(tmp_path / "weights")},
+    )
+    found = named(Workload((), tmp_path, {}, exercise=exercise))
+    assert {name: role for name, role in found.items() if not name.startswith("/")} == {
+        "nets.py": Role.MODULE,
+        "blocks.py": Role.MODULE,
+        "prompts": Role.ARGUMENT,
+        "weights": Role.FOLDER,
+        "weights/w.bin": Role.ARGUMENT,
+    }
+
+
+def test_nothing_that_is_no_file_is_touched_and_nothing_is_without_bounds(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "back").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "deep" / "pipe.py")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 42)
+    (tmp_path / "nasty.py").write_text("from a import (" * 60_000)
+    (tmp_path / "endless.py").symlink_to("/dev/zero")
+    words = [
+        "pipe",
+        "loop",
+        "deep",
+        "huge",
+        "/proc/self/mem",
+        "/dev/zero",
+        "/proc/self/fd/0",
+        "/sys/kernel",
+        "x" * 9999,
+    ]
+    answer: list[tuple[Dependency, ...]] = []
+    command = [sys.executable, "nasty.py", "endless.py", "deep/pipe.py", *words, *(f"--in={word}" for word in words)]
+
+    def look() -> None:
+        answer.append(proven(workload(tmp_path, *command)))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert answer
+    paths = {one.path.removeprefix(f"{tmp_path}/"): one for one in answer[0]}
+    assert not {path for path in paths if path.startswith(("/proc", "/sys", "/dev"))}
+    assert not {"pipe", "loop", "deep/pipe.py", "endless.py"} & paths.keys()
+    # It is noted, but of so much only size and times.
+    assert (paths["huge"].size, paths["huge"].digest) == (1 << 42, "")
+    assert changes(answer[0], tmp_path) == ()
+
+
+def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
+    for folder in range(6):
+        (tmp_path / f"d{folder}").mkdir()
+        for number in range(3000):
+            (tmp_path / f"d{folder}" / f"{number}").touch()
+    found = proofs.named(workload(tmp_path, "true", *(f"d{folder}" for folder in range(6))), {})
+    assert len(found.named) == 10_000
+
+
+# -- what changed -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory with a program, its module, a library with a short name, an argument and packages."""
+    (tmp_path / "app.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("A = 1\n")
+    (tmp_path / "weights.bin").write_bytes(b"0123456789")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    library = tmp_path / "env" / "lib" / "libfoo.so.1.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"code")
+    (library.parent / "libfoo.so.1").symlink_to("libfoo.so.1.2")
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    install(site, "torch", "2.9.0")
+    install(site, "numpy", "2.4.6")
+    (site / "torch").mkdir()
+    (site / "torch" / "_C.so").write_bytes(b"code")
+    return tmp_path
+
+
+def of_place(place: Path) -> tuple[Workload, tuple[Dependency, ...]]:
+    of = workload(place, sys.executable, "app.py", "--weights=weights.bin", "model")
+    return of, proven(of, place / "env/lib/libfoo.so.1.2", place / "env/lib/python3.11/site-packages/torch/_C.so")
+
+
+def upgrade(place: Path) -> None:
+    site = place / "env/lib/python3.11/site-packages"
+    shutil.rmtree(site / "torch-2.9.0.dist-info")
+    install(site, "torch", "2.9.1")
+
+
+def retarget(place: Path) -> None:
+    library = place / "env/lib"
+    (library / "libfoo.so.1.3").write_bytes(b"edoc")
+    (library / "libfoo.so.1").unlink()
+    (library / "libfoo.so.1").symlink_to("libfoo.so.1.3")
+
+
+def replaced(path: Path, content: bytes) -> None:
+    fresh = path.with_name("fresh")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def edited_in_secret(place: Path) -> None:
+    script = place / "app.py"
+    then = script.stat()
+    script.write_text("import h_lper\n")
+    os.utime(script, ns=(then.st_atime_ns, then.st_mtime_ns))
+
+
+CHANGES: Final[dict[str, tuple[Callable[[Path], object], tuple[str, ...] | None]]] = {
+    "script": (lambda p: (p / "app.py").write_text("import helper, sys\n"), ("app.py was modified",)),
+    "module": (lambda p: (p / "helper.py").write_text("A = 2\n"), ("helper.py was modified",)),
+    "module gone": (lambda p: (p / "helper.py").unlink(), ("helper.py is gone",)),
+    "weights": (lambda p: replaced(p / "weights.bin", b"012345678X"), ("weights.bin was replaced",)),
+    "folder": (
+        lambda p: (p / "model" / "extra").touch(),
+        ("files were added to model, or taken away",),
+    ),
+    "file in folder": (lambda p: (p / "model/config.json").write_text("{ }"), ("model/config.json was modified",)),
+    "library": (lambda p: replaced(p / "env/lib/libfoo.so.1.2", b"other"), None),
+    "library by its short name": (retarget, ("env/lib/libfoo.so.1 was replaced",)),
+    "package": (upgrade, ("torch 2.9.0 → 2.9.1",)),
+    "package installed": (
+        lambda p: install(p / "env/lib/python3.11/site-packages", "ipex", "1"),
+        ("ipex 1 was installed",),
+    ),
+    "package removed": (
+        lambda p: shutil.rmtree(p / "env/lib/python3.11/site-packages/numpy-2.4.6.dist-info"),
+        ("numpy 2.4.6 was removed",),
+    ),
+    "package built anew": (
+        lambda p: (p / "env/lib/python3.11/site-packages/torch-2.9.0.dist-info/RECORD").write_text("other"),
+        ("torch 2.9.0 was installed anew, with other contents",),
+    ),
+    "content with the times of before": (
+        edited_in_secret,
+        ("app.py was modified",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_change_is_noticed_and_named(place: Path, case: str) -> None:
+    _, needs = of_place(place)
+    assert changes(needs, place) == ()
+    change, said = CHANGES[case]
+    change(place)
+    found = changes(needs, place)
+    if said is None:
+        said = ("env/lib/libfoo.so.1 was replaced", "env/lib/libfoo.so.1.2 was replaced")
+    assert found == said
+
+
+def test_the_same_content_anew_is_no_change_and_is_remembered(place: Path) -> None:
+    _, needs = of_place(place)
+    for path in [one for one in place.rglob("*") if one.is_file() and not one.is_symlink()]:
+        replaced(path, path.read_bytes())
+    later = DependencyChecker().compare(needs, str(place))
+    assert later.changes == ()
+    assert later.needs != needs
+    # Now the times are those of the files again: nothing is read any more.
+    untouched = DependencyChecker()
+    assert untouched.compare(later.needs, str(place)).needs == later.needs
+    assert not untouched._read
+
+
+def test_what_cannot_be_read_or_looked_at_is_unknown(place: Path) -> None:
+    _, needs = of_place(place)
+    (place / "weights.bin").unlink()
+    (place / "weights.bin").symlink_to("weights.bin")
+    (place / "helper.py").unlink()
+    os.mkfifo(place / "helper.py")
+    said = changes(needs, place)
+    assert any(one.startswith("weights.bin cannot be looked at (Too many levels") for one in said)
+    assert any(one.startswith("helper.py was") for one in said)
+
+
+@pytest.mark.parametrize("name", ["model", "env/lib/python3.11/site-packages"])
+def test_a_directory_of_too_many_names_is_not_called_unchanged(place: Path, name: str) -> None:
+    for number in range(10_001):
+        (place / name / f"{number}").touch()
+    _, needs = of_place(place)
+    assert changes(needs, place) == ()
+    (place / name / "one more").touch()
+    (said,) = changes(needs, place)
+    assert "more than 10000 names" in said
+    assert said.endswith("is unknown")
+
+
+def test_packages_among_too_many_names_that_change_meanwhile_are_not_proven(place: Path) -> None:
+    site = place / "env/lib/python3.11/site-packages"
+    for number in range(10_001):
+        (site / f"{number}").touch()
+    interpreter = place / "env/bin/python3"
+    interpreter.parent.mkdir()
+    interpreter.touch()
+    of = workload(place, str(interpreter), "app.py")
+    before = proofs.named(of, {})
+    install(site, "ipex", "1")
+    needs = proofs.needed(of, before, (), (), (), ())
+    (packages,) = (one for one in needs if one.role is Role.PACKAGES)
+    assert packages.unsettled
+
+
+def test_a_new_version_of_xpucached_changes_no_model() -> None:
+    told = evidence.own_modules()
+
+    assert __file__ in told
+    assert not {model_runner.__file__, evidence.__file__} & set(told)
+
+
+def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, needs = of_place(place)
+    for path in (place / "app.py", place / "helper.py", place / "weights.bin"):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
+    monkeypatch.setattr("xpucached.host.digests._MOST", 16)
+    comparer = DependencyChecker()
+    unread = "was written anew, and has not been read yet: whether it changed is unknown"
+    seen = []
+    for _ in range(4):
+        compared = comparer.compare(needs, str(of.directory))
+        assert all(unread in one for one in compared.changes)
+        seen.append(len(compared.changes))
+        needs = compared.needs
+    assert seen[0] > 0
+    assert seen[-1] == 0
+
+
+def test_what_changes_while_its_proof_is_written_down_is_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = place / "app.py"
+    read = Reader.digest
+
+    def late(reader: Reader, path: str) -> str:
+        if path == str(script):
+            # An upgrade goes on while gigabytes are read; as many bytes as before.
+            script.write_bytes(bytes(reversed(script.read_bytes())))
+        return read(reader, path)
+
+    monkeypatch.setattr(Reader, "digest", late)
+    of, needs = of_place(place)
+    monkeypatch.undo()
+
+    assert changes(needs, of.directory) == ("app.py was modified",)
+
+
+def test_what_a_run_writes_itself_is_no_evidence(place: Path) -> None:
+    of, _ = of_place(place)
+    before = proofs.named(of, {})
+    (place / "weights.bin").write_bytes(b"written")
+    (place / "model" / "log").write_text("line")
+    (place / "generated.so").write_bytes(b"code")
+    needs = proofs.needed(of, before, [str(place / "generated.so")], (), (), ())
+    paths = {one.path for one in needs}
+    assert not {str(place / name) for name in ("weights.bin", "model", "generated.so")} & paths
+    (place / "weights.bin").write_bytes(b"again")
+    (place / "model" / "log2").touch()
+    assert changes(needs, place) == ()
+
+
+def test_what_an_earlier_pass_wrote_is_no_evidence_either(place: Path) -> None:
+    of, _ = of_place(place)
+    (place / "outputs").mkdir()
+    (place / "kept").mkdir()
+    of = workload(place, *of.command, "outputs", "kept", "--log=log")
+    first = proofs.named(of, {})
+    (place / "outputs" / "1").touch()
+    (place / "log").touch()
+    needs = proofs.needed(of, proofs.named(of, {}), (), (), (), [str(place / "kept")], earlier=first)
+    assert not {str(place / name) for name in ("outputs", "outputs/1", "log", "kept")} & {one.path for one in needs}
+    (place / "outputs" / "2").touch()
+    assert changes(needs, place) == ()
+
+
+def test_what_comes_from_the_future_is_evidence_and_a_clock_that_was_set_is_noticed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, _ = of_place(place)
+    library = place / "kernel.so"
+    library.write_bytes(b"code")
+    before = proofs.named(of, {})
+    assert not proofs.clock_was_set(before)
+    # Installed while the clock was ahead, and then that was put right.
+    present, year = time.time_ns, 365 * 86400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: present() - year)
+    assert proofs.clock_was_set(before)
+    needs = proven(of, library)
+    assert str(library) in {one.path for one in needs}
+    library.write_bytes(b"another code")
+    assert changes(needs, place) == ("kernel.so was modified",)
+
+
+def test_code_that_changed_while_it_ran_is_not_proven_but_only_once(place: Path) -> None:
+    of, _ = of_place(place)
+    before = proofs.named(of, {})
+    (place / "helper.py").write_text("A = 3\n")
+    needs = proofs.needed(of, before, (), (), (), ())
+    assert changes(needs, place) == ("helper.py was changed while the run that proved it went on",)
+    # A program that writes its own module at each start would else be run for ever.
+    before = proofs.named(of, {})
+    (place / "helper.py").write_text("A = 4\n")
+    again = proofs.needed(of, before, (), (), (), (), needs)
+    assert changes(again, place) == ()
+
+
+def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
+    of, _ = of_place(place)
+    big, small, cached = place / "big", place / "small", place / "cache" / "kernel.so"
+    cached.parent.mkdir()
+    for path, size in ((big, 2 << 20), (small, 10), (cached, 10)):
+        path.write_bytes(bytes(size))
+    time.sleep(0.02)
+    needs = proofs.needed(of, proofs.named(of, {}), [str(cached)], [str(big), str(small)], (), [str(cached.parent)])
+    paths = {one.path for one in needs}
+    assert str(big) in paths
+    assert not {str(small), str(cached)} & paths
+
+
+# -- files that do not answer -----------------------------------------------------------------------------------------
+
+
+def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proofs._PATIENCE", 0.3)
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
+    answer, stat = threading.Event(), os.stat
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        for name in ("away", "here", "old"):
+            (tmp_path / name).touch()
+            of = workload(tmp_path, "/bin/true", name)
+            model = Model(ModelName(name), of)
+            catalog.write(add_model, model)
+            run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+            needs = None if name == "old" else proven(of)
+            catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proofs = ProofKeeper(inventory)
+
+        def changed() -> dict[str, tuple[str, ...] | None]:
+            return {one.model: one.changes if one.noted else None for one in proofs.coverage(inventory.present)}
+
+        def hang(path: str) -> os.stat_result:
+            # As a server does that is away.
+            if path.endswith("away"):
+                answer.wait()
+            return stat(path)
+
+        monkeypatch.setattr("xpucached.host.proofs.os.stat", hang)
+        silent = ("its files do not answer: whether they changed is unknown",)
+        for _ in range(3):
+            assert changed() == {"away": silent, "here": (), "old": None}
+        answer.set()
+        end = time.monotonic() + daemons.PATIENCE
+        while changed()["away"] == silent and time.monotonic() < end:
+            time.sleep(0.05)
+        assert changed() == {"away": (), "here": (), "old": None}
+
+
+def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (Target("OpenCL", "GPU", "3.0", driver) for driver in ("25.1", "25.2"))
+    hosts = [Host(NOW, "", "", one.driver, environments=(one,)) for one in (old, new)]
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        (tmp_path / "data").touch()
+        model = Model(ModelName("net"), workload(tmp_path, "/bin/true", "data"))
+        catalog.write(add_model, model)
+        for host in hosts:
+            run = catalog.write(begin_run, model, WarmReason.NEVER, host.signature, NOW)
+            needs = proven(model.workload)
+            catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+            (tmp_path / "data").write_text(host.stamp)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        prewarmer = Prewarmer(inventory, ProcessStarter({}, "test"), asyncio.Lock())
+        there = hosts[1]
+        monkeypatch.setattr(Inventory, "present", property(lambda _: there))
+        coverage = ProofKeeper.coverage
+
+        def looked(keeper: ProofKeeper, *given: Host) -> tuple[Coverage, ...]:
+            nonlocal there
+            found = coverage(keeper, *given)
+            # The earlier driver comes back, and with it a proof that was not looked at.
+            there = hosts[0]
+            return found
+
+        monkeypatch.setattr(ProofKeeper, "coverage", looked)
+        assert [one.warmth for one in prewarmer.statuses_now()] == [Warmth.CHANGED]
+        there = hosts[1]
+        plan = asyncio.run(prewarmer.plan())
+        assert [one.reason for one in plan.warm] == [WarmReason.PROGRAM]
+
+
+def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._KEPT", 5)
+    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+        for number in range(4):
+            place = tmp_path / str(number)
+            place.mkdir()
+            (place / "data").touch()
+            of = workload(place, "/bin/true", "data")
+            catalog.write(add_model, Model(ModelName(f"net{number}"), of))
+            run = catalog.write(begin_run, Model(ModelName(f"net{number}"), of), WarmReason.NEVER, "", NOW)
+            needs = proven(of)
+            assert 1 < len(needs) < 5
+            catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
+        proofs = ProofKeeper(inventory)
+        for number in range(4):
+            assert [len(one.changes) for one in proofs.coverage(inventory.present)] == [1] * number + [0] * (4 - number)
+            assert 0 < sum(map(len, proofs._needs.values())) <= 5
+            (tmp_path / str(number) / "data").write_text("changed")
+
+
+@pytest.mark.parametrize("warmth", [Warmth.CHANGED, Warmth.WARMING])
+def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> None:
+    of = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
+    said = ("/secret/token was modified",)
+    why = f"not proven as it is now: {said[0]}"
+    status = ModelStatus.of(of, warmth, why, WarmReason.PROGRAM, changes=said)
+    findings = tuple(Explanation(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
+    event = Event(1, NOW, "run-started", "net", {"model": "net", "reason": WarmReason.PROGRAM, "detail": why})
+    assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))
+
+
+# -- through the daemon ----------------------------------------------------------------------------------------------
+
+
+APPLICATION = """
+import ctypes, pathlib, sys, time
+import helper
+ctypes.CDLL(str(pathlib.Path("libown.so").resolve()))
+cache = pathlib.Path("cache")
+cache.mkdir(exist_ok=True)
+(cache / f"kernel-{helper.KERNEL}").touch()
+with open(sys.argv[1], "a") as log:
+    log.write("a line at every run")
+time.sleep(0.4)
+"""
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Path:
+    """Give a program with a module, a library and a log."""
+    (tmp_path / "app.py").write_text(APPLICATION)
+    (tmp_path / "helper.py").write_text("KERNEL = 1\n")
+    (tmp_path / "log").touch()
+    words = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    shutil.copyfile(next(word for word in words if Path(word).name.startswith("libm.so")), tmp_path / "libown.so")
+    return tmp_path
+
+
+@pytest.fixture
+def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that warms nothing by itself."""
+    with daemons.daemon(home, short_dir) as one:
+        one.configure("[schedule]\nsettle = '0.2s'\nprewarm = false\n")
+        yield one
+
+
+def register(one: Daemon, application: Path) -> None:
+    words = (sys.executable, "-W", "ignore", "app.py", "log")
+    one.ctl(
+        *("model", "add", "net", "--directory", str(application), "--device", "cpu"),
+        *("--cache", str(application / "cache"), "--", *words),
+    )
+
+
+def stands(one: Daemon) -> tuple[object, object]:
+    """Tell how the model stands, and the exit status of the check."""
+    return one.rows("model", "list")[0]["warmth"], one.ctl("status", "--check", check=None).returncode
+
+
+@pytest.mark.timeout(300)
+def test_a_model_whose_program_changed_is_not_warm_and_says_what_changed(keeper: Daemon, application: Path) -> None:
+    keeper.start()
+    register(keeper, application)
+    keeper.ctl("prewarm", "net")
+    assert stands(keeper) == ("warm", 0)
+    # What it writes at each run changes nothing.
+    (application / "log").write_text("something else")
+    os.utime(application / "app.py")
+    time.sleep(1.1)
+    assert stands(keeper) == ("warm", 0)
+    (application / "helper.py").write_text("KERNEL = 2\n")
+    replaced(application / "libown.so", (application / "libown.so").read_bytes() + b"0")
+    keeper.until(lambda: stands(keeper) == ("changed", 1))
+    told = "helper.py was modified", "libown.so was replaced"
+    for words in (("status",), ("why", "net"), ("model", "show", "net"), ("model", "list")):
+        said = " ".join(keeper.ctl(*words, check=None).stdout.split())
+        assert all(one in said for one in told), said
+    assert tuple(keeper.ask("model", "show", "net")["changes"]) == told  # type: ignore[arg-type]
+    assert keeper.ask("model", "show", "net")["reason"] == "program-changed"
+    # It survives a restart, and only another proof ends it.
+    keeper.end()
+    keeper.start()
+    assert stands(keeper) == ("changed", 1)
+    keeper.ctl("prewarm", "--stale")
+    assert stands(keeper) == ("warm", 0)
+    assert keeper.rows("runs", "net")[0]["reason"] == "program-changed"
+
+
+@pytest.mark.timeout(300)
+def test_a_changed_program_is_proven_again_by_itself(keeper: Daemon, application: Path) -> None:
+    keeper.configure("[schedule]\nsettle = '0.2s'\nscan_interval = '1s'\n")
+    keeper.start()
+    register(keeper, application)
+    keeper.until(lambda: stands(keeper)[0] == "warm")
+    (application / "helper.py").write_text("KERNEL = 2\n")
+    keeper.until(lambda: keeper.rows("runs", "net")[0]["reason"] == "program-changed" and stands(keeper)[0] == "warm")
+    assert (application / "cache" / "kernel-2").exists()
+    # And only once.
+    count = len(keeper.rows("runs", "net"))
+    time.sleep(3)
+    assert len(keeper.rows("runs", "net")) == count
+
+
+@pytest.mark.timeout(300)
+def test_a_loader_tells_the_modules_that_it_loaded_itself(keeper: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import importlib, pathlib\n"
+        "def make():\n"
+        "    part = importlib.import_module('hid' + 'den')\n"
+        "    pathlib.Path('cache').mkdir(exist_ok=True)\n"
+        "    return lambda: pathlib.Path('cache', str(part.A)).touch()\n"
+    )
+    (tmp_path / "hidden.py").write_text("A = 1\n")
+    keeper.start()
+    keeper.ctl(
+        *("model", "add", "net", "--loader", "python", "--python", sys.executable, "--target", "nets:make"),
+        *("--device", "cpu", "--directory", str(tmp_path), "--cache", str(tmp_path / "cache")),
+    )
+    keeper.ctl("prewarm", "net")
+    assert stands(keeper) == ("warm", 0)
+    (tmp_path / "hidden.py").write_text("A = 2\n")
+    keeper.until(lambda: keeper.ask("model", "show", "net")["changes"] == ["hidden.py was modified"])

@@ -1,0 +1,183 @@
+"""Limits of single stores, users and file systems, what is worth keeping, and what leaves the trash."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.unit.planning.test_planning import NOW, STORE, decided, entry, evict, host
+from xpucached.domain.names import EntryKey, TrashRef
+from xpucached.domain.plans import DiskSpace, EvictReason, IndexedEntry, Limits, Policy
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.trash import DropReason, Trashed
+from xpucached.planning.eviction import plan_eviction
+from xpucached.planning.trash import plan_trash
+
+if TYPE_CHECKING:
+    from xpucached.domain.plans import EvictionPlan
+
+OTHER = Store(STORE.kind, Path("/other"))
+LONG = Policy(max_unused=None)
+
+
+def at(one: IndexedEntry, store: Store) -> IndexedEntry:
+    name = EntryId(store, one.entry.id.key)
+    return replace(one, entry=replace(one.entry, id=name))
+
+
+def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[DiskSpace, ...] = ()) -> EvictionPlan:
+    return plan_eviction(some, host(), (), frozenset(), {}, policy, NOW, rooms=rooms)
+
+
+def test_the_budget_keeps_what_takes_longest_to_make() -> None:
+    slow = replace(entry("slow", used=20), cost=100.0)
+    cheap = replace(entry("cheap", used=1), cost=0.1)
+    large = replace(entry("large", used=1, size=5000), cost=1.0)
+
+    assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=6000)))) == ["cheap"]
+    assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=5500)))) == ["cheap", "large"]
+
+
+def test_what_is_not_used_loses_its_worth() -> None:
+    slow = replace(entry("slow", used=80), cost=10.0)
+    cheap = replace(entry("cheap", used=1), cost=1.0)
+
+    assert list(decided(evict(slow, cheap, policy=Policy(max_bytes=1000)))) == ["slow"]
+
+
+def test_a_store_and_a_user_have_limits_of_their_own() -> None:
+    mine = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
+    theirs = [at(one, OTHER) for one in mine]
+    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
+    by_store = replace(LONG, limits=(Limits(STORE.root, max_bytes=2000),))
+    by_user = replace(LONG, limits=(Limits(user=1001, max_bytes=1000),))
+    quota = replace(LONG, quota=2000, limits=(Limits(user=1001, max_bytes=3000),))
+
+    def gone(policy: Policy) -> list[tuple[str, str]]:
+        made = planned(*mine, *theirs, policy=policy, rooms=rooms)
+        assert {one.reason for one in made.evict} == {EvictReason.BUDGET}
+        return [(str(one.entry.entry.id.store.root), one.entry.entry.id.key) for one in made.evict]
+
+    assert gone(by_store) == [(str(STORE.root), "a")]
+    assert gone(by_user) == [("/other", "a"), ("/other", "b")]
+    assert gone(quota) == [(str(STORE.root), "a")]
+
+
+def test_a_stores_own_rules_come_before_its_users() -> None:
+    some = [entry("a", used=10), at(entry("a", used=10), OTHER)]
+    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1000))
+    limits = (Limits(OTHER.root, max_unused=float("inf")), Limits(user=1000, max_unused=86400.0))
+    made = planned(*some, policy=Policy(limits=limits), rooms=rooms)
+
+    assert [one.entry.entry.id.store for one in made.evict] == [STORE]
+
+
+def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
+    some = [entry(str(number), used=number + 1) for number in range(9)]
+    policy = replace(LONG, min_free_bytes=5000)
+
+    def gone(free: int, trash: int) -> int:
+        made = planned(*some, policy=policy, rooms=(DiskSpace(STORE, 0, 1, free, trash),))
+        assert {one.reason for one in made.evict} <= {EvictReason.SPACE}
+        return len(made.evict)
+
+    assert [gone(5000, 0), gone(3000, 0), gone(3000, 2000), gone(3000, 500)] == [0, 2, 0, 2]
+    policy = replace(policy, low_water=0.5)
+    assert gone(3000, 0) == 7
+
+
+def test_low_water() -> None:
+    some = [entry(str(number), used=number + 1) for number in range(10)]
+
+    assert len(planned(*some, policy=Policy(max_bytes=10000, low_water=0.5)).evict) == 0
+    assert len(planned(*some, policy=Policy(max_bytes=9999, low_water=0.5)).evict) == 6
+
+
+def test_what_a_process_has_open_stays() -> None:
+    room = DiskSpace(STORE, held=frozenset({EntryKey("a")}))
+    made = planned(entry("a", used=300), entry("b", used=300), policy=Policy(), rooms=(room,))
+
+    assert list(decided(made)) == ["b"]
+
+
+@pytest.mark.parametrize("known", ["run", "restored", "created", "access-time"])
+def test_where_no_access_times_are_kept_they_decide_nothing(known: str) -> None:
+    old = replace(entry("a", used=300), last_used_by=known)
+    made = planned(old, policy=Policy(), rooms=(DiskSpace(STORE, keeps_access_times=False),))
+
+    assert bool(made.evict) == (known in {"run", "restored"})
+    assert planned(old, policy=Policy(), rooms=(DiskSpace(STORE),)).evict
+
+
+def test_what_was_brought_back_stays_for_a_while() -> None:
+    back = replace(entry("a", used=300), restored=NOW - timedelta(days=3))
+
+    assert not evict(back).evict
+    assert evict(back, policy=Policy(trash_keep=86400.0)).evict
+
+
+def test_a_plans_id_changes_with_what_would_go() -> None:
+    one, two = entry("a", used=300), entry("b", used=300)
+    changed = replace(one, entry=replace(one.entry, stamp="other"))
+
+    assert evict(one, two).id == evict(two, one, entry("c")).id
+    assert len({evict(one, two).id, evict(one).id, evict(changed).id, evict().id}) == 4
+
+
+trashed = st.builds(
+    lambda number, days, size, store, whole: Trashed(
+        TrashRef(f"{number:012x}"),
+        store,
+        EntryKey("1/2/3/4/0"),
+        NOW - timedelta(days=days),
+        EvictReason.UNUSED,
+        "",
+        quarantined=False,
+        device="",
+        driver="",
+        allocated=size,
+        whole=whole,
+    ),
+    st.integers(0, 1 << 40),
+    st.floats(-2, 20),
+    st.integers(0, 5000),
+    st.sampled_from([STORE, OTHER]),
+    st.booleans(),
+)
+
+
+@settings(deadline=None, database=None)
+@given(
+    items=st.lists(trashed, max_size=30, unique_by=lambda one: one.ref),
+    bound=st.integers(1, 20000),
+    budget=st.one_of(st.none(), st.integers(1, 30000)),
+    allocated=st.integers(0, 30000),
+    wanted=st.one_of(st.none(), st.integers(1, 20000)),
+    free=st.integers(0, 20000),
+)
+def test_the_trash_keeps_its_bounds(
+    items: list[Trashed], bound: int, budget: int | None, allocated: int, wanted: int | None, free: int
+) -> None:
+    policy = Policy(trash_max_bytes=bound, max_bytes=budget, min_free_bytes=wanted)
+    drops = plan_trash(items, [DiskSpace(STORE, free=free)], allocated, policy, NOW)
+    gone = {one.item.ref for one in drops}
+    left = [one for one in items if one.ref not in gone]
+    freed = sum(one.item.allocated for one in drops if one.item.store == STORE)
+
+    assert plan_trash(left, [DiskSpace(STORE, free=free + freed)], allocated, policy, NOW) == ()
+    for store in (STORE, OTHER):
+        assert sum(one.allocated for one in left if one.store == store) <= bound
+    assert not left or budget is None or allocated + sum(one.allocated for one in left) <= budget
+    assert wanted is None or free + freed >= wanted or not any(one.store == STORE for one in left)
+    for one in drops:
+        if one.reason is DropReason.EXPIRED:
+            assert abs(NOW - one.item.at) >= timedelta(seconds=policy.trash_keep)
+        elif one.reason is DropReason.DEBRIS:
+            assert not one.item.whole
+            assert one.item.allocated == 0

@@ -1,0 +1,141 @@
+"""What the two passes of a run prove, and what they cannot: a trace may be there in part only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flow.test_upkeep import alone
+from tests.support.builders import SyclStore
+from xpucached.catalog import Catalog
+from xpucached.catalog.models import add_model
+from xpucached.catalog.runs import model_coverage, newest_runs
+from xpucached.catalog.surveys import record_survey
+from xpucached.domain.host import Host
+from xpucached.domain.models import Model, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.names import ModelName
+from xpucached.domain.plans import Warm
+from xpucached.domain.targets import Target
+from xpucached.domain.workloads import RunSpec, Variant
+from xpucached.service import trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xpucached.service.trial import Attempt
+
+
+def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Attempt:
+    """Run a shell script as a model that caches below ``root``."""
+    model = Model(ModelName("net"), Workload(("/bin/sh", "-c", script), directory, {}, 60.0), root)
+
+    async def attempt() -> Attempt:
+        service = alone(catalog)
+        found = service._inventory.store_of(model)
+        known = await service._inventory.entries_now([found])
+        trying = service._prewarmer._trials
+        return await trying.attempt(model, [found], Variant(), WarmReason.MANUAL, known, lambda _what: None)
+
+    return asyncio.run(attempt())
+
+
+@pytest.fixture
+def catalog(home: Path) -> Iterator[Catalog]:
+    """Give an empty catalog."""
+    catalog = Catalog.open(home / "catalog.sqlite")
+    yield catalog
+    catalog.close()
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_entries_that_no_trace_names_are_not_passed_over(
+    catalog: Catalog, tmp_path: Path, *, comes_again: bool
+) -> None:
+    # The parent tells of an entry that it uses; its children compile, and write their stderr to a file.
+    root, hidden = tmp_path / "store", tmp_path / "hidden"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    for name in ("first", "second"):
+        SyclStore(hidden / name).add(name, age=0)
+    again = f"mv {hidden}/second {hidden}/first" if comes_again else "true"
+    script = f"""
+        echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2
+        ( cp -r {hidden}/first/* {root}; rm -r {hidden}/first; {again} ) 2>/dev/null
+        exit 0
+    """
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert [len(one.created) for one in attempt.executions] == [1, 1 if comes_again else 0]
+    assert all({used.key for used in one.used} == {str(shown)} for one in attempt.executions)
+    assert attempt.trial.outcome is (Outcome.UNPROVEN if comes_again else Outcome.WARMED)
+    assert "trace does not name" in attempt.trial.detail
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: bool
+) -> None:
+    monkeypatch.setattr(trial, "_MOST", 20)
+    caches = tmp_path / "caches"
+    (caches / "below").mkdir(parents=True)
+    # The first pass writes one file more, and the second none.
+    for number in range(30 if more else 10):
+        (caches / "below" / str(number)).touch()
+    command = ("/bin/sh", "-c", f"touch {caches}/its")
+    workload = Workload(command, tmp_path, {}, 60.0, RunSpec(caches=(caches,)))
+    model = Model(ModelName("net"), workload, tmp_path / "store")
+    catalog.write(add_model, model)
+    environments = (Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "1"),)
+    catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=environments))
+
+    async def warm() -> tuple[Warmth, list[ModelName]]:
+        service = alone(catalog)
+        await service._prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        (status,) = await service._prewarmer.statuses()
+        return status.warmth, [*(await service._prewarmer.plan()).covered]
+
+    assert asyncio.run(warm()) == ((Warmth.FAILED, []) if more else (Warmth.WARM, [model.name]))
+    (run,) = catalog.read(newest_runs, model.name, 1)
+    assert run.outcome is (Outcome.UNPROVEN if more else Outcome.WARMED)
+    assert (run.detail == "its caches hold more than 20 files: whether a pass added any is not known") is more
+    (coverage,) = catalog.read(model_coverage)
+    assert (coverage.good is None) is more
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "words"),
+    [
+        (RecursionError("too deep"), Outcome.FAILED, "something unexpected happened (reference "),
+        (OSError(28, "No space left on device"), Outcome.FAILED, "its store cannot be made or used: [Errno 28]"),
+        (asyncio.CancelledError(), Outcome.CANCELLED, "cancelled"),
+    ],
+)
+def test_only_what_was_cancelled_is_recorded_so(
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    outcome: Outcome,
+    words: str,
+) -> None:
+    async def broken(*_: object) -> Attempt:
+        raise error
+
+    model = Model(ModelName("net"), Workload(("/bin/true",), tmp_path, {}, 60.0), tmp_path / "store")
+    catalog.write(add_model, model)
+
+    async def warm() -> None:
+        service = alone(catalog)
+        monkeypatch.setattr(service._prewarmer._trials, "attempt", broken)
+        await service._prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(warm())
+    (run,) = catalog.read(newest_runs, model.name, 1)
+    assert run.outcome is outcome
+    assert run.detail.startswith(words)
+    assert [one.failures for one in catalog.read(model_coverage)] == [int(outcome is Outcome.FAILED)]

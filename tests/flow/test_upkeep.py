@@ -1,0 +1,320 @@
+"""What the daemon does unasked: each part for itself, failures are shown until they are over, and nobody is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import pytest
+
+from tests.flow.test_daemon import driven, switch, warm
+from tests.flow.test_elsewhere import NAMED_OTHERWISE
+from tests.support.daemons import Daemon, daemon
+from xpucached import settings
+from xpucached.catalog import Catalog
+from xpucached.catalog.events import events_after
+from xpucached.domain.status import Status
+from xpucached.domain.triggers import Periodic, Started
+from xpucached.errors import CatalogError, Unconfirmed
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.runtimes import Runtime
+
+PARTS: Final = {
+    "survey": ("_inventory", "survey"),
+    "models": ("_inventory", "load_models"),
+    "runtimes": ("_explainer", "look"),
+    "scan": ("_inventory", "scan_stores"),
+    "mend": ("_evictor", "damaged"),
+    "replay": ("_replayer", "wanted"),
+    "prewarm": ("_prewarmer", "plan"),
+    "evict": ("_evictor", "plan"),
+    "tidy": ("_trash_keeper", "tidy"),
+    "scrub": ("_verifier", "scrub"),
+    "activity": ("_tracker", "digest"),
+}
+"""The parts, and what does each."""
+
+
+@pytest.fixture
+def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that is not started yet."""
+    with daemon(home, short_dir) as one:
+        yield one
+
+
+def alone(catalog: Catalog) -> Service:
+    """Give a service that looks at no store of other programs."""
+    environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false"}
+    return Service(settings.load(None, user=True, environ=environ), catalog, ProcessStarter({}, "test"), {})
+
+
+async def settled(service: Service) -> None:
+    """Wait until nothing goes on."""
+    while service.busy:  # noqa: ASYNC110 - what ends there has no event that all of it shares
+        await asyncio.sleep(0.01)
+
+
+async def look(service: Service, wake: Started | Periodic) -> Status:
+    await service.reconcile([wake])
+    await settled(service)
+    await service.scrub()
+    await service.digest()
+    return await service.status()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a secret"), Unconfirmed("named otherwise", hint="do that")])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
+    name: str, error: Exception, short_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        for part, (place, method) in PARTS.items():
+            doer = getattr(service, place)
+            original = getattr(doer, method)
+
+            async def noted(*given: object, part: str = part, original: object = original, **named: object) -> object:
+                done.append(part)
+                return await original(*given, **named)  # type: ignore[operator]
+
+            monkeypatch.setattr(doer, method, noted)
+        place, method = PARTS[name]
+        working = getattr(getattr(service, place), method)
+
+        async def failing(*_given: object, **_named: object) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(getattr(service, place), method, failing)
+        status = await look(service, Started())
+        shown = {one.subject: one for one in status.problems if one.code == "automatic-job-failed"}
+        problem = shown[name]
+        # The slow check goes by looks at the stores.
+        assert set(shown) == {name, "scrub"} if name == "scan" else {name}
+        assert name in status.sentence
+        assert "a secret" not in problem.message
+        if isinstance(error, Unconfirmed):
+            assert "named otherwise" in problem.message
+            assert problem.hint.startswith("do that; ")
+        else:
+            found = re.search(r"reference ([0-9a-f]{8})\)", problem.message)
+            assert found is not None
+            assert found[1] in caplog.text
+            assert found[1] in problem.hint
+        assert set(PARTS) - {name} <= set(done)
+        await look(service, Periodic())
+        posted = [one for one in await service.events_since(0) if one.topic == "automatic-job-failed"]
+        assert sorted(one.fields["part"] for one in posted) == sorted(shown)
+
+        monkeypatch.setattr(getattr(service, place), method, working)
+        status = await look(service, Periodic())
+        assert not [one for one in status.problems if one.code == "automatic-job-failed"]
+        assert "automatic-job-recovered" in {one.topic for one in await service.events_since(0)}
+        await service.stop()
+
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
+
+
+def test_what_is_said_last_is_kept_though_what_programs_did_cannot_be_told(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+
+        async def failing(**_named: object) -> NoReturn:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(service._tracker, "digest", failing)
+        service.events.post("test", "the last words")
+        await service.stop()
+        assert "the last words" in [one.message for one in catalog.read(events_after, 0)[1]]
+
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
+
+
+def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+
+        async def full(*_given: object, **_named: object) -> NoReturn:
+            catalog.trouble = CatalogError("the disk is full", hint="make room")
+            raise catalog.trouble
+
+        for place, method in PARTS.values():
+            monkeypatch.setattr(getattr(service, place), method, full)
+        await service.reconcile([Started()])
+        again = await service.reconcile([Periodic()])
+        await settled(service)
+        codes = [one.code for one in (await service.status()).problems]
+        assert codes.count("catalog-failing") == 1
+        assert "automatic-job-failed" not in codes
+        # It is looked again soon, but not ever so often.
+        assert again == 10.0
+        monkeypatch.undo()
+        await service.stop()
+
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
+
+
+def subjects(host: Daemon) -> set[str]:
+    problems = host.ask("status")["problems"]
+    assert isinstance(problems, list)
+    return {one["subject"] for one in problems if one["code"] == "automatic-job-failed"}
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_replay_that_the_daemon_tries_in_vain_is_a_problem_until_it_succeeds(
+    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    program, first, second = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
+    link, beside = tmp_path / "driver", tmp_path / "runtime"
+    beside.mkdir()
+    driven(host, first, link)
+    # Drivers alone: the only runtime that is found will be the one that lies.
+    paths = f"LD_LIBRARY_PATH = '{beside}:{first.lib}'"
+    text = host.config.read_text().replace(f"LD_LIBRARY_PATH = '{first.lib}'", paths)
+    host.configure(f"{text}prewarm = false\nscan_interval = '2s'\n")
+    host.start()
+    # No interpreter beside which another runtime would be found.
+    host.ctl("model", "add", "net", "--", "/bin/sh", "-c", f"exec {program.python} -W ignore {workload} small")
+    host.ctl("prewarm", "net")
+    assert host.ctl("status", "--check").returncode == 0
+
+    (device,) = (one for one in host.ask("devices")["environments"])  # type: ignore[attr-defined]
+    (tmp_path / "ur.c").write_text(NAMED_OTHERWISE)
+    names = [f'-DPLATFORM="{device["platform"]}"', f'-DDEVICE="{device["device"]}"']
+    library = beside / "libur_loader.so.0"
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", *names, "-o", library, tmp_path / "ur.c"], check=True)
+    switch(link, second)
+    host.until(lambda: subjects(host) == {"replay"})
+    said = host.ctl("status", check=None).stdout
+    assert "the daemon's own replay failed" in said
+    assert "names the device" in said
+    checked = host.ctl("status", "--check", check=None)
+    assert checked.returncode == 1
+    assert "failed (replay)" in checked.stdout
+
+    library.unlink()
+    host.until(lambda: subjects(host) == set())
+    assert "automatic-job-recovered" in {row["topic"] for row in host.rows("events")}
+    host.until(lambda: any(row["topic"] == "replayed" for row in host.rows("events")))
+    # Warmed for the driver before, and not run since.
+    host.ctl("prewarm", "net")
+    assert host.ctl("status", "--check", check=None).stdout.count("failed") == 0
+
+
+# -- until the host is calm -------------------------------------------------------------------------------------------
+
+PRESSED: Final = """
+import functools, sys
+from pathlib import Path
+from xpucached.host.roots import HostRoots
+from xpucached.service import throttle
+throttle.PressureMeter = functools.partial(throttle.PressureMeter, HostRoots(proc=Path({proc!r})))
+from xpucached.daemon.main import main
+sys.exit(main(["--user"]))
+"""
+"""A daemon that reads the kernel's pressure figures in another place."""
+
+
+class Pressure:
+    """The kernel's account of how busy a host is."""
+
+    def __init__(self, proc: Path) -> None:
+        self._file = proc / "pressure" / "cpu"
+        self._file.parent.mkdir(parents=True)
+        self.set(0)
+
+    def set(self, percent: int) -> None:
+        """Say that something waits for the processor so much of the time."""
+        text = f"some avg10={percent}.00 avg60=0.00 avg300=0.00 total=1\n"
+        beside = self._file.with_suffix(".new")
+        beside.write_text(text)
+        beside.replace(self._file)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(900)
+def test_models_that_wait_for_a_calm_host_hold_nobody_up(
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second, third = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
+    link = tmp_path / "driver"
+    pressure = Pressure(tmp_path / "proc")
+    with daemon(home, short_dir, XPUCACHED_THROTTLE_CPU_PRESSURE="60") as one:
+        one.words = ("-c", PRESSED.format(proc=str(tmp_path / "proc")))
+        driven(one, first, link)
+        one.start()
+        one.add_models(first.python, workload)
+        one.ctl("prewarm", "net", "loaded")
+        entries = len(one.rows("ls"))
+
+        def replayed() -> int:
+            return sum(row["topic"] == "replayed" for row in one.rows("events"))
+
+        pressure.set(99)
+        switch(link, second)
+        one.until(lambda: replayed() == 1)
+        one.until(lambda: one.ask("status")["verdict"] == "waiting")
+        sentence = str(one.ask("status")["sentence"])
+        assert "loaded, net waiting since " in sentence
+        assert "the processor is busy" in sentence
+        assert "run:" not in sentence
+        shown = one.ask("model", "show", "net")
+        assert shown["warmth"] == "waiting"
+        assert "the processor is busy" in str(shown["why"])
+        assert "waiting" in one.ctl("why", "net").stdout
+        assert one.ctl("status", "--check", check=None).returncode == 1
+
+        # While they wait, another driver comes: what it lacks is rebuilt at once …
+        switch(link, third)
+        one.until(lambda: replayed() == 2)
+        assert len(one.rows("ls", "--driver", "current")) == entries
+        one.until(lambda: one.ask("status")["verdict"] == "waiting")
+        # … and whatever somebody asks for goes past them.
+        one.ctl("verify")
+        one.ctl("evict")
+        one.ctl("prewarm", "net")
+        assert warm(one, "net")["why"]
+        assert one.ask("model", "show", "loaded")["warmth"] == "waiting"
+        assert len(one.rows("runs", "loaded")) == 1
+        one.ctl("prewarm", "--stale")
+        assert one.ask("status")["verdict"] == "warm"
+
+        # Who waits does not hold up the end either.
+        switch(link, second)
+        one.until(lambda: one.ask("status")["verdict"] == "waiting")
+        assert one.end() == 0
+        one.start()
+        one.until(lambda: one.ask("status")["verdict"] == "waiting")
+        pressure.set(0)
+        # Nobody has to say so: they are warmed as soon as it is calm.
+        for name in ("net", "loaded"):
+            assert warm(one, name)

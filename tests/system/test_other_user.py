@@ -1,0 +1,127 @@
+"""A daemon of another user: what it warms, evicts and looks at stays within that user's rights.  Needs root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import SyclStore
+from tests.support.daemons import Daemon, daemon
+from tests.support.users import NOBODY, interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.runtimes import Runtime
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def everything(place: Path) -> dict[str, tuple[int, int, int, int]]:
+    """Give what there is below a directory: owner, mode, size and time of each."""
+    found = {}
+    for path in (place, *place.rglob("*")):
+        status = path.lstat()
+        found[str(path)] = (status.st_uid, status.st_mode, status.st_size, status.st_mtime_ns)
+    return found
+
+
+@pytest.fixture
+def theirs(short_dir: Path) -> Iterator[Daemon]:
+    """Give a daemon that runs as the other user, with a home of its own."""
+    short_dir.chmod(0o755)
+    _, further = interpreter(short_dir / "site")
+    home, run = short_dir / "home", short_dir / "run"
+    for place in (home, run):
+        place.mkdir(mode=0o700)
+        os.chown(place, NOBODY, NOBODY)
+    folders = {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_STATE_HOME": str(home / ".local/state"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    with daemon(home, run, **folders, **further) as one:
+        os.chown(run, NOBODY, NOBODY)
+        one.config.parent.mkdir(parents=True)
+        yield one
+
+
+def start(one: Daemon, program: str) -> None:
+    """Start it as that user, who alone believes what it says."""
+    one.program, one.uid = program, NOBODY
+    for path in (one.home, *one.home.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    with one.log.open("ab") as log:
+        one.process = subprocess.Popen(
+            [program, "-m", "xpucached", "--user"],
+            env=one.environment,
+            cwd="/",
+            stdout=log,
+            stderr=log,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+        )
+    one.until(lambda: one.ask("status").get("verdict") not in (None, "starting"))
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_prewarm_as_another_user_touches_nothing_outside_that_users_rights(
+    theirs: Daemon, short_dir: Path, runtime: Callable[[str], Runtime]
+) -> None:
+    real = runtime("rt2025.2")
+    program, _ = interpreter(short_dir / "site")
+    closed, readable = short_dir / "closed", short_dir / "readable"
+    for place, mode in ((closed, 0o700), (readable, 0o755)):
+        SyclStore(place / "store").add("_ZTS3one", driver="old")
+        place.chmod(mode)
+    (theirs.home / "link").symlink_to(closed / "store")
+    before = {place: everything(place) for place in (closed, readable)}
+    variables = f"{{ LD_LIBRARY_PATH = '{real.lib}', OCL_ICD_FILENAMES = '{real.driver}' }}"
+    theirs.configure(
+        f"[stores]\npaths = ['{readable}/store', '{closed}/store']\n[driver]\nvariables = {variables}\n"
+        "[policy]\ngrace = '0s'\nkeep_driver_generations = 0\nmax_unused = '1s'\n"
+        "[schedule]\nsettle = '0.1s'\nprewarm = false\n"
+    )
+    start(theirs, program)
+
+    build = [
+        program,
+        "-I",
+        "-S",
+        "-B",
+        str(short_dir / "site" / "xpucached" / "libexec" / "sycl_check.py"),
+        "--library",
+        str(real.lib / "libsycl.so.8"),
+        "--layout",
+        "2",
+    ]
+    add = ("model", "add", "--directory", "/", "--env", f"LD_LIBRARY_PATH={real.lib}")
+    for name, store in (
+        ("mine", "default"),
+        ("closed", str(closed / "store")),
+        ("linked", str(theirs.home / "link")),
+        ("readable", str(readable / "store")),
+        ("beyond", str(closed / "new")),
+    ):
+        theirs.ctl(*add, "--store", store, name, "--", *build, "--shape", "parts")
+        theirs.ctl("prewarm", name, check=None)
+    made = everything(theirs.home / ".cache")
+    theirs.ctl("evict", check=None)
+    theirs.ctl("replay", check=None)
+    outcomes = {row["model"]: row["outcome"] for row in theirs.rows("runs")}
+    assert theirs.end() == 0
+
+    # Its own it warms; nothing of others was proven, and nothing of theirs is other than it was.
+    assert outcomes["mine"] == "warmed"
+    assert {outcomes[name] for name in ("closed", "linked", "readable", "beyond")} <= {"unproven", "failed"}
+    assert {place: everything(place) for place in before} == before
+    assert any(name.endswith(".bin") for name in made)
+    assert {owner for owner, *_ in made.values()} == {NOBODY}

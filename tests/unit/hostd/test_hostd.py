@@ -1,0 +1,974 @@
+"""The host's daemon: whom it looks after, what it believes, what it passes on, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pwd
+import socket
+import struct
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pytest
+from msgspec.structs import fields, replace
+
+from tests.support import api_stub, users
+from tests.test_docs import codes, page, rows, section
+from xpucached import api, codec, server, settings, sockets, systemd
+from xpucached.api import host_requests
+from xpucached.api.client import Client
+from xpucached.api.endpoints import Request
+from xpucached.daemon import user_daemon
+from xpucached.domain.host import Problem
+from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.status import Verdict
+from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
+from xpucached.errors import Busy, Conflict, Denied, NotFound, Unavailable, XpucachedError
+from xpucached.host import driver_stamp
+from xpucached.host.roots import HostRoots
+from xpucached.hostd import units, user_client
+from xpucached.hostd.sentences import stranger
+from xpucached.hostd.supervisor import HostDaemon
+from xpucached.hostd.users import managed_users
+from xpucached.hostd.worker_follower import __name__ as worker_follower
+from xpucached.server.connection import ConnectionLimits
+from xpucached.server.hosting import HostRoutes
+from xpucached.settings.schema import Workers
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_values
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from xpucached.domain.jobs import Event
+
+T = TypeVar("T")
+
+OURS: Final = os.getuid()
+
+
+# -- what may be tended ---------------------------------------------------------------------------------------------
+
+
+def test_what_may_be_tended_names_no_path_and_no_command() -> None:
+    free = {"model", "models", "name", "id", "dry_run", "all", "stale", "force", "limit", "timeout", "full", "reasons"}
+    for row in api.ENDPOINTS:
+        for one in fields(row.request):
+            if one.name in free:
+                continue
+            for value in (Path("/x"), (Path("/x"),), "ab", ("ab",), True):
+                asked = _with(row.request, one.name, value)
+                assert asked is None or not host_requests.is_tending(asked), (row.path, one.name, value)
+
+
+def _with(kind: type[Request[object]], name: str, value: object) -> Request[object] | None:
+    """Make a request with one field set; None where it does not fit."""
+    try:
+        asked = kind(**{name: value})
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return None if asked == _plain(kind) else asked
+
+
+def _plain(kind: type[Request[object]]) -> Request[object] | None:
+    try:
+        return kind()
+    except (TypeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        api.GetStatus(),
+        api.PrewarmModels(models=(ModelName("x"),)),
+        api.EvictEntries(),
+        api.EvictEntries(dry_run=True),
+        api.ReplayEntries(),
+        api.ScanStores(),
+        api.Refresh(),
+    ],
+)
+def test_what_policies_do_by_themselves_may_be_asked_for(asked: Request[object]) -> None:
+    assert host_requests.is_tending(asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        api.AddModel(name=ModelName("x"), command=("/bin/true",), directory=Path("/")),
+        api.RemoveModel(name=ModelName("x")),
+        api.EmptyTrash(),
+        api.RestoreTrash(all=True),
+        api.VerifyStores(fix=True),
+        api.ListEntries(),
+        api.GetConfig(),
+        api.GetEnv(),
+        api.ListEvents(),
+        api.CancelJob(id=JobId("1")),
+    ],
+)
+def test_everything_else_may_not(asked: Request[object]) -> None:
+    assert not host_requests.is_tending(asked)
+
+
+def test_a_worker_gives_the_host_s_daemon_what_may_be_tended_and_others_nothing(short_dir: Path) -> None:
+    refused = lambda _uid, _right: False  # noqa: E731 - nobody is the owner
+    with (
+        api_stub.running(short_dir, allowed=refused, tends=lambda uid: uid == OURS) as there,
+        Client(there.path) as client,
+    ):
+        assert client.call(api.GetStatus()).value.verdict is Verdict.WARM
+        assert "secret" not in str(client.call(api.ListModels()).data)
+        for asked in (api.GetConfig(), api.ListEntries(), api.EmptyTrash()):
+            with pytest.raises(Denied):
+                client.call(asked)
+    with (
+        api_stub.running(short_dir, allowed=refused) as there,
+        Client(there.path) as client,
+        pytest.raises(Denied, match="another user's"),
+    ):
+        client.call(api.GetStatus())
+
+
+# -- who is looked after ------------------------------------------------------------------------------------------
+
+
+def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "login.defs").write_text("UID_MIN 500\n# UID_MAX 9\nUID_MAX\t2000\n")
+    names = {
+        "root": 0,
+        "daemon": 2,
+        "old": 499,
+        "first": 500,
+        "last": 2000,
+        "llm": 300,
+        "nobody": 65534,
+        "me": OURS,
+        "svc": 1500,
+    }
+    shells = {"svc": "/usr/sbin/nologin", "llm": "/bin/false"}
+    known = [
+        pwd.struct_passwd((name, "x", uid, uid, "", "/", shells.get(name, "/bin/sh"))) for name, uid in names.items()
+    ]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(one for one in known if one.pw_uid == uid))
+
+    def who(owners: tuple[str, ...] = (), **wanted: object) -> set[str]:
+        return set(managed_users(Workers.model_validate(wanted), owners, tmp_path, host_daemon=OURS).values())
+
+    assert who() == {"first", "last"}
+    assert who(("llm", "root", "nobody")) == {"first", "last", "llm"}
+    assert who(include=["499"], exclude=["first"], humans=True) == {"old", "last"}
+    assert who(humans=False, include=["last"]) == {"last"}
+    # An account that nobody logs in to is named, or has no worker.
+    assert who(include=["svc", "daemon", "root", "65534"], humans=False) == {"svc", "daemon"}
+
+
+# -- one house, without systemd -------------------------------------------------------------------------------------
+
+
+@dataclass
+class WorkerUnitsStub:
+    """What stands in for systemd: it notes what it is told."""
+
+    started: list[int] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    on_start: Callable[[int], object] = lambda _uid: None
+
+    async def start(self, uid: int, /) -> None:
+        self.started.append(uid)
+        self.on_start(uid)
+
+    async def stop(self, uid: int, /) -> None:
+        self.stopped.append(uid)
+
+    async def fate(self, uid: int, /) -> units.UnitState:
+        return units.UnitState(active=uid < 0, failed=False)
+
+
+def make(tmp_path: Path, worker_units: WorkerUnitsStub, place: Path) -> HostDaemon:
+    config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
+    state = tmp_path / "state"
+    state.mkdir(exist_ok=True)
+    config = replace(config, state=state, socket=tmp_path / "s", models_directory=tmp_path / "models.d")
+    runtime = tmp_path / "host"
+    runtime.mkdir(exist_ok=True)
+    made = HostDaemon(config, worker_units, lambda _uid: place, lambda: api_stub.NOW, runtime=runtime)
+    made._people = {OURS: "me", OURS + 1: "other"}
+    made._known.said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}
+    return made
+
+
+def go(one: HostDaemon, work: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await work()
+        finally:
+            await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_answers_is_heard_and_told(tmp_path: Path, short_dir: Path) -> None:
+    worker_units = WorkerUnitsStub()
+    with api_stub.running(short_dir) as there:
+        one = make(tmp_path, worker_units, there.path)
+
+        async def work() -> None:
+            assert await one.wake(OURS) == UserSocket("me", OURS, there.path)
+            await one._workers._quiet(OURS)
+
+        go(one, work)
+    said = one._known.said[OURS]
+    assert worker_units.started == []
+    assert (said.state, said.verdict, said.seen, said.models) == (
+        WorkerState.AWAKE,
+        Verdict.WARM,
+        api_stub.NOW,
+        ("resnet",),
+    )
+    # The next life knows it.
+    assert make(tmp_path, worker_units, there.path)._memory.recall().of()[OURS] == said
+
+
+def test_what_a_worker_says_of_its_models_is_kept_in_bounds() -> None:
+    names = [*(f"m{number}" for number in range(998)), "x" * 8000, "\x1b[31m", "lost"]
+    problems = tuple(Problem(f"{number}" * 1000, "", "") for number in range(1000))
+    said = replace(api_stub.make_status(), models=tuple(map(api_stub.make_model, names)), problems=problems)
+
+    kept = user_client.digest(UserStatus("me", OURS), said, api_stub.NOW)
+
+    assert kept.models == tuple(names[:998])
+    assert kept.warm + kept.cold == 1000
+    assert len(codec.dumps(codec.to_json(kept))) < 20_000
+
+
+def test_what_is_known_is_written_beside_the_loop_and_not_at_each_change(tmp_path: Path, short_dir: Path) -> None:
+    with api_stub.running(short_dir) as there:
+        one = make(tmp_path, WorkerUnitsStub(), there.path)
+        file = tmp_path / "state" / "users.json"
+
+        async def work() -> None:
+            await one._workers._quiet(OURS)
+            assert not file.exists()
+
+        go(one, work)
+    assert file.exists()
+
+
+def motd(tmp_path: Path) -> Path:
+    """Make the directory for what those are shown who log in; give its file."""
+    (tmp_path / "motd.d").mkdir()
+    return tmp_path / "motd.d/60-xpucached"
+
+
+def shown(tmp_path: Path) -> None:
+    """Let a daemon live for whom somebody's models are cold."""
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said[OURS + 1] = replace(one._known.said[OURS + 1], cold=7, warm=5)
+
+    async def work() -> None:
+        pass
+
+    go(one, work)
+
+
+def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> None:
+    file = motd(tmp_path)
+    file.write_text("what was there before, and longer than what is to be there " * 4)
+    shown(tmp_path)
+    line = file.read_text()
+    assert "xpucachectl status" in line
+    assert not any(character.isdigit() for character in line)
+    assert len(line.splitlines()) == 1
+
+
+def test_what_is_shown_to_who_logs_in_is_a_file_that_root_made(tmp_path: Path) -> None:
+    file, other = motd(tmp_path), tmp_path / "other"
+    shown(tmp_path)
+    assert not file.exists()
+
+    other.write_text("other")
+    file.symlink_to(other)
+    shown(tmp_path)
+    assert other.read_text() == "other"
+
+    file.unlink()
+    os.mkfifo(file)
+    shown(tmp_path)
+
+
+def test_a_worker_that_is_starting_is_asked_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    class Starting(WorkerUnitsStub):
+        async def fate(self, _uid: int, /) -> units.UnitState:
+            nonlocal asked
+            asked += 1
+            return units.UnitState(active=True, failed=False)
+
+    monkeypatch.setattr(f"{worker_follower}._ANSWER", 0.7)
+    one = make(tmp_path, Starting(), tmp_path / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable):
+            await one._workers._begin(OURS)
+
+    go(one, work)
+    # After 0.1, 0.2 and 0.4 seconds the time is up.
+    assert asked <= 4
+
+
+@pytest.mark.parametrize("error", [OSError("no answer"), ValueError("embedded null byte"), RuntimeError("?")], ids=str)
+def test_a_user_database_that_fails_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails() -> list[pwd.struct_passwd]:
+        raise error
+
+    monkeypatch.setattr(pwd, "getpwall", fails)
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+
+    async def work() -> None:
+        await one._meet()
+
+    go(one, work)
+    assert [problem.code for problem in one.status(None).problems] == ["names-silent"]
+    assert one._people == {OURS: "me", OURS + 1: "other"}
+
+
+def test_a_name_that_can_be_none_is_nobody_s(tmp_path: Path) -> None:
+    assert managed_users(Workers.model_validate({"humans": False}), ("a\0b",), tmp_path) == {}
+
+
+def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_dir: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), short_dir / "nobody")
+    path = short_dir / "d" / "s"
+
+    async def work() -> None:
+        # Nobody is known yet, so nobody is a stranger.
+        one._people = {}
+        assert one.welcome(OURS + 9)
+        one._people = {OURS + 1: "other"}
+        assert [one.welcome(uid) for uid in (0, OURS, OURS + 1, OURS + 9)] == [True, True, True, False]
+        routes = HostRoutes(one, "1", ConnectionLimits(), admin=False)
+        listener = server.HttpListener(routes, ConnectionLimits(), lambda uid: one.welcome(uid + 9), stranger())
+        await listener.start([server.bind(path, 0o600)])
+        try:
+            client = Client(path)
+            with client, pytest.raises(Denied, match="does not look after you") as caught:
+                await asyncio.to_thread(client.call, api.GetHello())
+            assert "systemctl --user start xpucached" in caught.value.hint
+            assert not listener._places.held
+        finally:
+            await listener.stop()
+
+    go(one, work)
+
+
+def test_one_that_does_not_is_started_and_its_silence_is_told(tmp_path: Path, short_dir: Path) -> None:
+    worker_units = WorkerUnitsStub()
+    one = make(tmp_path, worker_units, short_dir / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable, match="the worker of me does not answer"):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert worker_units.started == [OURS]
+    assert one._known.said[OURS].state is WorkerState.FAILED
+
+
+def test_a_question_for_which_no_thread_can_be_started_takes_no_place(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with api_stub.running(short_dir) as there:
+        one = make(tmp_path, WorkerUnitsStub(), there.path)
+
+        asked: list[Request[object]] = []
+        ask = user_client.ask
+
+        def note(uid: int, request: Request[object], *words: object, **options: object) -> object:
+            asked.append(request)
+            return ask(uid, request, *words, **options)  # type: ignore[arg-type] # as it came
+
+        async def work() -> None:
+            monkeypatch.setattr(user_client, "ask", note)
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", full)
+                for own in (False, True) * 5:
+                    with pytest.raises(Busy, match="no thread"):
+                        await one._user_clients.ask(OURS, api.GetStatus(), own=own)
+            for own in (False, True):
+                async with asyncio.timeout(30):
+                    await one._user_clients.ask(OURS, api.GetHello(), own=own)
+            # What was refused is not asked when there are threads again.
+            assert asked == [api.GetHello(), api.GetHello()]
+
+        go(one, work)
+
+
+def test_one_that_fails_is_not_started_at_each_question(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_units = WorkerUnitsStub()
+    one = make(tmp_path, worker_units, short_dir / "nobody")
+    one._known.said[OURS + 1] = replace(one._known.said[OURS + 1], state=WorkerState.FAILED)
+
+    async def work() -> None:
+        told = []
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="the worker of me does not answer") as caught:
+                await one.wake(OURS)
+            told.append(caught.value.message)
+        assert (worker_units.started, len(set(told))) == ([OURS], 1)
+        # Whom we did not start a moment ago is started.
+        with pytest.raises(Unavailable):
+            await one.wake(OURS + 1)
+        monkeypatch.setattr(f"{worker_follower}._PAUSE", 0.0)
+        with pytest.raises(Unavailable):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert worker_units.started == [OURS, OURS + 1, OURS]
+
+
+def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def quiet(_uid: int) -> bool:
+        return True
+
+    with contextlib.ExitStack() as second:
+        worker_units = WorkerUnitsStub(on_start=lambda _uid: bool(second.enter_context(api_stub.running(short_dir))))
+        first = contextlib.ExitStack()
+        there = first.enter_context(api_stub.running(short_dir))
+        one = make(tmp_path, worker_units, there.path)
+        # Who follows a worker asks it every now and then; here never, so that nobody has noticed.
+        monkeypatch.setattr(one._workers, "_quiet", quiet)
+
+        async def work() -> None:
+            assert await one.wake(OURS) == UserSocket("me", OURS, there.path)
+            await one._workers._answering[OURS].wait()
+            await asyncio.to_thread(first.close)
+            assert await asyncio.gather(*(one.wake(OURS) for _ in range(3))) == [UserSocket("me", OURS, there.path)] * 3
+
+        go(one, work)
+        assert worker_units.started == [OURS]
+
+
+@pytest.mark.flow
+def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for it, and what it said in its first life is not all that is known of it for ever."""
+
+    class Restarting(WorkerUnitsStub):
+        async def fate(self, _uid: int, /) -> units.UnitState:
+            return units.UnitState(active=True, failed=False, starting=True)
+
+    monkeypatch.setattr(f"{worker_follower}._SLOW_BEAT", 0.05)
+    worker_units = Restarting()
+    with contextlib.ExitStack() as second:
+        first = contextlib.ExitStack()
+        there = first.enter_context(api_stub.running(short_dir))
+        one = make(tmp_path, worker_units, there.path)
+
+        async def work() -> None:
+            await one.wake(OURS)
+            before = one._workers._answering[OURS]
+            await before.wait()
+            await asyncio.to_thread(first.close)
+            async with asyncio.timeout(30):
+                while one._workers._answering[OURS] is before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                second.enter_context(api_stub.running(short_dir))
+                await one._workers._answering[OURS].wait()
+
+        go(one, work)
+    # A start would end the pause that systemd makes before it starts one again.
+    assert worker_units.started == []
+
+
+@pytest.mark.parametrize(
+    ("deaths", "news", "told", "started"), [(1, 0, 1, [OURS]), (0, 1, 2, []), (9, 0, 0, [OURS]), (0, 0, 1, [])]
+)
+def test_what_a_worker_could_not_be_told_it_is_told_in_its_next_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, news: int, told: int, started: list[int]
+) -> None:
+    """One that goes to sleep just when the driver changes, or is being told of one change when the next one comes."""
+    alive, heard, last = True, 0, asyncio.Event()
+
+    def begin(_uid: int) -> None:
+        nonlocal alive
+        alive = True
+
+    async def ask(_uid: int, request: Request[object], **_: object) -> object:
+        nonlocal alive, heard, deaths, news
+        if isinstance(request, api.Refresh) and deaths:
+            alive, deaths = False, deaths - 1
+        if not alive:
+            raise Unavailable("it went to sleep")
+        if isinstance(request, api.Refresh):
+            heard += 1
+            if news:
+                news -= 1
+                one._known.owe(lambda _one: True)
+            if heard == told:
+                last.set()
+        return SimpleNamespace(value=api_stub.make_status())
+
+    monkeypatch.setattr(f"{worker_follower}._SLOW_BEAT", 0.0)
+    worker_units = WorkerUnitsStub(on_start=begin)
+    one = make(tmp_path, worker_units, tmp_path / "nobody")
+    monkeypatch.setattr(one._user_clients, "ask", ask)
+    one._known.owe(lambda _one: True)
+
+    async def work() -> None:
+        one._workers.follow(OURS)
+        async with asyncio.timeout(30):
+            await asyncio.wait(
+                {asyncio.create_task(last.wait()), one._workers._following[OURS]}, return_when=asyncio.FIRST_COMPLETED
+            )
+            while OURS in one._known.owed:  # noqa: ASYNC110 - it is told nobody
+                await asyncio.sleep(0)
+
+    go(one, work)
+    assert (heard, worker_units.started) == (told, started)
+
+
+@pytest.mark.parametrize("name", ["", "a\r\nX: y", "ě", "x" * 70_000, "scan-1 "])
+def test_a_job_has_no_name_that_no_header_can_hold(name: str) -> None:
+    job = Job(JobId("scan-1"), "scan", JobState.RUNNING, api_stub.NOW)
+    assert user_client.outward(7, job).id == "7.scan-1"
+    with pytest.raises(Unavailable, match="no job has such a name"):
+        user_client.outward(7, replace(job, id=JobId(name)))
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("said", "active"),
+    [
+        ("ActiveState=active", True),
+        ("ActiveState=inactive\nJob=77", True),
+        ("ActiveState=inactive", False),
+        ("ActiveState=failed\nJob=", False),
+    ],
+)
+def test_one_that_waits_for_its_turn_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, active: bool
+) -> None:
+    """What systemd was asked to start has no other state yet, only a job."""
+    script = tmp_path / "systemctl"
+    script.write_text(f"#!/bin/sh\ncat <<END\n{said}\nEND\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    assert asyncio.run(units.fate(1000)).active is active
+
+
+def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), short_dir / "nobody")
+    one._workers._units = WorkerUnitsStub(on_start=one.step_aside)
+
+    async def work() -> None:
+        with pytest.raises(Conflict, match="runs a daemon himself"):
+            await one.wake(OURS)
+
+    go(one, work)
+    assert one._known.said[OURS].state is WorkerState.ASIDE
+
+
+def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Path) -> None:
+    other = OURS or users.NOBODY
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_dir / "s"))
+        # Who listens is who that is now.  Root may: systemd listens for workers.
+        os.seteuid(other)
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(OURS)
+        with pytest.raises(Unavailable, match=f"user {other} listens on"):
+            user_client.ask(other + 1, api.GetStatus(), lambda _uid: short_dir / "s")
+    with api_stub.running(short_dir) as there:
+        assert user_client.ask(OURS, api.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
+
+
+def test_a_socket_that_may_not_be_opened_yet_is_one_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> socket.socket:
+        raise PermissionError
+
+    # systemd makes it, and gives it to the user a moment later.
+    monkeypatch.setattr(sockets, "connect", refuses)
+    with pytest.raises(Unavailable, match="you may not open"):
+        user_client.ask(OURS, api.GetHello())
+
+
+@contextmanager
+def liar(path: Path, answer: bytes | Callable[[bytes], bytes]) -> Iterator[None]:
+    """Answer every request with the same bytes, or with what is given for it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(16)
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                try:
+                    request = client.recv(1 << 16)
+                    client.sendall(answer if isinstance(answer, bytes) else answer(request))
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def http(body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (length or len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"hello\r\n\r\n",
+        http(b"not json"),
+        http(b'{"api": 1, "data": {"verdict": "very warm"}}'),
+        http(b'{"api": 1, "data": [[[[]]]]}'),
+        http(b'{"api": 1, "data": {}}', 1 << 60),
+        http(b"[" * 100_000),
+        http(b'{"api": 1, "error": {"code": "internal", "message": "' + b"x" * 5000 + b'"}}'),
+        http(b" " * (user_client.LARGEST + 2)),
+    ],
+    ids=lambda answer: answer[-20:].decode("ascii", "replace"),
+)
+def test_a_worker_that_lies_costs_only_its_own_row(tmp_path: Path, short_dir: Path, answer: bytes) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), short_dir / "s")
+    other = one._known.said[OURS + 1]
+
+    async def work() -> None:
+        one._workers.follow(OURS, urgent=True)
+        await asyncio.wait({one._workers._following[OURS]}, timeout=30)
+        assert one._workers._following[OURS].done()
+
+    with liar(short_dir / "s", answer):
+        go(one, work)
+    assert one._known.said[OURS].state is WorkerState.FAILED
+    assert len(one._known.said[OURS].sentence) <= 300
+    assert one._known.said[OURS + 1] == other
+    assert {row.user for row in one.status(None).users} == {"me", "other"}
+
+
+def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {
+        1: UserStatus("never-asked", 1),
+        2: UserStatus("empty", 2, WorkerState.ASLEEP, seen=api_stub.NOW),
+        3: UserStatus("has-entries", 3, WorkerState.ASLEEP, seen=api_stub.NOW, entries=1),
+        4: UserStatus("has-a-model", 4, WorkerState.ASLEEP, seen=api_stub.NOW, models=(ModelName("x"),)),
+    }
+    stamps = iter(["a", "a", "b"])
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(stamps))
+
+    async def work() -> None:
+        await one._compare()
+        assert (one._changed, set(one._known.owed)) == (None, set())
+        await one._compare()
+        assert (one._changed, set(one._known.owed)) == (None, set())
+        await one._compare()
+
+    go(one, work)
+    assert (one._changed, set(one._known.owed)) == (api_stub.NOW, {1, 3, 4})
+    # Killed now, the next life still owes it.
+    assert set(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == {1, 3, 4}
+
+
+def test_whose_a_model_is(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    me = pwd.getpwuid(OURS).pw_name
+    one._people = {OURS: me, OURS + 1: "other"}
+    one._known.said[OURS] = replace(one._known.said[OURS], models=(ModelName("mine"), ModelName("a:b")))
+    one._owners = {ModelName("declared"): OURS, ModelName("other:mine"): OURS}
+
+    def meaning(*names: str) -> object:
+        return one.meaning(tuple(map(ModelName, names)))
+
+    async def work() -> None:
+        # A name alone is the host's to give; a user's own model is under that user's name or number.
+        assert meaning("declared") == (OURS, ("declared",))
+        assert meaning("other:mine") == (OURS, ("other:mine",))
+        assert meaning(f"{me}:mine", f"{OURS}:a:b", "declared") == (OURS, ("mine", "a:b", "declared"))
+        assert meaning("other:theirs") == (OURS + 1, ("theirs",))
+        for names, error in (
+            (("mine",), NotFound),
+            (("lost",), NotFound),
+            (("nobodys",), NotFound),
+            (("stranger:mine",), NotFound),
+            (("other:",), NotFound),
+            (("declared", "other:theirs"), Conflict),
+        ):
+            with pytest.raises(error):
+                meaning(*names)
+        with pytest.raises(NotFound, match="declares no model declraed") as caught:
+            meaning("declraed")
+        assert caught.value.hint.startswith("did you mean declared? a user's model is USER:NAME")
+        assert [one.own(ModelName(name), OURS) for name in ("x", f"{me}:x", "other:x", f"{me}:")] == [
+            *("x", "x", "other:x", f"{me}:"),
+        ]
+        with pytest.raises(NotFound):
+            one.find("nobody-of-that-name", OURS)
+        with pytest.raises(Denied, match="does not look after you"):
+            one.find(None, 12345)
+
+    go(one, work)
+
+
+def test_a_number_that_another_account_has_now_is_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_units = WorkerUnitsStub()
+    one = make(tmp_path, worker_units, tmp_path / "nobody")
+    awake = UserStatus("former", 1000, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("hers"),))
+    stays = UserStatus("stays", 1001, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("his"),))
+    one._known.said = {1000: awake, 1001: stays}
+    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 1000), ("stays", 1001))]
+    monkeypatch.setattr(pwd, "getpwall", lambda: known)
+
+    async def work() -> None:
+        await one._meet()
+        await one._dismiss()
+
+    go(one, work)
+    assert (one._known.said, worker_units.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
+
+
+class Counting(dict[int, T]):
+    """Counts how often all of it is walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.walks += 1
+        return super().__iter__()
+
+    def values(self) -> dict_values[int, T]:
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> dict_items[int, T]:
+        self.walks += 1
+        return super().items()
+
+
+def test_who_asks_for_himself_costs_no_walk_through_all_users(tmp_path: Path) -> None:
+    """Anybody may ask, in the loop that administrators wait for, on a host of tens of thousands."""
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._people = people = Counting({OURS + number: f"u{number}" for number in range(3)})
+    one._known.said = said = Counting({uid: UserStatus(name, uid) for uid, name in people.items()})
+    people.walks = 0
+
+    async def work() -> None:
+        for _ in range(5):
+            assert [row.uid for row in one.status(OURS + 1).users] == [OURS + 1]
+            assert one.status(OURS + 7).users == ()
+            assert one.find("u2", OURS) == OURS + 2
+        assert (said.walks, people.walks) == (0, 1)
+        one._people = {OURS: "u2"}
+        assert one.find("u2", OURS) == OURS
+
+    go(one, work)
+
+
+def test_all_users_are_shown_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {1003: UserStatus("c", 1003), 1001: UserStatus("z", 1001)}
+    known = [(1001, "z"), (1000, "b"), (1003, "c"), (1002, "a")]
+    monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((n, "x", u, u, "", "/", "")) for u, n in known])
+
+    async def work() -> None:
+        await one._meet()
+        one._known.say(1000, state=WorkerState.ASLEEP)
+
+    go(one, work)
+    assert [row.user for row in one.status(None).users] == ["a", "b", "c", "z"]
+
+
+def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:
+    for damage in (b"", b"{", b"[]", b'{"stamp": 1}', b"\xff"):
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / "users.json").write_bytes(damage)
+
+        assert make(tmp_path, WorkerUnitsStub(), tmp_path)._stamp == ""
+
+
+# -- models of the host ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_of_the_host_is_its_user_s(tmp_path: Path) -> None:
+    for name, text in {
+        "a": 'user = "llm"\ncommand = ["/bin/true"]\n',
+        "b": 'user = "other"\ncommand = ["/bin/true"]\n',
+        "c": 'command = ["/bin/true"]\n',
+    }.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    mine, problems = settings.models(tmp_path, user="llm")
+    owners, _ = settings.owners(tmp_path)
+    own, refused = settings.models(tmp_path)
+
+    assert [model.name for model in mine] == ["a"]
+    assert owners == {"a": "llm", "b": "other"}
+    assert [one.subject for one in problems] == [str(tmp_path / "c.toml")]
+    assert "user: is required here" in problems[0].message
+    # In one's own directory nobody else's name counts.
+    assert [model.name for model in own] == ["c"]
+    assert {one.subject for one in refused} == {str(tmp_path / "a.toml"), str(tmp_path / "b.toml")}
+
+
+# -- files alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.flow
+def test_the_fingerprint_changes_with_files_and_with_nothing_else(tmp_path: Path) -> None:
+    places = HostRoots(tmp_path / "sys", tmp_path / "proc", tmp_path / "etc", tmp_path / "dev", (tmp_path / "lib",))
+    firmware = tmp_path / "firmware"
+    (firmware / "xe").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+
+    def stamp() -> str:
+        return driver_stamp.fingerprint({}, places, (firmware, tmp_path / "link"))
+
+    seen = [stamp()]
+    assert stamp() == seen[0]
+    (firmware / "xe" / "guc.bin").write_text("1")
+    seen.append(stamp())
+    (firmware / "xe" / "guc.bin").write_text("12")
+    seen.append(stamp())
+    (tmp_path / "lib" / "libze_intel_gpu.so.1").write_text("driver")
+    seen.append(stamp())
+    assert len(set(seen)) == 4
+    # Under two names it is still one file.
+    (tmp_path / "link").symlink_to(firmware)
+    assert stamp() == seen[-1]
+    (tmp_path / "unrelated").touch()
+    assert stamp() == seen[-1]
+
+
+# -- systemd --------------------------------------------------------------------------------------------------------
+
+
+def test_what_systemd_is_told_is_one_line_whatever_it_quotes(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "n"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(short_dir / "n"))
+        systemd.notify("READY=1", "STATUS=it said: x\nMAINPID=1\udcff")
+        assert manager.recv(4096) == rb"READY=1" + b"\n" + rb"STATUS=it said: x\x0aMAINPID=1\udcff"
+
+
+def test_an_answer_of_somebody_else_is_bounded_more_than_one_s_own(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = http(b'{"api": 1, "data": [' + b"0," * 1_100_000 + b"0]}")
+    with liar(short_dir / "s", many):
+        with Client(short_dir / "s", owner=OURS) as client:
+            assert isinstance(client.call(api.GetStatus()).data, list)
+        monkeypatch.setattr(os, "geteuid", lambda: OURS + 1)
+        with Client(short_dir / "s", owner=OURS) as client, pytest.raises(XpucachedError, match="than 1000000 values"):
+            client.call(api.GetStatus())
+
+
+def test_the_journal_gets_fields_that_cannot_be_forged(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(short_dir / "j"))
+        systemd.tell("evicted", "two\nPRIORITY=0", {"removed": "2"}, short_dir / "j")
+        text = journal.recv(1 << 16)
+    assert b"MESSAGE\n" + struct.pack("<Q", 14) + b"two\nPRIORITY=0\n" in text
+    assert f"MESSAGE_ID={systemd.MESSAGES['evicted']}\n".encode() in text
+    assert b"XPUCACHED_REMOVED=2\n" in text
+    # Nobody listens: nothing fails.
+    systemd.tell("alarm", "x", place=short_dir / "j")
+
+
+def test_every_message_is_in_the_manual_with_its_id() -> None:
+    told = dict(row[:2] for row in rows(section(page("docs/operations.md"), "The log")))
+
+    assert {name.strip("`"): id_.strip("`") for name, id_ in told.items()} == dict(systemd.MESSAGES)
+    assert len(set(systemd.MESSAGES.values())) == len(systemd.MESSAGES)
+
+
+def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "ACCOUNT", pwd.getpwuid(OURS).pw_name)
+    assert user_daemon.is_host_daemon(OURS)
+    assert not user_daemon.is_host_daemon(OURS + 1)
+    monkeypatch.setattr(sockets, "ACCOUNT", "nobody-of-that-name")
+    assert not user_daemon.is_host_daemon(OURS)
+
+
+# -- the wire -------------------------------------------------------------------------------------------------------
+
+
+def test_every_request_to_the_host_s_daemon_is_in_the_manual() -> None:
+    told = [row[0] for row in rows(section(page("docs/protocol.md"), "The host's daemon")) if codes(row[0])]
+
+    assert sorted(told) == sorted(f"`{one.method} {one.path}`" for one in host_requests.ENDPOINTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HostStatus("1", api_stub.NOW, "s", None, (), (UserStatus("x", 1), UserStatus("y", 2, verdict=Verdict.COLD))),
+        UserSocket("x", 1, Path("/run/x")),
+    ],
+)
+def test_values_of_the_host_s_daemon_travel(value: object) -> None:
+    wire = json.loads(json.dumps(codec.to_json(value)))
+    manual = page("docs/protocol.md")
+
+    assert codec.from_json(type(value), wire) == value
+    assert set(wire) <= set(codes(section(manual, type(value).__name__)))
+
+
+def test_a_worker_whose_user_has_no_name_now_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def nameless(_uid: int) -> pwd.struct_passwd:
+        raise KeyError
+
+    async def events(_since: int) -> AsyncIterator[Event]:
+        none: tuple[Event, ...] = ()
+        for one in none:
+            yield one
+
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    monkeypatch.setattr(systemd, "tell", lambda *words: told.append(words[2]))
+    service = SimpleNamespace(events=SimpleNamespace(began=0), subscribe=events)
+    worker = SimpleNamespace(_options=SimpleNamespace(worker=True), _service=service)
+    asyncio.run(user_daemon.Daemon._tell(worker))  # type: ignore[arg-type] # nothing else of it is asked
+
+    assert told == [{"user": str(OURS)}]

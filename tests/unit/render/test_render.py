@@ -1,0 +1,338 @@
+"""Tables and figures: what people read."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.support import api_stub
+from xpucached import printing
+from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
+from xpucached.domain.models import Outcome
+from xpucached.domain.names import JobId, KindName
+from xpucached.domain.plans import ScanReport
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Verdict
+from xpucached.domain.stores import Kernel, Store
+from xpucached.kinds.table import KINDS
+from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
+from xpucached.render import entries, host, jobs, models, status, text, variables
+from xpucached.render.text import Cell, Colour, TextStyle
+
+LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
+
+
+def test_the_first_line_of_status_is_the_sentence() -> None:
+    written = status.status(api_stub.make_status(Verdict.COLD), LOOK)
+
+    assert written.splitlines()[0] == "This host is cold."
+
+
+def test_status_shows_what_it_rests_on() -> None:
+    job = Job(JobId("5"), "scan", JobState.RUNNING, api_stub.NOW, progress=Progress(1, 4, "store"))
+    written = status.status(api_stub.make_status(jobs=(job,)), LOOK)
+
+    for needle in (
+        "Linux 6.12.0",
+        "3 entries, 12 KiB, 1 defective, 1 for drivers or devices that are not here",
+        "changed 3 d ago: 24.1 → 25.18.33578",
+        "Intel(R) Arc(TM) B580 Graphics  bmg-g21",
+        "the runtime evicts here too",
+        "there is no Level Zero driver (no-level-zero)",
+        "install libze-intel-gpu1",
+        "1/4",
+    ):
+        assert needle in written
+
+
+def test_a_table_is_aligned() -> None:
+    written = text.table(("A", "N"), [["x", "1"], ["long", "100"], ["日本", "5"]], LOOK, right="N")
+
+    assert written == "A       N\nx       1\nlong  100\n日本    5"
+
+
+def test_a_table_fits_the_terminal() -> None:
+    rows: list[list[str | Cell]] = [["short", "a" * 200, "b" * 100], ["s", "日" * 90, "c"]]
+    for width in (20, 40, 79):
+        written = text.table(("ONE", "TWO", "THREE"), rows, replace(LOOK, width=width))
+        assert all(text.cells(line) <= max(width, 22) for line in written.splitlines())
+        assert "…" in written
+
+
+def test_a_narrow_table_keeps_what_tells_rows_apart() -> None:
+    rows = [["/very/long/place/of/a", "-", "12.34.56.78.90"], ["/very/long/place/of/b", "-", "12.34.56.78.91"]]
+    look = replace(LOOK, width=24)
+
+    written = text.table(("STORE", "PCI", "DRIVER"), rows, look, paths="STORE", first={"DRIVER": 8})
+
+    assert written.splitlines() == ["STORE           DRIVER", "…ng/place/of/a  12.34.5…", "…ng/place/of/b  12.34.5…"]
+    assert "PCI" in text.table(("STORE", "PCI", "DRIVER"), rows, LOOK)
+
+
+@given(st.text(), st.integers(0, 40))
+def test_cutting_the_front_keeps_the_end(wild: str, width: int) -> None:
+    kept = text.cut_front(wild, width)
+
+    assert text.cells(kept) <= width
+    assert wild.endswith(kept.removeprefix("…"))
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    assert "x" * 5000 in text.table(("A",), [["x" * 5000]], LOOK)
+
+
+def test_colours_come_only_when_asked_for() -> None:
+    rows: list[list[str | Cell]] = [[Cell("bad", Colour.RED), "x"]]
+
+    assert "\x1b" not in text.table(("A", "B"), rows, LOOK)
+    painted = text.table(("A", "B"), rows, replace(LOOK, colour=True))
+    assert "\x1b[31mbad\x1b[0m" in painted
+
+
+@given(st.text() | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"])))
+def test_nothing_reaches_the_terminal_as_an_order(wild: str) -> None:
+    tame = printing.safe(wild)
+
+    assert all(one.isprintable() or one == " " or unicodedata.category(one) == "Zs" for one in tame)
+    tame.encode("utf-8")
+
+
+def test_nasty_names_are_shown_not_obeyed() -> None:
+    defective = api_stub.make_defective()
+    event = Event(1, api_stub.NOW, "evicted", api_stub.NASTY, {"store": api_stub.NASTY})
+    run = api_stub.make_run()
+    for written in (
+        entries.entries((defective,), LOOK),
+        entries.entry(defective, LOOK),
+        jobs.event(event),
+        models.run(run, LOOK),
+        models.runs((replace(run, detail=api_stub.NASTY),), LOOK),
+        jobs.progress(Job(JobId("1"), "scan", JobState.RUNNING, api_stub.NOW, progress=Progress(0, 0, api_stub.NASTY))),
+        host.settings({"a": api_stub.NASTY}, LOOK),
+    ):
+        assert "\x1b" not in written
+        assert "\u202e" not in written
+        written.encode("utf-8")
+    assert "\\x1b[31m" in jobs.event(event)
+
+
+def test_lines_in_a_cell_do_not_break_the_table() -> None:
+    assert text.table(("A",), [["a\nb\r\nc"]], LOOK) == "A\na b c"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (10_240, "10 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**5, "5120 TiB"),
+    ],
+)
+def test_sizes(count: int, words: str) -> None:
+    assert text.size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (0.42, "0.42 s"),
+        (9.999, "10 s"),
+        (59.7, "1 min"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (600, "10 min"),
+        (7200, "2 h"),
+    ],
+)
+def test_durations(seconds: float | None, words: str) -> None:
+    assert text.seconds(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("passed", "words"),
+    [
+        (0, "just now"),
+        (-5, "just now"),
+        (59, "59 s ago"),
+        (3599, "59 min ago"),
+        (86400, "1 d ago"),
+        (10**7, "115 d ago"),
+    ],
+)
+def test_ages(passed: int, words: str) -> None:
+    assert text.age(api_stub.NOW, api_stub.NOW + timedelta(seconds=passed)) == words
+
+
+def test_an_age_of_nothing() -> None:
+    assert text.age(None, api_stub.NOW) == "never"
+
+
+def test_every_value_about_an_entry_is_shown() -> None:
+    written = entries.entry(api_stub.make_entry(1), LOOK)
+
+    for needle in ("1/2/3/4/1", "25.18.33578", "bmg-g21", "-O2", "00ff", "spirv", "elf", "Gemm  [oneDNN]", "resnet"):
+        assert needle in written
+
+
+def test_a_page_says_how_much_it_leaves_out() -> None:
+    page = EntryPage((api_stub.make_entry(1),), 20, 1 << 20, "1")
+
+    assert entries.entry_total(page, 1) == "1 of 20 entries, 1.0 MiB"
+    assert entries.entry_total(page, 20) == "20 entries, 1.0 MiB"
+
+
+def test_a_plan_is_not_a_report() -> None:
+    planned = jobs.eviction(api_stub.make_eviction(dry_run=True), LOOK)
+    done = jobs.eviction(api_stub.make_eviction(dry_run=False), LOOK)
+
+    assert planned.endswith("would evict 1 entry and free 4.0 KiB, 2 entries kept")
+    assert done.endswith("evicted 1 entry and freed 4.0 KiB, 2 entries kept")
+
+
+def test_what_became_of_a_job() -> None:
+    job = Job(JobId("1"), "scan", JobState.FAILED, api_stub.NOW, error=ErrorInfo("busy", "too much", "wait"))
+
+    assert jobs.job(job, LOOK) == "scan failed: too much\nwait"
+    scanned = replace(job, state=JobState.DONE, error=None, report=ScanReport(2, 1, 0, 3, 9, 0.5))
+    assert jobs.job(scanned, LOOK) == "looked at 2 stores in 0.50 s: 9 entries, 1 new, 0 changed, 3 gone"
+
+
+def test_a_failed_run_says_how() -> None:
+    run = api_stub.make_run()
+    failed = replace(run, outcome=Outcome.FAILED, passes=(replace(run.passes[0], exit_status=-11),))
+
+    assert "ended by signal 11" in models.run(failed, LOOK)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "written"),
+    [
+        (variables.Syntax.SHELL, "export SYCL_CACHE_DIR='$x it'\"'\"'s \"b\" \\ 100%'"),
+        (variables.Syntax.SYSTEMD, 'Environment="SYCL_CACHE_DIR=$x it\'s \\"b\\" \\\\ 100%%"'),
+        (variables.Syntax.DOCKER, 'SYCL_CACHE_DIR=$x it\'s "b" \\ 100%'),
+    ],
+)
+def test_variables_are_written_for_who_reads_them(syntax: variables.Syntax, written: str) -> None:
+    assert variables.variables({"SYCL_CACHE_DIR": '$x it\'s "b" \\ 100%'}, syntax, CACHE_VARIABLES) == written
+    both = variables.variables({"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": "/c"}, syntax, CACHE_VARIABLES)
+    assert [line.count("SYCL_CACHE_") for line in both.splitlines()] == [1, 1]
+
+
+@pytest.mark.parametrize("syntax", variables.Syntax)
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\x9bb", "a\u202eb", "a\udc80b", "a\x00b"])
+def test_no_variable_has_control_characters(text: str, syntax: variables.Syntax) -> None:
+    with pytest.raises(ValueError, match="control characters"):
+        variables.variables({"SYCL_CACHE_DIR": text}, syntax, CACHE_VARIABLES)
+
+
+def test_what_kinds_give_is_on_the_list() -> None:
+    for kind in KINDS.values():
+        assert {*kind.discovery.enable(Path("/s")), *kind.discovery.OFF} <= CACHE_VARIABLES
+    assert variables.unknown_variables(["SYCL_CACHE_DIR", "LD_PRELOAD", "PATH"], CACHE_VARIABLES) == (
+        "LD_PRELOAD",
+        "PATH",
+    )
+    assert STORE in CACHE_VARIABLES
+    assert all(name.startswith(OURS) for name in CACHE_VARIABLES)
+    assert {*CACHE_VARIABLES} == {name for kind in KINDS.values() for name in kind.discovery.enable(Path("/s"))}
+
+
+def test_empty_lists_say_so() -> None:
+    assert entries.stores((), LOOK) == "no stores"
+    assert models.models((), LOOK) == "no models"
+    assert models.runs((), LOOK) == "no runs"
+    assert jobs.jobs((), LOOK) == "no jobs"
+
+
+# -- kernels in a narrow terminal -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("full", "brief"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("dpctl::tensor::kernels::abs_krn<float, (unsigned char)4>", "abs_krn<float, 4>"),
+        ("a::b<c::(anonymous namespace)::d<long> >", "b<d<long>>"),
+        ("at::native::Functor<(int)-1, bool>::operator()", "Functor<-1, bool>::operator()"),
+        ("odd::", "odd::"),
+    ],
+)
+def test_the_function_comes_first(full: str, brief: str) -> None:
+    assert entries.brief(full) == brief
+
+
+def test_entries_stay_readable_in_a_narrow_terminal() -> None:
+    long = "dpctl::tensor::kernels::some::very::deep::place::gemm_batch_k_krn<float, float, float>"
+    some = tuple(api_stub.make_entry(number, kernels=(Kernel("_Z", long, None),)) for number in range(3))
+    narrow = entries.entries(some, replace(LOOK, width=64))
+
+    assert all(text.cells(line) <= 64 for line in narrow.splitlines()[:4])
+    assert "gemm_batch_k_krn<float" in narrow
+    assert "ARCH" not in narrow
+    assert "in every row: arch bmg-g21, driver" in narrow
+    assert "ARCH" in entries.entries(some, LOOK)
+    assert "in every row" not in entries.entries(some, LOOK)
+    assert long in entries.entry(some[0], LOOK)
+
+
+def test_entries_of_several_stores_stand_below_their_store() -> None:
+    one, two = api_stub.make_entry(1), api_stub.make_entry(2)
+    moved = replace(two, entry=replace(two.entry, id=replace(two.entry.id, store=Store(KindName("sycl"), Path("/b")))))
+
+    lines = entries.entries((one, moved), LOOK).splitlines()
+
+    assert lines[0] == str(one.entry.id.store.root)
+    assert lines[lines.index("/b") + 2].startswith(moved.entry.id.ref)
+
+
+def test_an_event_does_not_say_things_twice() -> None:
+    fields = {"model": "net", "run": "1"}
+    line = jobs.event(Event(1, api_stub.NOW, "run-finished", "net: warmed in 1.4 s", fields))
+
+    assert line.endswith("run-finished: net: warmed in 1.4 s run=1")
+
+
+def test_sentences_end_between_words_where_the_terminal_does() -> None:
+    narrow = TextStyle(api_stub.NOW, 30)
+    sentence = "one of three models is cold; run: xpucachectl prewarm --stale --and --more"
+    folded = text.fold(sentence, narrow, 4)
+    assert folded.splitlines()[:2] == ["one of three models is", "    cold; run:"]
+    assert folded.splitlines()[2:] == ["    xpucachectl prewarm --stale --and --more"]
+    assert " ".join(folded.split()) == sentence
+    assert text.fold(sentence, TextStyle(api_stub.NOW)) == sentence
+    shown = text.facts(
+        [("state", "as cold as it can be here"), ("command", "python3 app.py --once")],
+        TextStyle(api_stub.NOW, 20),
+        whole=("command",),
+    )
+    assert shown.splitlines() == [
+        "state    as cold as",
+        "         it can be",
+        "         here",
+        "command  python3 app.py --once",
+    ]
+
+
+def test_what_is_there_to_be_copied_is_whole_however_long_and_the_rest_is_not() -> None:
+    words = "word " * printing.LONGEST
+    shown = text.facts([("command", words), ("why", words)], TextStyle(api_stub.NOW), whole=("command",))
+    command, _, why = shown.partition("\nwhy")
+
+    assert command.count("word") == printing.LONGEST
+    assert 0 < why.count("word") < printing.LONGEST // 4
+
+
+def test_references_are_never_cut() -> None:
+    shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], TextStyle(api_stub.NOW, 20))
+    assert shown.splitlines()[1] == "0123456789ab  a lon…"

@@ -1,0 +1,136 @@
+"""How each answer is written for people: for `xpucachectl`, and by the daemons for who asks for text.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final, Generic, TypeVar, cast
+
+from msgspec import Struct
+
+from xpucached import api
+from xpucached.api import host_requests
+from xpucached.api.endpoints import Request
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Status
+from xpucached.printing import plain, safe
+from xpucached.render import diagnosis, entries, host, jobs, models, status, trash, users
+from xpucached.render.text import TextStyle, section
+
+T = TypeVar("T")
+
+_FORMS: Final = frozenset({"check", "lines", "remarks", "usual"})
+"""One line for monitoring; variables, each in a line; what belongs above variables; what belongs below a model."""
+
+_LONG_NUMBER: Final = 8
+
+
+class Look(Struct, Generic[T], frozen=True):
+    """How one kind of answer is written: as text, as names only, and in what other forms there are."""
+
+    text: Callable[[T, TextStyle], str | None]
+    names: Callable[[T], str] | None = None  #: None where the text is all that there is
+    further: Mapping[str, Callable[[T, TextStyle], str | None]] = {}
+
+    def write(self, value: T, style: TextStyle) -> str:
+        """Give the text, which may be empty."""
+        return self.text(value, style) or ""
+
+
+_LOOKS: Final[dict[object, Look[object]]] = {}
+
+
+def _add(
+    request: type[Request[T]],
+    text: Callable[[T, TextStyle], str | None],
+    names: Callable[[T], str] | None = None,
+    **further: Callable[[T, TextStyle], str | None],
+) -> None:
+    _LOOKS[request] = cast("Look[object]", Look(text, names, further))
+
+
+def of(request: type[Request[T]]) -> Look[T]:
+    """Give how the answer to a kind of request is written."""
+    return cast("Look[T]", _LOOKS[request])
+
+
+def written(request: type[Request[object]], value: object, look: str, now: datetime) -> str | None:
+    """Write an answer as a header asks for it; None if it cannot be had so.
+
+    ``look`` is ``plain`` or ``colour``, the form if it is not the usual text, and after a comma the terminal's columns.
+    """
+    found = _LOOKS.get(request)
+    if found is None:
+        return None
+    how, _, columns = (part.strip() for part in look.partition(","))
+    words = how.split()
+    width = int(columns) if columns.isdecimal() and len(columns) < _LONG_NUMBER else None
+    style = TextStyle(now, width, "colour" in words)
+    if "names" in words and found.names is not None:
+        return found.names(value)
+    form = next((word for word in words if word in _FORMS), None)
+    return found.text(value, style) if form is None else found.further.get(form, _not_so)(value, style)
+
+
+def _not_so(_value: object, _style: TextStyle) -> None:
+    """Write nothing: an answer does not have every form."""
+
+
+def _page(value: EntryPage, style: TextStyle) -> str | None:
+    """Write the only page of entries; one of several is for who asks for the others as well."""
+    if value.next is not None:
+        return None
+    if not value.entries:
+        return "no entries"
+    return f"{entries.entries(value.entries, style)}\n{entries.entry_total(value, len(value.entries))}"
+
+
+def _check(value: Status, _style: TextStyle) -> str:
+    return status.monitoring(*status.check(value))
+
+
+def _lines(value: Mapping[str, str], _style: TextStyle) -> str | None:
+    """Write variables for who reads them line by line; None for any that is more than a line."""
+    lines = [f"{name}={text}" for name, text in sorted(value.items())]
+    return "\n".join(lines) if all(safe(line) == line for line in lines) else None
+
+
+_add(api.GetHello, lambda value, _style: plain(value.version))
+_add(
+    api.GetStatus,
+    status.status,
+    lambda value: value.verdict,
+    check=_check,
+    remarks=lambda value, _style: "\n".join(diagnosis.unsafe(value.problems)),
+)
+_add(api.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
+_add(api.ListStores, entries.stores, lambda value: "\n".join(plain(str(one.store)) for one in value))
+_add(api.ListEntries, _page)
+_add(api.GetEntry, entries.entry, lambda value: value.entry.id.ref)
+_add(api.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value))
+_add(api.GetModel, models.model, lambda value: value.model.name)
+_add(
+    api.GetWhy,
+    diagnosis.why,
+    lambda value: "\n".join(one.cause for one in value.explanations[:1]),
+    remarks=lambda value, _style: "\n".join(diagnosis.caution(value)),
+)
+_add(
+    api.GetHistory,
+    diagnosis.history,
+    lambda value: "\n".join(one.figure for one in value if one.worse),
+    usual=lambda value, style: section("Usually", diagnosis.usual(value, style), style) if value else "",
+)
+_add(api.ListRuns, models.runs, lambda value: "\n".join(str(one.id) for one in value))
+_add(api.ListTrash, trash.trash, lambda value: "\n".join(one.ref for one in value))
+_add(api.ListJobs, jobs.jobs, lambda value: "\n".join(one.id for one in value))
+_add(api.GetJob, jobs.job, lambda value: value.id)
+_add(api.ListEvents, lambda value, _style: "\n".join(map(jobs.event, value)) or "no events")
+_add(api.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
+_add(api.GetEnv, lambda _value, _style: None, None, lines=_lines)
+_add(
+    host_requests.GetHost,
+    users.host_users,
+    lambda value: "\n".join(one.user for one in value.users),
+    check=lambda value, _style: status.monitoring(*users.check(value)),
+)

@@ -1,0 +1,76 @@
+"""Record: how much there is: the catalog in four figures, and what each model has."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    ENTRIES,
+    FIGURES,
+    HOST,
+    INHERITED,
+    RUNS,
+    TARGETS,
+)
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import EntryState
+
+
+class Summary(NamedTuple):
+    """The catalog in four figures."""
+
+    entries: int
+    defective: int
+    allocated: int
+    stale: int  #: entries for environments that this host does not offer now
+
+
+def catalog_summary(connection: sa.Connection) -> Summary:
+    """Count entries and bytes.  Nothing is stale before the first survey of the host."""
+    surveyed, count, defective, allocated, stale = connection.execute(_SUMMARY).one()
+    return Summary(count or 0, defective or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
+
+
+# Made once: to make a statement takes longer than to run it.
+_SUMMARY: Final = sa.select(
+    sa.exists(sa.select(HOST.c.id)),
+    sa.func.sum(FIGURES.c.entries),
+    sa.func.sum(sa.case((FIGURES.c.state == EntryState.DEFECTIVE.value, FIGURES.c.entries), else_=0)),
+    sa.func.total(FIGURES.c.allocated),
+    sa.func.sum(
+        sa.case(
+            (
+                FIGURES.c.target_id.in_(sa.select(TARGETS.c.id).where(TARGETS.c.present.is_(False))),
+                FIGURES.c.entries,
+            ),
+            else_=0,
+        )
+    ),
+)
+
+
+def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
+    """Count, for each model that has any, its entries and their allocated bytes.
+
+    One program that is there for several drivers of a device counts once, by the one that was recorded last: a driver
+    change doubles nothing.
+    """
+    a, i = ATTRIBUTIONS.c, INHERITED.c
+    seen = sa.select(RUNS.c.model, a.entry_id).join(RUNS, RUNS.c.id == a.run_id)
+    pairs = seen.union(sa.select(i.model, i.entry_id)).subquery()
+    # What stays of a key when the driver changes is what follows its first part.
+    tail = sa.func.substr(ENTRIES.c.key, sa.func.instr(ENTRIES.c.key, "/"))
+    newest = (
+        sa.select(pairs.c.model, sa.func.max(ENTRIES.c.id), ENTRIES.c.allocated)
+        .join(ENTRIES, ENTRIES.c.id == pairs.c.entry_id)
+        .outerjoin(TARGETS, TARGETS.c.id == ENTRIES.c.target_id)
+        .group_by(pairs.c.model, ENTRIES.c.store_id, TARGETS.c.platform, TARGETS.c.device, tail)
+        .subquery()
+    )
+    rows = connection.execute(
+        sa.select(newest.c.model, sa.func.count(), sa.func.sum(newest.c.allocated)).group_by(newest.c.model)
+    )
+    return {ModelName(model): (count, allocated) for model, count, allocated in rows}

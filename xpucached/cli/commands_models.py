@@ -1,0 +1,58 @@
+"""Door: the commands that register models and forget them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from xpucached import api
+from xpucached.cli import capture_env, workload_options
+from xpucached.domain.workloads import Loader
+from xpucached.errors import RequestError
+from xpucached.printing import plain
+from xpucached.render import models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xpucached.cli.output import Output
+
+
+def _add(output: Output) -> int:
+    given = output.options
+    exercise = workload_options.read(given)
+    plain_command = exercise.loader is Loader.COMMAND
+    if given.command and not plain_command:
+        raise RequestError(f"the loader {exercise.loader} takes no command", hint="leave out what stands behind --")
+    # What is not started by a command is started by its interpreter.
+    command = given.command if plain_command else [exercise.python]
+    taken = capture_env.capture(command, given.directory, given.env, given.store, os.environ)
+    request = api.AddModel(
+        name=given.name,
+        command=taken.command if plain_command else (),
+        exercise=exercise,
+        directory=taken.directory,
+        variables=taken.variables,
+        timeout=given.timeout,
+        store=taken.store,
+        priority=given.priority,
+        pinned=given.pinned,
+        before=tuple(given.before),
+        replace=given.replace,
+    )
+    answer = output.client.call(request)
+    output.tell(
+        answer, lambda value, style: f"registered\n{models.model(value, style)}", lambda value: value.model.name
+    )
+    return 0
+
+
+def _remove(output: Output) -> int:
+    name = output.options.name
+    return output.ask(api.RemoveModel(name=name), lambda _value, _style: f"removed {plain(name)}", lambda _value: "")
+
+
+COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
+    "model add": _add,
+    "model remove": _remove,
+}

@@ -1,0 +1,125 @@
+"""Door: the commands that look: each asks, and prints the answer."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from xpucached import __version__, api, codec, messages
+from xpucached.api import host_requests
+from xpucached.cli import listing
+from xpucached.domain.jobs import Event
+from xpucached.errors import Unavailable
+from xpucached.kinds.variables import CACHE_VARIABLES
+from xpucached.printing import plain
+from xpucached.render import diagnosis, jobs, models, status, users
+from xpucached.render.text import TextStyle, section
+from xpucached.render.variables import unknown_variables, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xpucached.cli.output import Output
+    from xpucached.domain.models import ModelStatus
+
+
+def _status(output: Output) -> int:
+    if not output.options.check:
+        return output.show(api.GetStatus())
+    answer = output.client.call(api.GetStatus())
+    level, sentence = status.check(answer.value)
+    output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
+    return level
+
+
+def host(output: Output) -> int:
+    """Tell how the host stands."""
+    if not output.options.check:
+        return output.show(host_requests.GetHost())
+    answer = output.client.call(host_requests.GetHost())
+    level, sentence = users.check(answer.value)
+    output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
+    return level
+
+
+def _env(output: Output) -> int:
+    syntax, model = output.options.syntax, output.options.model
+    answer = output.client.call(api.GetEnv(model=model))
+    # What is printed here is run by shells: whatever answers, it sets nothing but what a cache needs.
+    left_out = unknown_variables(answer.value, CACHE_VARIABLES)
+    if left_out:
+        print(f"xpucachectl: left out, as no cache needs it: {plain(', '.join(left_out))[:500]}", file=sys.stderr)
+        known = {name: text for name, text in answer.value.items() if name not in left_out}
+        answer = type(answer)(codec.to_json(known), answer.kind)
+    lines: tuple[str, ...] = ()
+    if not output.json and not output.quiet:
+        if model is not None:
+            lines = diagnosis.caution(output.client.call(api.GetWhy(name=model)).value)
+        else:
+            lines = diagnosis.unsafe(output.client.call(api.GetStatus()).value.problems)
+    # All three syntaxes take a line that begins so for a remark.
+    head = "".join(f"# {line}\n" for line in lines)
+    output.tell(answer, lambda value, _style: head + variables(value, syntax, CACHE_VARIABLES))
+    return 0
+
+
+def version(output: Output) -> int:
+    """Print the versions of both ends."""
+    try:
+        daemon: str | None = output.client.call(api.GetHello()).value.version
+    except Unavailable:
+        daemon = None
+    if output.json:
+        output.dump({"client": __version__, "daemon": daemon})
+    else:
+        print(f"xpucachectl {__version__}\n{f'xpucached {plain(daemon)}' if daemon else 'no daemon answers'}")
+    return 0
+
+
+def _events(output: Output) -> int:
+    if not output.options.follow:
+        return output.show(api.ListEvents(since=output.options.since))
+    for line in output.client.follow(output.options.since):
+        # One object a line, without the envelope.
+        event = _event(line)
+        print(codec.dumps(codec.to_json(event)).decode("ascii") if output.json else jobs.event(event), flush=True)
+    return 0
+
+
+def _event(line: str) -> Event:
+    try:
+        return codec.from_json(Event, messages.parse(line.encode("ascii"), largest=len(line), escaped_bytes=True))
+    except ValueError as error:
+        raise Unavailable("an event cannot be read", hint="another program may listen on that socket") from error
+
+
+def _model_show(output: Output) -> int:
+    name = output.options.name
+    answer = output.client.call(api.GetModel(name=name))
+    figures = () if output.json or output.quiet else output.client.call(api.GetHistory(name=name)).value
+
+    def write(value: ModelStatus, style: TextStyle) -> str:
+        text = models.model(value, style)
+        return f"{text}\n\n{section('Usually', diagnosis.usual(figures, style), style)}" if figures else text
+
+    output.tell(answer, write, lambda value: value.model.name)
+    return 0
+
+
+COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
+    "status": _status,
+    "ls": listing.ls,
+    "show": lambda output: output.show(api.GetEntry(ref=output.options.ref)),
+    "stores": lambda output: output.show(api.ListStores()),
+    "devices": lambda output: output.show(api.ListDevices()),
+    "model list": lambda output: output.show(api.ListModels()),
+    "model show": _model_show,
+    "model history": lambda output: output.show(api.GetHistory(name=output.options.name)),
+    "trash list": lambda output: output.show(api.ListTrash()),
+    "events": _events,
+    "runs": lambda output: output.show(api.ListRuns(model=output.options.model, limit=output.options.limit)),
+    "why": lambda output: output.show(api.GetWhy(name=output.options.model)),
+    "env": _env,
+    "config show": lambda output: output.show(api.GetConfig()),
+    "version": version,
+}

@@ -1,0 +1,217 @@
+"""Door: answers as the daemon itself writes them; the standard library's smallest part only.  Touches the socket.
+
+Most calls of xpucachectl look at something, from prompts, scripts and monitors, and most of their time would go into
+loading what decodes and writes the answer.  The daemon has all that loaded.  Whatever is unusual (an option with a
+value, a refusal, nobody there) is left to the whole program, which asks again: so nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from xpucached import __version__, printing, sockets
+
+TYPE_CHECKING = False  # typing takes long to load
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PATHS = {
+    "config show": "/v1/config",
+    "devices": "/v1/devices",
+    "env": "/v1/env",
+    "env {}": "/v1/env?model={}",
+    "events": "/v1/events",
+    "jobs": "/v1/jobs",
+    "jobs {}": "/v1/jobs/{}",
+    "ls": "/v1/entries?limit=200",
+    "model history {}": "/v1/models/{}/history",
+    "model list": "/v1/models",
+    "model show {}": "/v1/models/{}",
+    "runs": "/v1/runs?limit=20",
+    "runs {}": "/v1/runs?limit=20&model={}",
+    "show {}": "/v1/entries/{}",
+    "status": "/v1/status",
+    "stores": "/v1/stores",
+    "trash list": "/v1/trash",
+    "version": "/v1",
+    "why {}": "/v1/models/{}/why",
+}
+"""What is asked for each command; braces are a name."""
+
+_OF_HOST = {"status": "/v1/host", "version": "/v1"}
+"""The same, of the host's daemon."""
+
+_OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color"})
+_SYNTAXES = frozenset({"--shell", "--systemd", "--docker"})
+_COMPOSED = frozenset({"env", "ls", "version"})
+"""What comes in another form from the whole program if it is not for people."""
+_LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+"""What monitoring systems call the exit statuses of a check."""
+
+_PATIENCE = 10
+_LONGEST = 4 << 20
+_BROKEN_PIPE = 141
+
+
+def answer(argv: Sequence[str]) -> int | None:
+    """Do what is asked and give the exit status; None if the whole program has to see to it."""
+    # None of the options that are known here has a value, so whatever is none is the command or a name.
+    given = {word for word in argv if word.startswith("-")}
+    words = [word for word in argv if not word.startswith("-")]
+    command, name = " ".join(words), ""
+    if command not in _PATHS and words:
+        command, name = " ".join([*words[:-1], "{}"]), words[-1]
+    verb = command.partition(" ")[0]
+    known = _OPTIONS | ({"--check"} if verb == "status" else _SYNTAXES if verb == "env" else frozenset())
+    if command not in _PATHS or not given <= known or {"--user", "--system"} <= given or (name and not _is_plain(name)):
+        return None
+    for path, owner in _daemons(given):
+        try:
+            text, status = _written(Command(path, owner, command, name.lower() if verb == "show" else name, given))
+        except (FileNotFoundError, ConnectionRefusedError):
+            continue
+        except (LookupError, OSError, ValueError):
+            return None
+        return _print(text, status)
+    return None
+
+
+def _print(text: str, status: int) -> int | None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError:
+        return None
+    except BrokenPipeError:
+        # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return status
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether a name can stand in an address as it is."""
+    return name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
+    """Give the sockets where one may answer, and who must; the next one is for where nobody listens at the first."""
+    named = os.environ.get("XPUCACHED_SOCKET")
+    scoped = not given.isdisjoint({"--user", "--system"})
+    if named and not scoped:
+        yield named, None
+    elif "--system" in given or (not scoped and os.geteuid() == 0):
+        yield sockets.ADMIN if os.access(sockets.ADMIN, os.R_OK | os.W_OK) else sockets.PUBLIC, None
+    else:
+        try:
+            yield sockets.socket_path(user=True, environ=os.environ), None
+        except sockets.Homeless:
+            if scoped:
+                return
+        if not scoped:
+            # One that sleeps is woken by the whole program.
+            yield sockets.worker_path(os.getuid()), os.getuid()
+
+
+class Command:
+    """One command, and the daemon that is to answer it."""
+
+    def __init__(self, path: str, owner: int | None, command: str, name: str, given: set[str]) -> None:
+        self.path = path
+        self.owner = owner
+        self.command = command
+        self.verb = command.partition(" ")[0]
+        self.name = name
+        self.given = given
+        self.quiet = not given.isdisjoint({"-q", "--quiet"})
+        paths = _OF_HOST if path in {sockets.PUBLIC, sockets.ADMIN} else _PATHS
+        self.target = paths[command].replace("{}", name)
+
+    def text(self, form: str, target: str = "") -> str:
+        """Give the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
+        return self._ask(target or self.target, f"Accept: text/plain\r\nXpucached-Look: {form}\r\n", b"text/plain")
+
+    def json(self) -> str:
+        """Give what stands on the wire."""
+        text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
+        if not (text.isascii() and text.isprintable()):
+            raise LookupError
+        return f"{text}\n"
+
+    def _ask(self, target: str, head: str, media: bytes) -> str:
+        head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}\r\n"
+        received = bytearray()
+        connection = sockets.descriptor(self.path, owner=self.owner, timeout=_PATIENCE)
+        try:
+            if os.write(connection, head.encode("ascii")) < len(head):
+                raise LookupError
+            while part := os.read(connection, 1 << 16):
+                received += part
+                if len(received) > _LONGEST:
+                    raise LookupError
+        finally:
+            os.close(connection)
+        said, _, body = bytes(received).partition(b"\r\n\r\n")
+        first, *rest = said.lower().split(b"\r\n")
+        fits = any(line.startswith(b"content-type: " + media) for line in rest)
+        length = next((line.partition(b":")[2].strip() for line in rest if line.startswith(b"content-length:")), b"")
+        if b" 200 " not in first + b" " or not fits or length != str(len(body)).encode("ascii"):
+            raise LookupError
+        return body.decode("utf-8", "replace")
+
+
+def _written(wanted: Command) -> tuple[str, int]:
+    """Give what is to be printed, and the exit status.  Raises what `answer` knows for what is not to be had so."""
+    if "--json" in wanted.given:
+        if wanted.verb in _COMPOSED or "--check" in wanted.given:
+            raise LookupError
+        return wanted.json(), 0
+    if wanted.verb == "env":
+        return printing.lines(_variables(wanted)), 0
+    if "--check" in wanted.given:
+        line = printing.lines(wanted.text("check"))
+        head, level, _ = line.split(" ", 2)
+        if head != "XPUCACHED":
+            raise LookupError
+        return line, _LEVELS.index(level)
+    if wanted.verb == "version":
+        return f"xpucachectl {__version__}\nxpucached {printing.safe(wanted.text('names').rstrip())}\n", 0
+    if wanted.quiet:
+        if wanted.verb == "ls":
+            raise LookupError
+        return printing.lines(wanted.text("names")), 0
+    style = _style(wanted.given)
+    text = wanted.text(style)
+    if wanted.command == "model show {}" and (usual := wanted.text(f"usual {style}", f"{wanted.target}/history")):
+        text += f"\n{usual}"
+    return printing.lines(text), 0
+
+
+def _style(given: set[str]) -> str:
+    """Say how text is to be written for where it goes."""
+    terminal = sys.stdout.isatty()
+    colour = (
+        terminal and "--no-color" not in given and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
+    style = "colour" if colour else "plain"
+    if terminal:
+        style += f", {int(os.environ.get('COLUMNS', '0')) or os.get_terminal_size(sys.stdout.fileno()).columns}"
+    return style
+
+
+def _variables(wanted: Command) -> str:
+    """Give the variables of a cache as `env` writes them: whatever answers, shells run nothing else."""
+    from xpucached.kinds.variables import CACHE_VARIABLES  # noqa: PLC0415 - only this command has to wait for it
+    from xpucached.render.variables import Syntax, unknown_variables, variables  # noqa: PLC0415 - the same
+
+    syntaxes = [one for one in Syntax if f"--{one}" in wanted.given] or [Syntax.SHELL]
+    found = dict(line.split("=", 1) for line in wanted.text("lines").split("\n") if line)
+    if len(syntaxes) > 1 or unknown_variables(found, CACHE_VARIABLES):
+        raise LookupError
+    written = variables(found, syntaxes[0], CACHE_VARIABLES)
+    why = f"/v1/models/{wanted.name}/why" if wanted.name else "/v1/status"
+    remarks = [] if wanted.quiet else wanted.text("remarks", why).split("\n")
+    # All three syntaxes take a line that begins so for a remark.
+    lines = [*(f"# {printing.safe(line)}" for line in remarks if line), *([written] if written else [])]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,29 @@
+"""The settings that a process was started with the options for, and what may be said where of wrong ones."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from xpucached import settings
+from xpucached.errors import SettingsError
+
+
+def load(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings that the options ask for."""
+    return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+
+
+def told(error: SettingsError, *, worker: bool) -> SettingsError:
+    """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
+    if not worker:
+        return error
+    return SettingsError("the configuration is refused", hint="its user is told why by: xpucached --user --check")
+
+
+def first(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings at the start.  Raises `SettingsError`."""
+    try:
+        return load(options)
+    except SettingsError as error:
+        raise told(error, worker=options.worker) from error

@@ -1,0 +1,52 @@
+"""What a daemon does by the clock.  Home of APScheduler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from xpucached.service import verify
+from xpucached.settings import Settings
+
+
+class ClockSchedule:
+    """Calls ``look`` and ``scrub`` as often as the settings say.  Used from one event loop."""
+
+    def __init__(self, look: Callable[[], None], scrub: Callable[[], Awaitable[None]]) -> None:
+        self._look = look
+        self._scrub = scrub
+        self._scheduler = AsyncIOScheduler(timezone="UTC")
+
+    def start(self) -> None:
+        """Begin to call."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Call no more."""
+        self._scheduler.shutdown(wait=False)
+
+    def take_settings(self, config: Settings) -> None:
+        """Go on with these settings; what is due is counted from now on."""
+        self._put("look", self._look, "interval", seconds=config.scan_interval)
+        if config.scrub is None:
+            self._drop("scrub")
+        else:
+            self._put("scrub", self._scrub, "interval", seconds=max(1.0, config.scrub / verify.PARTS))
+        window = config.throttle.window
+        if window is None:
+            self._drop("window")
+        else:
+            # The scheduler's own zone is UTC; people mean the time on the wall.
+            zone = datetime.now(UTC).astimezone().tzinfo
+            self._put("window", self._look, "cron", hour=window[0] // 60, minute=window[0] % 60, timezone=zone)
+
+    def _put(self, name: str, call: Callable[[], object], trigger: str, **when: object) -> None:
+        self._scheduler.add_job(call, trigger, id=name, replace_existing=True, coalesce=True, max_instances=1, **when)
+
+    def _drop(self, name: str) -> None:
+        with contextlib.suppress(JobLookupError):
+            self._scheduler.remove_job(name)

@@ -1,0 +1,56 @@
+"""What the host's daemon knows of users and of their workers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from xpucached.domain.users import SavedState, UserStatus, WorkerState
+from xpucached.hostd import user_client
+from xpucached.hostd.owed import Owed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.domain.status import Status
+
+
+class KnownUsers:
+    """Users by their numbers.  Used from one event loop."""
+
+    def __init__(self, kept: SavedState, clock: Callable[[], datetime]) -> None:
+        """``kept`` is what was known before."""
+        self._clock = clock
+        self.said: dict[int, UserStatus] = dict(kept.of())
+        """In the order of their names."""
+        self.owed = Owed(kept.owed)
+        """Whose workers are to look again."""
+        self.failing: dict[int, datetime] = {}
+        """Since when a user's worker does not do what it should."""
+        self.changed = asyncio.Event()
+        """Set when something is to be written down."""
+
+    def owe(self, whom: Callable[[UserStatus], bool]) -> None:
+        """Note that some users' workers are to look again."""
+        self.owed.add(uid for uid, one in self.said.items() if whom(one))
+
+    def hear(self, uid: int, status: Status) -> None:
+        """Take what a user's worker says of itself."""
+        known = self.said.get(uid)
+        if known is None:
+            return
+        fresh = user_client.digest(known, status, self._clock())
+        if replace(fresh, seen=None) != replace(known, seen=None):
+            self.changed.set()
+        self.said[uid] = fresh
+        self.failing.pop(uid, None)
+
+    def say(self, uid: int, *, state: WorkerState, sentence: str | None = None) -> None:
+        """Note what a worker does now."""
+        if state is WorkerState.FAILED:
+            self.failing.setdefault(uid, self._clock())
+        if known := self.said.get(uid):
+            self.said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)

@@ -1,0 +1,46 @@
+"""Who has yet to be told that something may have changed; nothing that comes meanwhile is lost on who is being told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Owed:
+    """Users whose workers are to look again, each with what stands for the newest reason."""
+
+    def __init__(self, uids: Iterable[int]) -> None:
+        self._news: dict[int, object] = {}
+        self._roused: dict[int, object] = {}
+        self.add(uids)
+
+    def __iter__(self) -> Iterator[int]:
+        """Give them, in the order in which they came."""
+        return iter(tuple(self._news))
+
+    def add(self, uids: Iterable[int]) -> None:
+        """Note that there is something new for them."""
+        self._news |= dict.fromkeys(uids, object())
+
+    def news(self, uid: int) -> object | None:
+        """Give what is to be told; None if nothing is."""
+        return self._news.get(uid)
+
+    def told(self, uid: int, news: object) -> None:
+        """Note that this was told; what came meanwhile is to be told still."""
+        if self._news.get(uid) is news:
+            del self._news[uid]
+
+    def rouse(self, uid: int) -> bool:
+        """Tell whether one that went to sleep before it could be told is to be started for it: once for the same."""
+        news = self._news.get(uid)
+        if news is None or news is self._roused.get(uid):
+            return False
+        self._roused[uid] = news
+        return True
+
+    def forget(self, uid: int) -> None:
+        """Tell this one nothing."""
+        self._news.pop(uid, None)

@@ -1,0 +1,248 @@
+"""Start users' workers, and hear how they stand until they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from xpucached import api
+from xpucached.domain.status import Verdict
+from xpucached.domain.users import UserStatus, WorkerState
+from xpucached.errors import Unavailable, XpucachedError
+from xpucached.hostd import units, user_client
+from xpucached.hostd.sentences import silence
+
+if TYPE_CHECKING:
+    from xpucached.hostd.known_users import KnownUsers
+    from xpucached.hostd.user_client import UserClient
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+"""So many workers that nobody waits for do their first work at the same time."""
+
+_BUSY: Final = 900.0
+"""Seconds after which the next one may begin although this one has not finished."""
+
+_ANSWER: Final = 50.0
+"""Seconds that a worker has to answer once it was started."""
+
+_ENDING: Final = 2.0
+"""So long systemd may take to notice that a worker has ended."""
+
+_BEAT: Final = 1.0
+_SLOW_BEAT: Final = 10.0
+
+_PAUSE: Final = 20.0
+"""Seconds until one that fails is started again for who asks: systemd allows 30 starts in ten minutes."""
+
+_SOON: Final = 0.1
+_LATER: Final = 2.0
+"""Seconds until a worker that is starting is asked again: at first, and at most."""
+
+
+class WorkerUnits(Protocol):
+    """What starts and stops workers."""
+
+    async def start(self, uid: int, /) -> None:
+        """Start one."""
+
+    async def stop(self, uid: int, /) -> None:
+        """Stop one."""
+
+    async def fate(self, uid: int, /) -> units.UnitState:
+        """Tell what became of one."""
+
+
+class WorkerFollower:
+    """Follows the workers of users.  Used from one event loop."""
+
+    def __init__(self, known: KnownUsers, clients: UserClient, worker_units: WorkerUnits) -> None:
+        self._known = known
+        self._clients = clients
+        self._units = worker_units
+        self._starts: dict[int, float] = {}
+        """When a user's worker was last started, on the loop's clock."""
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._answering: dict[int, asyncio.Event] = {}
+        self._urgent: set[int] = set()
+        self.aside: set[int] = set()
+        """Whose worker said that its user runs a daemon himself."""
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def stop(self) -> None:
+        """Let go; workers go on by themselves."""
+        tasks = tuple(self._following.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def dismiss(self, uid: int) -> None:
+        """Stop the worker of a user who is not looked after any more."""
+        task = self._following.pop(uid, None)
+        if task is not None:
+            task.cancel()
+        try:
+            await self._units.stop(uid)
+        except Unavailable as error:
+            log.warning("a worker cannot be stopped: uid %d: %s", uid, error.message)
+
+    def follow_owed(self) -> None:
+        """Follow those who are to look again."""
+        for uid in self._known.owed:
+            self.follow(uid)
+
+    def follow(self, uid: int, *, urgent: bool = False, silent: bool = False) -> asyncio.Event:
+        """See to it that somebody sees to this worker; gives what is set when it answers.
+
+        ``urgent``: somebody waits for it, so it waits for no turn.  ``silent``: whatever it did before, it does not
+        answer now.
+        """
+        task = self._following.get(uid)
+        if task is not None and not task.done():
+            answered = self._answering[uid].is_set()
+            if not ((silent and answered) or (urgent and not answered and uid not in self._urgent)):
+                return self._answering[uid]
+            task.cancel()
+        (self._urgent.add if urgent else self._urgent.discard)(uid)
+        self._answering[uid] = asyncio.Event()
+        self._following[uid] = asyncio.create_task(self._attend(uid, urgent=urgent), name=f"worker {uid}")
+        return self._answering[uid]
+
+    async def _attend(self, uid: int, *, urgent: bool) -> None:
+        """Start a worker, let it look at what is owed to it, and hear how it stands until it ends for good."""
+        try:
+            while await self._life(uid, urgent=urgent):
+                self._answering[uid] = asyncio.Event()
+        except XpucachedError as error:
+            log.warning("a worker refuses: uid %d: %s", uid, error.message)
+            self._known.say(uid, state=WorkerState.FAILED, sentence=user_client.brief(error.message))
+        except Exception:
+            # Whatever a worker makes us stumble over, the others are still looked after.
+            log.exception("a worker could not be attended to: uid %d", uid)
+            self._known.say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
+        finally:
+            self._known.changed.set()
+
+    async def _life(self, uid: int, *, urgent: bool) -> bool:
+        """Attend to a worker until it ends; True if systemd starts it again."""
+        answering = self._answering[uid]
+        try:
+            async with contextlib.AsyncExitStack() as turn:
+                if not urgent:
+                    await turn.enter_async_context(self._turn)
+                # Whatever it does, it keeps the turn no longer than this: others wait for it.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_BUSY):
+                        await self._begin(uid)
+                        answering.set()
+                        await self._listen(uid, until_quiet=True)
+            if not answering.is_set():
+                raise Unavailable(f"it did not answer within {_BUSY:.0f} s")  # noqa: TRY301 - as if nobody answered
+            await self._listen(uid, until_quiet=False)
+        except Unavailable as error:
+            return await self._ended(uid, error, began=answering.is_set())
+        return False
+
+    async def _listen(self, uid: int, *, until_quiet: bool) -> None:
+        """Hear how a worker stands, until it has done what it had to, or until it ends (raises `Unavailable`)."""
+        while True:
+            if (news := self._known.owed.news(uid)) is not None:
+                await self._clients.ask(uid, api.Refresh(), own=True)
+                self._known.owed.told(uid, news)
+            quiet = await self._quiet(uid)
+            if quiet and until_quiet:
+                return
+            await asyncio.sleep(_SLOW_BEAT if quiet else _BEAT)
+
+    async def _begin(self, uid: int) -> None:
+        """Start a worker and wait until it answers.  Raises `Unavailable`."""
+        with contextlib.suppress(Unavailable):
+            await self._clients.ask(uid, api.GetHello(), own=True)
+            return
+        self._known.say(uid, state=WorkerState.STARTING)
+        self.aside.discard(uid)
+        # One that systemd starts again by itself has a pause to keep, which a start would end.
+        if not (await self._fate(uid)).starting:
+            self._starts[uid] = asyncio.get_running_loop().time()
+            await self._units.start(uid)
+        end = asyncio.get_running_loop().time() + _ANSWER
+        pause = _SOON
+        while True:
+            try:
+                await self._clients.ask(uid, api.GetHello(), own=True)
+            except Unavailable:
+                if asyncio.get_running_loop().time() > end or not (await self._units.fate(uid)).active:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LATER)
+            else:
+                return
+
+    async def _quiet(self, uid: int) -> bool:
+        """Hear how a worker stands; whether it has done what it had to."""
+        said = (await self._clients.ask(uid, api.GetStatus(), own=True)).value
+        self._known.hear(uid, said)
+        return said.verdict is not Verdict.STARTING and not said.jobs
+
+    async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:
+        """Note why a worker does not answer; True if it was there, and systemd starts it again."""
+        fate = await self._fate(uid)
+        if fate.running or fate.ending:
+            # One that has just ended may not be known for it yet; one that is still there then keeps silent.
+            await asyncio.sleep(_ENDING)
+            fate = await self._fate(uid)
+        aside = uid in self.aside
+        if aside:
+            self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
+        elif fate.running:
+            log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
+            self._known.say(
+                uid, state=WorkerState.FAILED, sentence="it runs and does not answer: is it stopped, or stuck?"
+            )
+        elif fate.failed or not began:
+            log.warning("a worker does not answer: uid %d: %s", uid, error.message)
+            self._known.say(uid, state=WorkerState.FAILED, sentence=user_client.brief(error.message))
+        elif fate.starting:
+            log.warning("a worker ended, and is started again: uid %d", uid)
+            return True
+        else:
+            self._known.say(uid, state=WorkerState.ASLEEP)
+            if self._known.owed.rouse(uid):
+                return True
+        if began or aside:
+            self._known.owed.forget(uid)
+        return False
+
+    async def _fate(self, uid: int) -> units.UnitState:
+        try:
+            return await self._units.fate(uid)
+        except Unavailable:
+            return units.UnitState(active=False, failed=True)
+
+    async def wake(self, uid: int) -> None:
+        """See that a user's worker answers.  Raises `Unavailable`."""
+        try:
+            await self._clients.ask(uid, api.GetHello())
+            self.follow(uid, urgent=True)
+        except Unavailable:
+            if self._rests(uid) or not await self._answers(uid):
+                raise silence(self._known.said.get(uid, UserStatus(str(uid), uid))) from None
+
+    def _rests(self, uid: int) -> bool:
+        """Tell whether a user's worker failed, and was started too short a time ago to be started again."""
+        known = self._known.said.get(uid)
+        if known is None or known.state is not WorkerState.FAILED or uid not in self._starts:
+            return False
+        return asyncio.get_running_loop().time() - self._starts[uid] < _PAUSE
+
+    async def _answers(self, uid: int) -> bool:
+        """See to it that a user's worker is started; whether it answers then."""
+        answering = self.follow(uid, urgent=True, silent=True)
+        waiting = asyncio.create_task(answering.wait())
+        await asyncio.wait({waiting, self._following[uid]}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return answering.is_set()

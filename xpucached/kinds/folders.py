@@ -1,0 +1,71 @@
+"""Observe and act: a directory with all that is in it, where entries are directories; no link is followed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+from xpucached.kinds import fs, listing
+
+_DEPTH: Final = 16
+"""Directories below each other; those of compilers have three."""
+
+_MOST: Final = 100_000
+"""Names in one entry, with all that is below it."""
+
+
+def unlink(directory: int, name: str) -> None:
+    """Remove a file, or what somebody put in its place; of directories only an empty one.  Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        os.rmdir(name, dir_fd=directory)
+
+
+def walk(directory: int, device: int) -> Iterator[tuple[int, str, os.stat_result]]:
+    """Give all that is below a directory, what is deeper first: where it lies, its name, and what it is.
+
+    Raises OSError; also for what nobody fills or nests so, and for what is another file system's or somebody else's.
+    """
+    left = _MOST
+    for found in _walk(directory, device, _DEPTH):
+        left -= 1
+        if left < 0:
+            raise OSError(errno.E2BIG, f"a directory holds more than {_MOST} names")
+        yield found
+
+
+def _walk(directory: int, device: int, depth: int) -> Iterator[tuple[int, str, os.stat_result]]:
+    for name in listing.names(directory):
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            if depth <= 0:
+                raise OSError(errno.E2BIG, f"directories are nested deeper than {_DEPTH}", name)
+            with fs.directory_in(directory, name, device) as below:
+                yield from _walk(below, device, depth - 1)
+        yield directory, name, status
+
+
+def allocated(directory: int, device: int) -> int:
+    """Tell how many bytes of a disk a directory takes with all that is in it.  Raises OSError as `walk` does."""
+    every = (status for _, _, status in walk(directory, device))
+    return sum(status.st_blocks * 512 // max(1, status.st_nlink) for status in every)
+
+
+def remove(parent: int, name: str, device: int) -> None:
+    """Remove a directory with all that is in it, if it is still there.  Raises OSError as `walk` does."""
+    try:
+        with fs.directory_in(parent, name, device) as directory:
+            for here, below, status in walk(directory, device):
+                (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(below, dir_fd=here)
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,127 @@
+"""What the model runner is asked for, in words that it and its loaders share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Protocol, cast
+
+
+class Foreign(Protocol):
+    """A thing of a framework, of which we know that it has what we ask it for."""
+
+    def __getattr__(self, name: str) -> Foreign: ...
+    def __call__(self, *given: object, **named: object) -> Foreign: ...
+    def __getitem__(self, key: object) -> Foreign: ...
+    def __iter__(self) -> Iterator[Foreign]: ...
+    def __sub__(self, other: object) -> Foreign: ...
+    def __mul__(self, other: object) -> Foreign: ...
+    def __pow__(self, other: object) -> Foreign: ...
+    def __int__(self) -> int: ...
+    def __float__(self) -> float: ...
+
+
+class Unfit(Exception):
+    """The job cannot be done with this model or this interpreter; the text says why."""
+
+
+class Invalid(Exception):
+    """The model ran, but what it gave cannot be right."""
+
+
+class Token:
+    """When the tokens of one text came, and how many there were for the row that got the fewest."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.times: list[float] = []
+        self.fewest = 0
+
+    @property
+    def first(self) -> float:
+        """Seconds to the first one."""
+        return self.times[0] - self.began
+
+    @property
+    def each(self) -> float | None:
+        """Seconds per further one: (end - first) / (n - 1)."""
+        return (self.times[-1] - self.times[0]) / (len(self.times) - 1) if len(self.times) > 1 else None
+
+
+class RunOrder:
+    """What is asked for."""
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        exercise = cast("Mapping[str, object]", given["exercise"])
+        variant = cast("Mapping[str, str]", given["variant"])
+        self.token = str(given["token"])
+        self.loader = str(exercise["loader"])
+        self.target = str(exercise["target"])
+        self.inputs = str(exercise["inputs"])
+        self.compile = bool(exercise["compile"])
+        self.steps = int(cast("int", exercise["steps"]))
+        self.new_tokens = int(cast("int", exercise["new_tokens"]))
+        self.min_output_tokens = int(cast("int", exercise["min_output_tokens"]))
+        self.tolerance = cast("float | None", exercise["tolerance"])
+        self.options = {key: _parsed(text) for key, text in cast("Mapping[str, str]", exercise["options"]).items()}
+        self.device = variant["device"] or str(exercise["device"])
+        self.precision = variant["precision"]
+        self.shape = variant["shape"]
+        self.compare = bool(given.get("compare"))
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        """Give the shape as numbers, one list per input."""
+        return [[int(size) for size in part.split("x")] for part in self.shape.split(",")] if self.shape else []
+
+    @property
+    def kind(self) -> str:
+        """Give the type of the device, without its number."""
+        return self.device.partition(":")[0]
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Subject:
+    """A model that is ready for use."""
+
+    def __init__(self, call: Callable[[], object], logits: Callable[[], object] | None = None) -> None:
+        self.call = call
+        self.logits = logits or call  #: what is compared with float32
+        self.token: Token | None = None  #: of the newest use
+
+
+def torch_of(job: RunOrder) -> ModuleType:
+    """Give torch, with the job's device chosen.  Raise `Unfit` if there is none."""
+    try:
+        import torch  # noqa: PLC0415 - only here
+    except ImportError as error:
+        raise Unfit(f"this interpreter has no torch: {error}") from error
+    module = cast("ModuleType", torch)
+    if job.kind == "xpu" and not offers(module, "xpu"):
+        # Torch before 2.4 knows these devices only through it.  It is archived, and beside another torch than its own
+        # it does not even load: then we do without.
+        with contextlib.suppress(Exception):
+            import intel_extension_for_pytorch  # noqa: F401, PLC0415 - it is its import that works
+    if job.kind != "cpu" and not offers(module, job.kind):
+        raise Unfit(f"torch {module.__version__} of this interpreter sees no device {job.kind}")
+    count = 1 if job.kind == "cpu" else int(getattr(module, job.kind).device_count())
+    number = job.device.partition(":")[2]
+    if number.isdigit() and int(number) >= count:
+        raise Unfit(f"there is no {job.device}: torch sees {count}")
+    if job.kind != "cpu" and number.isdigit():
+        getattr(module, job.kind).set_device(int(number))
+    return module
+
+
+def offers(torch: ModuleType, kind: str) -> bool:
+    """Tell whether torch can use devices of a type."""
+    part = getattr(torch, kind, None)
+    return part is not None and bool(part.is_available())

@@ -1,0 +1,106 @@
+"""What every decision about an eviction rests on, and what is kept whatever the policy lets go.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from xpucached.domain.defects import BEARABLE
+from xpucached.domain.stores import EntryState
+from xpucached.planning.ranking import RATE, effective, limited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from xpucached.domain.host import Host, Presence
+    from xpucached.domain.models import Model
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy, Subtotal
+    from xpucached.domain.stores import Store
+    from xpucached.domain.targets import Target
+
+
+def defective(one: IndexedEntry) -> bool:
+    """Tell whether an entry has a defect that does harm."""
+    entry = one.entry
+    return entry.state is EntryState.DEFECTIVE and entry.defect is not None and entry.defect.effect not in BEARABLE
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionContext:
+    """What every decision rests on."""
+
+    host: Host
+    presence: Mapping[Target, Presence]
+    warm: frozenset[ModelName]
+    models: Mapping[ModelName, Model]
+    policy: Policy
+    now: datetime
+    asked: bool
+    rooms: Mapping[Store, DiskSpace]
+    policies: dict[Store, Policy]
+    others: Sequence[Subtotal] = ()
+    rate: float = RATE
+    usables: dict[int, bool] = field(default_factory=dict)
+    lineages: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def limited(self) -> bool:
+        """Tell whether there is any limit of bytes."""
+        return limited(self.policy)
+
+    def policy_of(self, store: Store) -> Policy:
+        """Give what holds for one store."""
+        if not self.policy.limits:
+            return self.policy
+        if store not in self.policies:
+            self.policies[store] = effective(self.policy, self.rooms.get(store), store)
+        return self.policies[store]
+
+    def held(self, one: IndexedEntry) -> bool:
+        """Tell whether a process has an entry open."""
+        room = self.rooms.get(one.entry.id.store) if self.rooms else None
+        return room is not None and one.entry.id.key in room.held
+
+    def knows_use(self, one: IndexedEntry) -> bool:
+        """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
+        room = self.rooms.get(one.entry.id.store) if self.rooms else None
+        return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
+
+    def brought_back(self, one: IndexedEntry) -> bool:
+        """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
+        return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
+
+    def protects(self, one: IndexedEntry) -> bool:
+        """Tell whether an entry is kept whatever else holds."""
+        entry = one.entry
+        if entry.state is EntryState.UNFINISHED or self.held(one):
+            return True
+        # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
+        born = entry.created if entry.created <= self.now else one.first_seen
+        if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
+            return True
+        if not one.models or not self.usable(one) or defective(one):
+            return False
+        return any(name in self.models and self.models[name].pinned for name in one.models)
+
+    def needed(self, one: IndexedEntry) -> bool:
+        """Tell whether a registered model uses an entry on this host now."""
+        return self.usable(one) and any(name in self.models for name in one.models)
+
+    def usable(self, one: IndexedEntry) -> bool:
+        """Tell whether a driver that is here can use an entry."""
+        # Intermediate code of run-time compiled sources is for no device, and so for every one.
+        environment = one.entry.environment
+        if environment is None:
+            return True
+        # The entries share their few environments.
+        known = self.usables.get(id(environment))
+        if known is None:
+            known = self.usables[id(environment)] = environment in self.host.offered
+        return known
+
+    def upheld(self, one: IndexedEntry) -> bool:
+        """Tell whether the daemon by itself would only make it again: evicting and warming must not go in a circle."""
+        return not self.asked and self.needed(one)

@@ -1,0 +1,64 @@
+"""What a child is to do that runs a model: the words to start, and the order that the model runner reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import asdict
+
+from xpucached.domain.models import Workload
+from xpucached.domain.workloads import Loader, Variant
+from xpucached.processes.pause import RunLimits
+
+LIBEXEC: Final = Path(__file__).resolve().parent.parent / "libexec"
+
+DISK: Final = 10 << 30
+"""Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """What one child is to do."""
+
+    workload: Workload
+    variant: Variant
+    what: str
+    compare: bool
+    run_limits: RunLimits | None = None
+
+    @property
+    def by_runner(self) -> bool:
+        """Whether it is the model runner that is started, and not the model's own command."""
+        return self.what == "devices" or self.workload.exercise.loader is not Loader.COMMAND
+
+    def command(self, descriptor: int) -> tuple[str, ...]:
+        """Give the words to start; of a plain command, with the variant in the places that ask for it."""
+        if self.by_runner:
+            return (self.workload.exercise.python, str(LIBEXEC / "model_runner.py"), "--fd", str(descriptor))
+        if self.workload.exercise.is_plain:
+            return self.workload.command
+        return tuple(self._filled(word) for word in self.workload.command)
+
+    def _filled(self, word: str) -> str:
+        variant = self.variant
+        for key, text in (("device", variant.device), ("precision", variant.precision), ("shape", variant.shape)):
+            word = word.replace(f"{{{key}}}", text)
+        return word
+
+    def order(self, token: str) -> bytes:
+        """Give what the model runner reads."""
+        if not self.by_runner:
+            return b""
+        return json.dumps(
+            {
+                "token": token,
+                "what": self.what,
+                "compare": self.compare,
+                "variant": asdict(self.variant),
+                "exercise": asdict(self.workload.exercise),
+            },
+            default=str,
+        ).encode()

@@ -1,0 +1,89 @@
+"""Door: the host, its devices, drivers, problems and settings, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, age, facts, fold, section, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from xpucached.domain.host import Device, DriverFile, Host, Problem
+    from xpucached.render.text import TextStyle
+
+
+def problems(values: Iterable[Problem], style: TextStyle) -> str:
+    """Write problems, each with its hint."""
+    lines: list[str] = []
+    for one in values:
+        subject = f"{one.subject}: " if one.subject and one.subject not in one.message else ""
+        lines.append(f"{style.paint('!', Colour.RED)} {fold(f'{plain(subject + one.message)} ({one.code})', style, 2)}")
+        if one.hint:
+            lines.append(f"  {fold(plain(one.hint), style, 2)}")
+    return "\n".join(lines)
+
+
+def device_table(values: Iterable[Device], style: TextStyle) -> str:
+    """Write one line per device."""
+    rows: list[list[str | Cell]] = [
+        [
+            one.name,
+            one.architecture,
+            ", ".join(sorted({environment.driver for environment in one.environments})) or "none",
+            " ".join(part for part in (one.kernel_driver, one.kernel_driver_version) if part) or "-",
+            one.pci_address or "-",
+        ]
+        for one in values
+    ]
+    return table(("NAME", "ARCH", "DRIVER", "KERNEL", "PCI"), rows, style)
+
+
+def drivers_in_use(value: Host, style: TextStyle) -> str:
+    """Write whom the host's own driver serves, and to which other drivers models are led by their own variables."""
+    heads = ("DRIVER", "DEVICE", "MODELS")
+    some = [("all others", value.environments), *((", ".join(one.models), one.environments) for one in value.drivers)]
+    rows = [
+        [environment.driver if environment else "none", environment.device if environment else "-", models]
+        for models, environments in some
+        for environment in (environments or (None,))
+    ]
+    return table(heads, rows, style)
+
+
+def devices(value: Host, style: TextStyle) -> str:
+    """Write devices, environments, driver files and problems of the host."""
+    parts = [device_table(value.devices, style) if value.devices else "no devices"]
+    if value.environments:
+        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in value.environments]
+        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
+        parts.append(section("What programs use now", table(heads, rows, style), style))
+    if value.driver:
+        parts.append(section("Driver files", _files(value.driver, style), style))
+    for driver in value.drivers:
+        whom = ", ".join(driver.models)
+        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in driver.environments]
+        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
+        met = table(heads, rows, style) if rows else "no devices"
+        parts.append(section(f"What programs of {plain(whom)} use now", met, style))
+        led = facts(sorted(driver.variables.items()), style, whole=set(driver.variables))
+        parts.append(section("Led there by", led, style))
+        if driver.driver:
+            parts.append(section("Its files", _files(driver.driver, style), style))
+    if value.problems:
+        parts.append(section("Problems", problems(value.problems, style), style))
+    return "\n\n".join(parts)
+
+
+def _files(values: Iterable[DriverFile], style: TextStyle) -> str:
+    rows = [
+        [str(one.path), one.version or "-", size(one.size), age(one.modified, style.now), one.package or "-"]
+        for one in values
+    ]
+    return table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, style, right="SIZE", paths="FILE")
+
+
+def settings(values: Mapping[str, str], style: TextStyle) -> str:
+    """Write settings, one a line."""
+    return table(("SETTING", "VALUE"), sorted(values.items()), style)

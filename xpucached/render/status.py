@@ -1,0 +1,136 @@
+"""Door: how the host stands, for people and for monitoring.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.activity import WatchMode
+from xpucached.domain.jobs import UNDER_WAY
+from xpucached.domain.status import Verdict
+from xpucached.printing import plain
+from xpucached.render.entries import stores
+from xpucached.render.host import device_table, drivers_in_use, problems
+from xpucached.render.jobs import jobs
+from xpucached.render.models import models
+from xpucached.render.text import Colour, age, count, facts, fold, section, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xpucached.domain.activity import Watching
+    from xpucached.domain.status import Status
+    from xpucached.domain.targets import Target
+    from xpucached.render.text import TextStyle
+
+_VERDICTS: Final[Mapping[Verdict, Colour]] = {
+    Verdict.WARM: Colour.GREEN,
+    Verdict.UNCACHED: Colour.GREEN,
+    Verdict.COLD: Colour.YELLOW,
+    Verdict.WAITING: Colour.YELLOW,
+    Verdict.WARMING: Colour.YELLOW,
+    Verdict.STARTING: Colour.YELLOW,
+    Verdict.NO_MODELS: Colour.YELLOW,
+    Verdict.FAILED: Colour.RED,
+    Verdict.NO_DEVICE: Colour.RED,
+}
+
+
+def status(value: Status, style: TextStyle) -> str:
+    """Write how the host stands: first the sentence, then what it rests on."""
+    parts = [style.paint(fold(plain(value.sentence), style), _VERDICTS[value.verdict])]
+    figures = f"{count(value.entries, 'entry')}, {size(value.allocated)}"
+    if value.defective:
+        figures += f", {value.defective} defective"
+    if value.stale:
+        figures += f", {value.stale} for drivers or devices that are not here"
+    pairs = [
+        ("cache", figures),
+        ("daemon", f"{value.version}, pid {value.pid}, started {age(value.started, style.now)}"),
+    ]
+    if value.host is not None:
+        pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, style.now)}"))
+    pairs.append(("watching", watching(value.watching, style)))
+    if value.changes:
+        last = max(value.changes, key=lambda one: one.at)
+        pairs.append(("driver", f"changed {age(last.at, style.now)}{_change(last.appeared, last.vanished)}"))
+    parts.append(facts(pairs, style))
+    if value.host is not None and value.host.devices:
+        parts.append(section("Devices", device_table(value.host.devices, style), style))
+    if value.host is not None and value.host.drivers:
+        parts.append(section("Drivers in use", drivers_in_use(value.host, style), style))
+    if value.stores:
+        parts.append(section("Stores", stores(value.stores, style), style))
+    if value.models:
+        parts.append(section("Models", models(value.models, style), style))
+    if value.problems:
+        parts.append(section("Problems", problems(value.problems, style), style))
+    running = [one for one in value.jobs if one.state in UNDER_WAY]
+    if running:
+        parts.append(section("Jobs", jobs(running, style), style))
+    return "\n\n".join(parts)
+
+
+_MODES: Final[Mapping[WatchMode, str]] = {
+    WatchMode.FANOTIFY: "by fanotify, every file",
+    WatchMode.CLASSIC: "by fanotify, every file that is written",
+    WatchMode.INOTIFY: "by inotify, new directories",
+    WatchMode.POLLING: "not everything, by looking again and again",
+}
+
+
+def watching(value: Watching, style: TextStyle) -> str:
+    """Write how changes are noticed, why not better, and what programs compiled."""
+    text = f"{_MODES[value.mode]} ({value.mode})"
+    if value.loads:
+        text += ", and what programs load"
+    if value.reason:
+        text += f"; not better: {plain(value.reason)}"
+    if value.compiled:
+        text += f"; seen to be compiled by programs: {count(value.compiled, 'entry')}"
+    if value.compiling:
+        last = value.compiling[0]
+        text += f", last by {plain(last.program.label)} {age(last.last, style.now)}"
+    return text
+
+
+def _change(appeared: Sequence[Target], vanished: Sequence[Target]) -> str:
+    news = ", ".join(sorted({one.driver for one in appeared}))
+    olds = ", ".join(sorted({one.driver for one in vanished}))
+    return f": {olds} → {news}" if news and olds else f": {news} appeared" if news else f": {olds} went" if olds else ""
+
+
+# -- for monitoring -------------------------------------------------------------------------------------------------
+
+CHECKS: Final[Mapping[Verdict | None, int]] = {
+    Verdict.WARM: 0,
+    Verdict.UNCACHED: 0,
+    Verdict.COLD: 1,
+    Verdict.WAITING: 1,
+    Verdict.WARMING: 1,
+    Verdict.STARTING: 1,
+    Verdict.NO_MODELS: 1,
+    Verdict.FAILED: 2,
+    Verdict.NO_DEVICE: 3,
+    None: 3,  # nobody answers
+}
+"""Exit status of ``status --check``, as monitoring systems expect it."""
+
+LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+"""What they call these."""
+
+_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault"})
+"""Problems with which a host is not well, however warm it is."""
+
+
+def check(value: Status) -> tuple[int, str]:
+    """Give the exit status for monitoring, and a sentence."""
+    level = CHECKS[value.verdict]
+    warnings = [problem.message for problem in value.problems if problem.code in _WARNINGS]
+    if warnings and not level:
+        return 1, f"{value.sentence} But {warnings[0]}"
+    return level, value.sentence
+
+
+def monitoring(level: int, sentence: str) -> str:
+    """Write the one line that monitoring reads."""
+    return f"XPUCACHED {LEVELS[level]} - {plain(sentence)}"

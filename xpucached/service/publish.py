@@ -1,0 +1,161 @@
+"""Replay: what compilers made goes to its place and is noted, while they go on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from xpucached.catalog.builds import record_build
+from xpucached.catalog.refusals import record_refusal
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.plans import Built, NoRecipe
+from xpucached.domain.stores import EntryId, Store, program_digest
+from xpucached.errors import XpucachedError
+from xpucached.kinds import table
+from xpucached.service.rebuild import driver_for
+from xpucached.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
+
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import Rebuild, Recipe
+    from xpucached.service.inventory import Inventory
+    from xpucached.service.replay import ReplayRequest
+
+log = logging.getLogger(__name__)
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+_MOST_WAITING: Final = 16
+"""So many compiled programs may wait for the disk before the compilers do."""
+
+
+class Publisher:
+    """What comes of one replay: each compiled program goes to its place, by a thread of its own."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        wish: ReplayRequest,
+        drivers: Sequence[OtherDriver],
+        skipped: Counter[NoRecipe] | None = None,
+        failures: Iterable[str] = (),
+    ) -> None:
+        """``skipped`` are those that the plan left out, ``failures`` what went wrong so far."""
+        self._inventory = inventory
+        self._wish = wish
+        self._drivers = drivers
+        # A compiler need not wait for the disk, unless too much waits for it already.
+        self._publisher = ThreadPool(1, "publisher")
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
+        self._lock = threading.Lock()
+        self._published: list[Future[None]] = []
+        self.rebuilt = 0
+        self.present = 0
+        self.compile_seconds = 0.0
+        self.skips: Counter[NoRecipe] = skipped if skipped is not None else Counter()
+        self.failures = list(failures)
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when nothing more can be kept."""
+
+    def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        """Take what was compiled."""
+        self._waiting.acquire()
+        with self._lock, contextlib.suppress(RuntimeError):
+            self._published.append(self._publisher.submit(self._publish, one, recipe, binary, seconds))
+            return
+        # There is no thread for it: the compiler waits for the disk.
+        self._publish(one, recipe, binary, seconds)
+
+    def skipped(self, one: Rebuild, why: NoRecipe) -> None:  # noqa: ARG002 - others want to know which
+        """Count what cannot be compiled again."""
+        with self._lock:
+            self.skips[why] += 1
+
+    def failed(self, one: Rebuild, words: str, *, blamed: bool) -> None:
+        """Note what was not compiled, and what never will be."""
+        with self._lock:
+            self.failures.append(f"{one.entry.entry.id.ref}: {words}")
+        if blamed:
+            self._refused(one, words)
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        self._publisher.shutdown()
+
+    def check(self) -> None:
+        """Raise what writing raised."""
+        for published in self._published:
+            published.result()
+
+    def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        entry, into = one.entry.entry, self._wish.into
+        try:
+            key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
+            if key is not None:
+                store = Store(entry.id.store.kind, into or entry.id.store.root)
+                self._note(EntryId(store, key), one, recipe, binary, seconds)
+        except (OSError, XpucachedError) as error:
+            # The disk's fault, not the entry's: the next replay tries again.
+            log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
+            if isinstance(error, OSError) and into is None:
+                # Of a place that is no store of ours nobody would ever find out that it is well again.
+                self._inventory.problem_list.failed(entry.id.store.root, error)
+            with self._lock:
+                self.failures.append(f"{entry.id.ref}: {error}")
+            if isinstance(error, OSError) and error.errno in _FULL:
+                # What else is compiled could not be kept either.
+                self.on_full()
+            return
+        finally:
+            self._waiting.release()
+        if into is None:
+            self._inventory.problem_list.worked(entry.id.store.root)
+        with self._lock:
+            self.compile_seconds += seconds
+            self.rebuilt += key is not None
+            self.present += key is None
+
+    def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
+        built = Built(
+            made,
+            one.to,
+            self._wish.origin,
+            driver_for(one, self._drivers).stamp,
+            len(recipe.image),
+            seconds,
+            program_digest(binary).hexdigest(),
+            self._heirs(one),
+        )
+        self._inventory.catalog.write(record_build, built, self._inventory.clock())
+
+    def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
+        """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
+        if self._wish.is_elsewhere:
+            return one.entry.models
+        present = self._inventory.present
+        return tuple(name for name in one.entry.models if one.to in present.seen_by(name).environments)
+
+    def _refused(self, one: Rebuild, words: str) -> None:
+        entry = one.entry.entry
+        lineage = table.rebuilder(entry).lineage_key(entry.id.key)
+        log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
+        if lineage is not None:
+            inventory, into = self._inventory, self._wish.into
+            store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
+            inventory.catalog.write(
+                record_refusal,
+                store,
+                lineage,
+                one.to.fingerprint,
+                driver_for(one, self._drivers).stamp,
+                words,
+                inventory.clock(),
+            )

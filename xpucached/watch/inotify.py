@@ -1,0 +1,182 @@
+"""Listen at directories by inotify.  Home of watchdog."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers.inotify import InotifyObserver
+
+from xpucached.watch.places import Interest, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from watchdog.observers.api import ObservedWatch
+
+    from xpucached.domain.triggers import Trigger
+
+log = logging.getLogger(__name__)
+
+_DIRECTORIES: Final[list[type[FileSystemEvent]]] = [DirCreatedEvent, DirDeletedEvent, DirMovedEvent]
+
+# Closed after writing, not modified: a library that is copied would be thousands of events.  And nothing about opening
+# and reading, which every program that starts does in the directories of the driver.
+_FILES: Final[list[type[FileSystemEvent]]] = [
+    *_DIRECTORIES,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+]
+
+
+class _DirectoryHandler(FileSystemEventHandler):
+    """Hears what happens in one directory.  Called from watchdog's thread."""
+
+    def __init__(self, post: Callable[[Trigger], None], interests: frozenset[Interest]) -> None:
+        self._post = post
+        self.interests = interests
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Post the wakes of those whom it concerns."""
+        places = [Path(os.fsdecode(path)) for path in (event.src_path, event.dest_path) if path]
+        for trigger in dict.fromkeys(one.trigger for one in self.interests if one.concerns(places)):
+            try:
+                self._post(trigger)
+            except Exception:
+                # watchdog's thread must live on, and the wake is only a hint.
+                log.exception("a wake could not be posted: %s", trigger)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A directory that is watched."""
+
+    ear: _DirectoryHandler
+    watch: ObservedWatch
+    identity: tuple[int, int]  #: device and inode
+    files: bool
+
+
+class _Overflow(logging.Handler):
+    """Hears watchdog say that the kernel's queue was full; it tells nobody else."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._lost = lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass it on."""
+        if "overflow" in record.getMessage():
+            self._lost()
+
+
+class DirectoryWatcher:
+    """Posts the triggers of those whom it concerns that something happened in a directory.
+
+    ``post`` and ``lost`` are called from watchdog's threads.  The rest is called from one thread at a time.
+    """
+
+    def __init__(self, post: Callable[[Trigger], None], lost: Callable[[], None]) -> None:
+        self._post = post
+        self._observer: InotifyObserver | None = None
+        self._watched: dict[Path, _Watched] = {}
+        self._overflow = _Overflow(lost)
+        logging.getLogger("watchdog").addHandler(self._overflow)
+
+    @property
+    def directories(self) -> frozenset[Path]:
+        """The directories that are watched now."""
+        return frozenset(self._watched)
+
+    def stop(self) -> Callable[[], None]:
+        """Watch nothing any more; what is given waits until no thread of ours is left."""
+        logging.getLogger("watchdog").removeHandler(self._overflow)
+        observer, self._observer = self._observer, None
+        self._watched.clear()
+        if observer is None:
+            return lambda: None
+        observer.stop()
+        return observer.join
+
+    def set(self, wanted: dict[Path, frozenset[Interest]]) -> tuple[list[Trigger], str]:
+        """Watch these and no others; give the triggers for what is new, and why something is not watched, if so."""
+        try:
+            observer = self._started()
+        except (OSError, RuntimeError) as error:
+            return [], str(error)
+        alive = {emitter.watch for emitter in observer.emitters if emitter.is_alive()}
+        for place, one in list(self._watched.items()):
+            interests = wanted.get(place, frozenset())
+            kept = (
+                interests and one.watch in alive and one.identity == identity(place) and one.files == _files(interests)
+            )
+            if not kept:
+                # Gone, or another directory of that name by now: the watch is on the old one.
+                del self._watched[place]
+                _release(observer, one.watch)
+        fresh: list[Trigger] = []
+        reason = ""
+        for place, interests in sorted(wanted.items()):
+            known = self._watched.get(place)
+            if known is not None:
+                fresh += [one.trigger for one in interests - known.ear.interests]
+                known.ear.interests = interests
+                continue
+            which = identity(place)
+            if which is None or not os.access(place, os.R_OK | os.X_OK):
+                # The next look will find what became of it; what we may not read we cannot watch.
+                reason = reason or (f"{place}: permission denied" if which is not None else "")
+                continue
+            ear = _DirectoryHandler(self._post, interests)
+            files = _files(interests)
+            try:
+                watch = observer.schedule(ear, os.fspath(place), event_filter=_FILES if files else _DIRECTORIES)
+            except FileNotFoundError:
+                continue
+            except (OSError, RuntimeError) as error:
+                # The kernel's limit of watches, instances or threads: the others would meet it as well.
+                reason = f"{place}: {error}"
+                break
+            self._watched[place] = _Watched(ear, watch, which, files)
+            fresh += [one.trigger for one in interests]
+        return fresh, reason
+
+    def _started(self) -> InotifyObserver:
+        if self._observer is None or not self._observer.is_alive():
+            self._watched.clear()
+            observer = InotifyObserver()
+            try:
+                observer.start()
+            except BaseException:
+                # It began a thread of its own when it was made.
+                observer.stop()
+                raise
+            self._observer = observer
+        return self._observer
+
+
+def _release(observer: InotifyObserver, watch: ObservedWatch) -> None:
+    try:
+        observer.unschedule(watch)
+    except (KeyError, OSError):
+        log.debug("a watch was gone already: %s", watch.path)
+
+
+def _files(interests: Iterable[Interest]) -> bool:
+    return any(one.files for one in interests)
