@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog.lists import among
 from xpucached.catalog.tables import DEPENDENCIES, RUN_TARGETS, RUNS
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.domain.models import Outcome
@@ -37,14 +38,14 @@ def refresh_dependencies(connection: sa.Connection, run: int, needs: Iterable[De
 
 def run_dependencies(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
     """Give what these runs needed; those of which nothing is known are left out."""
-    rows = connection.execute(sa.select(DEPENDENCIES).where(DEPENDENCIES.c.run_id.in_(list(runs))))
+    rows = connection.execute(sa.select(DEPENDENCIES).where(among(DEPENDENCIES.c.run_id, runs)))
     return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
 
 
 def noted_runs(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
     """Give those of these runs of which anything is known."""
     c = DEPENDENCIES.c
-    return frozenset(connection.scalars(sa.select(c.run_id).where(c.run_id.in_(list(runs)))))
+    return frozenset(connection.scalars(sa.select(c.run_id).where(among(c.run_id, runs))))
 
 
 def _row(one: Dependency) -> list[object]:
@@ -78,7 +79,7 @@ def _prune(connection: sa.Connection, run: int) -> None:
         .order_by(RUNS.c.id.desc())
     ).all()
     c = RUN_TARGETS.c
-    pairs = connection.execute(sa.select(c.run_id, c.target_id).where(c.run_id.in_([row.id for row in rows]))).all()
+    pairs = connection.execute(sa.select(c.run_id, c.target_id).where(among(c.run_id, (row.id for row in rows)))).all()
     seen: set[tuple[str, str, frozenset[int]]] = set()
     gone: list[int] = []
     for row in rows:
@@ -89,4 +90,4 @@ def _prune(connection: sa.Connection, run: int) -> None:
         else:
             seen.add(key)
     if gone:
-        connection.execute(sa.delete(DEPENDENCIES).where(DEPENDENCIES.c.run_id.in_(gone)))
+        connection.execute(sa.delete(DEPENDENCIES).where(among(DEPENDENCIES.c.run_id, gone)))

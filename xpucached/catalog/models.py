@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from msgspec.structs import asdict
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog.lists import among
 from xpucached.catalog.tables import MODELS
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
@@ -62,7 +63,7 @@ def sync_file_models(connection: sa.Connection, declared: Iterable[Model]) -> tu
     taken = {name for name, source in rows if source == REGISTERED}
     gone = [name for name, source in rows if source != REGISTERED and name not in wanted]
     if gone:
-        connection.execute(sa.delete(MODELS).where(MODELS.c.name.in_(gone)))
+        connection.execute(sa.delete(MODELS).where(among(MODELS.c.name, gone)))
     for name, model in wanted.items():
         if name not in taken:
             add_model(connection, model)

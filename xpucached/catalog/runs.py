@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from msgspec.structs import asdict
 
 from xpucached.catalog import dependencies, entries, targets
+from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
@@ -209,13 +210,13 @@ def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]])
     for row in connection.execute(
         sa.select(RUN_TARGETS.c.run_id, TARGETS)
         .join(TARGETS, TARGETS.c.id == RUN_TARGETS.c.target_id)
-        .where(RUN_TARGETS.c.run_id.in_([row.id for row in rows]))
+        .where(among(RUN_TARGETS.c.run_id, (row.id for row in rows)))
         .order_by(RUN_TARGETS.c.position)
     ):
         of[row.run_id].append(targets.value(row))
     trials: defaultdict[int, list[Trial]] = defaultdict(list)
     for row in connection.execute(
-        sa.select(TRIALS).where(TRIALS.c.run_id.in_([row.id for row in rows])).order_by(TRIALS.c.position)
+        sa.select(TRIALS).where(among(TRIALS.c.run_id, (row.id for row in rows))).order_by(TRIALS.c.position)
     ):
         trials[row.run_id].append(_trial(row))
     return [
@@ -348,7 +349,7 @@ def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, i
     rows = connection.execute(
         sa.select(a.run_id, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == a.entry_id)
-        .where(a.run_id.in_(list(numbers)), ENTRIES.c.state == EntryState.OK.value)
+        .where(among(a.run_id, numbers), ENTRIES.c.state == EntryState.OK.value)
         .group_by(a.run_id)
     )
     return {number: count for number, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog.lists import among
 from xpucached.catalog.tables import RUNTIME_CHECKS
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 
@@ -32,7 +33,7 @@ def record_runtime_check(connection: sa.Connection, check: RuntimeCheck) -> None
 
 def known_runtime_checks(connection: sa.Connection, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
     """Give what is known of these builds."""
-    rows = connection.execute(sa.select(RUNTIME_CHECKS).where(RUNTIME_CHECKS.c.build.in_(list(builds))))
+    rows = connection.execute(sa.select(RUNTIME_CHECKS).where(among(RUNTIME_CHECKS.c.build, builds)))
     return {
         row.build: RuntimeCheck(row.build, Path(row.library), Safety(row.safety), row.evidence, row.at) for row in rows
     }
