@@ -28,7 +28,7 @@ class WakeWorker(Request[UserSocket], frozen=True, kw_only=True):
 
 @endpoint("POST", "/v1/aside", right=Right.CHANGE, status=202)
 class StepAside(Request[None], frozen=True, kw_only=True):
-    """Say, as a worker, that its user runs a daemon himself, so that the worker ends."""
+    """Say, as a worker, that its user runs a daemon of their own, so that the worker ends."""
 
 
 WHO: Final[Mapping[type[Request[object]], str]] = {

@@ -249,7 +249,7 @@ class Daemon:
                 self._take(Periodic())
 
     async def _mind_the_others(self) -> None:
-        """As a worker: go when nobody needs us, and step aside for a daemon that our user runs himself."""
+        """As a worker: go when nobody needs us, and step aside for a daemon of our user's own."""
         while True:
             idle = self._settings.workers.idle
             await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))

@@ -26,7 +26,7 @@ def account() -> str | None:
 
 
 def step_aside() -> None:
-    """See that our user runs no daemon himself.  If one answers, tell the host's daemon, and raise `RunningError`."""
+    """See that our user runs no daemon.  If one answers, tell the host's daemon, and raise `RunningError`."""
     path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
     try:
         sockets.connect(path, owner=os.getuid(), timeout=int(_PATIENCE)).close()
@@ -35,7 +35,7 @@ def step_aside() -> None:
     # Where there is no daemon of the host, nobody waits for us either.
     with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_PATIENCE) as client:
         client.call(host_requests.StepAside())
-    raise RunningError(f"this user runs a daemon himself, on {path}", hint="xpucachectl status asks that one")
+    raise RunningError(f"this user runs a daemon of their own, on {path}", hint="xpucachectl status asks that one")
 
 
 def see_welcome() -> None:

@@ -22,7 +22,7 @@ def silence(said: UserStatus) -> XpucachedError:
     """Say why a user's worker does not answer."""
     if said.state is WorkerState.ASIDE:
         hint = "that one answers him alone: xpucachectl --user"
-        return Conflict(f"{said.user} runs a daemon himself, so he has no worker", hint=hint)
+        return Conflict(f"{said.user} runs a daemon of their own, and so has no worker", hint=hint)
     hint = f"see: journalctl -u xpucached-worker@{said.uid}"
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)
 

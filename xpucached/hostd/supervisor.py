@@ -254,7 +254,7 @@ class HostDaemon:
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
 
     def step_aside(self, uid: int) -> None:
-        """Hear from a user's worker that this user runs a daemon himself; whoever says so, it is his own row."""
+        """Hear from a user's worker that this user runs a daemon of their own; whoever says so, it is their own row."""
         self._workers.aside.add(uid)
 
     async def wake(self, uid: int) -> UserSocket:

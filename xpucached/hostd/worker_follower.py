@@ -69,7 +69,7 @@ class WorkerFollower:
         self._answering: dict[int, asyncio.Event] = {}
         self._urgent: set[int] = set()
         self.aside: set[int] = set()
-        """Whose worker said that its user runs a daemon himself."""
+        """Whose worker said that its user runs a daemon of their own."""
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def stop(self) -> None:
@@ -197,7 +197,7 @@ class WorkerFollower:
             fate = await self._fate(uid)
         aside = uid in self.aside
         if aside:
-            self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon himself")
+            self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon of their own")
         elif fate.running:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
             self._known.say(

@@ -48,7 +48,7 @@ class HostService(Protocol):
         """Hear that something may have changed."""
 
     def step_aside(self, uid: int) -> None:
-        """Hear that a user runs a daemon himself."""
+        """Hear that a user runs a daemon of their own."""
 
     def meaning(self, names: tuple[ModelName, ...], /) -> tuple[int, tuple[ModelName, ...]]:
         """Give the user whose models these are, and what that user calls them."""

@@ -155,7 +155,8 @@ class ClockGuard:
 
 def clock_jumped(seconds: float) -> Problem:
     """Say that the clock was set."""
-    way, by = "forward" if seconds > 0 else "back", timedelta(seconds=round(abs(seconds)))
+    way = "forward" if seconds > 0 else "back"
+    by = str(timedelta(seconds=round(abs(seconds)))).removesuffix(", 0:00:00")
     return Problem(
         "clock-jumped",
         f"the clock was set {way} by {by}; for an hour nothing is evicted by itself",

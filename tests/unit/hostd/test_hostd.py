@@ -586,7 +586,7 @@ def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> 
     one._workers._units = WorkerUnitsStub(on_start=one.step_aside)
 
     async def work() -> None:
-        with pytest.raises(Conflict, match="runs a daemon himself"):
+        with pytest.raises(Conflict, match="runs a daemon of their own"):
             await one.wake(OURS)
 
     go(one, work)
