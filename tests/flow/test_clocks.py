@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,17 +18,22 @@ import pytest
 from tests import REPOSITORY
 from tests.flow.test_daemon import driven, switch
 from tests.system.test_faults import keys, old, problems, truth
+from xpucached import settings
+from xpucached.catalog import Catalog
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Policy
 from xpucached.domain.stores import Store
 from xpucached.domain.trash import Drop, DropReason, Trashed
+from xpucached.domain.triggers import Started
 from xpucached.kinds import sycl
 from xpucached.planning.trash import plan_trash
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from tests.support.builders import SyclStore
+    from tests.support.builders import Slot, SyclStore
     from tests.support.daemons import Daemon
     from tests.support.faults import Faults
     from tests.support.runtimes import Runtime
@@ -56,6 +63,92 @@ def test_the_trash_goes_for_its_age_by_a_clock_that_is_right() -> None:
     assert plan_trash(items, (), 0, policy, datetime(1970, 1, 1, tzinfo=UTC)) == ()
     # But who wants nothing kept keeps nothing, whatever the time.
     assert len(plan_trash(items, (), 0, Policy(trash_keep=0), None)) == 3
+
+
+class SetClock:
+    """A service for one store, on a clock that can be set."""
+
+    def __init__(self, root: Path) -> None:
+        self.offset = timedelta()
+        self.root = root
+        self.service: Service
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.offset
+
+    def live(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def whole(catalog: Catalog) -> None:
+            environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": str(self.root)}
+            config = settings.load(None, user=True, environ=environ)
+            self.service = Service(config, catalog, ProcessStarter({}, "test"), {}, self.now)
+            try:
+                await work()
+            finally:
+                await self.service.stop()
+
+        with contextlib.closing(Catalog.open(self.root.parent / "catalog.sqlite")) as catalog:
+            asyncio.run(whole(catalog))
+
+    async def settled(self) -> None:
+        while self.service.busy:  # noqa: ASYNC110 - what ends there has no event that all of it shares
+            await asyncio.sleep(0.01)
+
+    async def wait_and_set(self, kind: str) -> None:
+        """Let a job of the daemon's own wait for its turn, and set the clock meanwhile."""
+        async with self.service._evictor._changing:
+            await self.service.reconcile([Started()])
+            while kind not in {job.kind for job in await self.service.jobs()}:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+            self.offset = timedelta(days=400)
+        await self.settled()
+
+
+@pytest.fixture
+def set_clock(sycl_store: SyclStore) -> SetClock:
+    return SetClock(sycl_store.root)
+
+
+@pytest.mark.parametrize("kind", ["evict", "mend"])
+def test_what_waited_for_its_turn_takes_nothing_by_a_clock_that_was_set_meanwhile(
+    set_clock: SetClock, sycl_store: SyclStore, kind: str
+) -> None:
+    def damaged(slot: Slot) -> Slot:
+        if kind == "mend":
+            slot.cut(slot.bin, 30)
+        return slot
+
+    sooner = damaged(sycl_store.add("_ZTS1a", age=100 * 86400))
+    later = damaged(sycl_store.add("_ZTS1b", age=1))
+
+    async def work() -> None:
+        await set_clock.wait_and_set(kind)
+        assert sooner.bin.exists()
+        assert later.bin.exists()
+        assert "clock-jumped" in {one.code for one in (await set_clock.service.status()).problems}
+
+    set_clock.live(work)
+
+
+def test_the_trash_is_tidied_by_the_time_before_the_clock_was_asked_about(
+    set_clock: SetClock, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add("_ZTS1a", age=100 * 86400)
+
+    async def work() -> None:
+        service = set_clock.service
+        await service.reconcile([Started()])
+        await set_clock.settled()
+        assert len(await service.trash()) == 1
+
+        def trusted() -> bool:
+            # It is set as soon as that was asked.
+            set_clock.offset = timedelta(days=400)
+            return True
+
+        monkeypatch.setattr(service._trash_keeper, "trusts_the_clock", trusted)
+        assert (await service._trash_keeper.tidy()).dropped == ()
+
+    set_clock.live(work)
 
 
 @pytest.mark.parametrize("jump", JUMPS)

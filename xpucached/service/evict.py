@@ -9,8 +9,6 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from xpucached.catalog.entries import find_entry, forget_entries
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.intents import fulfil, intend
@@ -131,12 +129,16 @@ class Evictor:
         asked: bool = True,
         rooms: Sequence[DiskSpace] | None = None,
     ) -> EvictionPlan:
-        """Decide what may go; only these, if any are given.  Without ``asked`` nobody but the daemon wants it.
+        """Decide what may go; only these, if any are given.  ``rooms`` is what was measured just now of the disks.
 
-        ``rooms`` is what was measured just now of the disks.
+        Without ``asked`` nobody but the daemon wants it, and nothing goes by a clock that was set a short while ago.
         """
         if refs:
             return (await self.named(refs, rooms))[0]
+        # Read before the question, so that a clock that is set in between is not trusted.
+        now = self._inventory.clock()
+        if not asked and not self._trash_keeper.trusts_the_clock():
+            return EvictionPlan()
         models = await self._prewarmer.statuses()
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
         inventory = self._inventory
@@ -151,7 +153,7 @@ class Evictor:
                 warm,
                 known,
                 inventory.settings.policy,
-                inventory.clock(),
+                now,
                 reasons=wanted,
                 asked=asked,
                 rooms=self._trash_keeper.rooms() if rooms is None else rooms,
@@ -228,9 +230,6 @@ class Evictor:
                         f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
                         hint="look at it again: xpucachectl evict --dry-run",
                     )
-                if not asked and not self._trash_keeper.trusts_the_clock():
-                    # It was set while this waited: by such a time nothing goes by itself.
-                    plan = replace(plan, evict=())
                 report = await self._carry_out(plan, rooms, handle)
                 await self._trash_keeper.tidy()
                 return report

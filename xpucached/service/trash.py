@@ -167,7 +167,9 @@ class TrashKeeper:
     async def tidy(self) -> TrashReport:
         """Let go what the policy lets go.  ``changing`` must be held, or nothing else be at work."""
         inventory = self._inventory
-        now = inventory.clock() if self.trusts_the_clock() else None
+        # Read before the question, so that a clock that is set in between is not trusted.
+        read = inventory.clock()
+        now = read if self.trusts_the_clock() else None
 
         def decide(items: Sequence[Trashed], gone: Mapping[Store, int]) -> Sequence[Drop]:
             allocated = sum(one.allocated for one in inventory.catalog.read(all_stores))
