@@ -178,7 +178,8 @@ def test_a_daemon_is_ended_when_time_is_up(tmp_path: Path, monkeypatch: pytest.M
 def test_who_writes_without_end_to_the_descriptor_for_answers_is_ended(tmp_path: Path) -> None:
     flood = """
 import os
-answers = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}")]
+names = [name for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}")]
+answers = [int(name) for name in names]
 while answers:
     os.write(answers[0], bytes(1 << 16))
 """
