@@ -16,17 +16,21 @@ from tests.support.api_stub import NOW, Standin, running
 from xpucached import api, codec, settings
 from xpucached.api.endpoints import Right
 from xpucached.daemon import main
+from xpucached.domain.defects import RepairAction
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, RuntimeCheck, Safety
 from xpucached.domain.host import DriverFile, DriverInUse, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import ModelStatus, Outcome, Run, Warmth
-from xpucached.domain.names import JobId
-from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.names import EntryKey, JobId, KindName
+from xpucached.domain.plans import Deferred, PrewarmReport, ReplayPlan, ReplayReport
 from xpucached.domain.secrecy import HIDDEN
 from xpucached.domain.status import Status
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.trash import Comparison, Finding, VerifyReport
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
+from xpucached.kinds.sycl.defects import BIN_EMPTY
 from xpucached.server.redact import redact
 from xpucached.service import automatic
 from xpucached.service.automatic import AutomaticWork
@@ -199,6 +203,23 @@ def quoting(place: Path) -> list[Problem]:
         (place / f"{name}.toml").write_text(f"timeout = 5\n{line}\n")
     _, found = settings.models(place)
     return list(found)
+
+
+def test_what_compilers_say_is_the_owner_s_in_every_report() -> None:
+    said = (f"cannot compile -DTOKEN={SECRET}",)
+    store = Store(KindName("sycl"), Path("/store"))
+    entry = EntryId(store, EntryKey("1/2/3/4/0"))
+    detail = f"not compiled again: {said[0]}"
+    found = Finding.of(entry, BIN_EMPTY, BIN_EMPTY.effect, detail, RepairAction.LEAVE, done=False)
+    verified = VerifyReport(True, 1, 1, (found,), deep=Comparison(failures=said))  # noqa: FBT003 - it mended
+    plan = ReplayPlan()
+    replayed = ReplayReport(
+        plan, dry_run=False, failures=said, confirmed=f"the SYCL runtime in /{SECRET} names them so"
+    )
+    for report in (verified, replayed):
+        assert SECRET in str(report)
+        assert SECRET not in str(redact(replace(job(), report=report)))
+    assert BIN_EMPTY.code in str(redact(verified))
 
 
 def test_what_quotes_a_refused_value_is_told_by_file_and_line(short_dir: Path) -> None:

@@ -140,3 +140,108 @@ def test_few_locks_from_the_future_are_remembered(sycl_store: SyclStore, monkeyp
         os.utime(lock, (time.time() + HOUR + number,) * 2)
         look(sycl_store.root)
     assert len(locks._first) <= 3
+
+
+# -- a clock that is set forward --------------------------------------------------------------------------------------
+
+
+class SetClock:
+    """The clocks of this process, which a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        self.set = 0.0
+        wall, steady = time.time, time.clock_gettime
+        monkeypatch.setattr(time, "time", lambda: wall() + self.passed + self.set)
+        monkeypatch.setattr(time, "clock_gettime", lambda which: steady(which) + self.passed)
+        monkeypatch.setattr(locks, "_offsets", type(locks._offsets)([locks._offset()]))
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(time.time(), UTC)
+
+    def look(self, root: Path, writer: datetime | None) -> Entry:
+        found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+        (entry,) = sycl.scanner.scan(found, self.now, {}, writer).entries
+        return entry
+
+
+def held(store: SyclStore, seconds_ago: float) -> Path:
+    slot = store.add()
+    slot.take_lock()
+    then = time.time() - seconds_ago
+    os.utime(slot.lock, (then, then))
+    return slot.lock
+
+
+def test_a_lock_that_looks_old_since_the_clock_was_set_forward_is_still_held(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock(monkeypatch)
+    lock = held(sycl_store, 2)
+    clock.set = HOUR
+    # The program began an hour ago, by a clock that was wrong then.
+    writer = clock.now - timedelta(hours=0.9)
+
+    assert clock.look(sycl_store.root, writer).state is EntryState.UNFINISHED
+    assert clock.look(sycl_store.root, None).state is EntryState.UNFINISHED
+    assert locks.young(lock.stat())
+    clock.passed = 590
+    assert clock.look(sycl_store.root, writer).state is EntryState.UNFINISHED
+    clock.passed = 601
+    assert clock.look(sycl_store.root, writer).defect == sycl.defects.STALE_LOCK
+    assert not locks.young(lock.stat())
+
+
+def test_when_the_clock_was_set_is_known_no_better_than_between_two_looks(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock(monkeypatch)
+    clock.passed, clock.set = 10 * HOUR, HOUR
+    held(sycl_store, HOUR + 2)
+
+    assert clock.look(sycl_store.root, clock.now - timedelta(hours=5)).state is EntryState.UNFINISHED
+
+
+def test_a_lock_that_is_older_than_the_clock_was_set_forward_by_is_left_behind(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock(monkeypatch)
+    lock = held(sycl_store, 2 * HOUR)
+    clock.set = HOUR
+
+    assert clock.look(sycl_store.root, clock.now - timedelta(hours=24)).defect == sycl.defects.STALE_LOCK
+    assert not locks.young(lock.stat())
+
+
+def test_a_clock_that_was_set_forward_and_back_ages_nothing(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock(monkeypatch)
+    clock.set = HOUR
+    locks._ahead()
+    clock.set = 0
+    held(sycl_store, 2)
+    clock.passed = 60
+    writer = clock.now - timedelta(days=1)
+
+    assert clock.look(sycl_store.root, writer).state is EntryState.UNFINISHED
+    clock.passed = 601
+    assert clock.look(sycl_store.root, writer).defect == sycl.defects.STALE_LOCK
+
+
+def test_the_clocks_end_breaks_nothing(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SetClock(monkeypatch)
+    held(sycl_store, 2)
+    clock.set = datetime(9990, 1, 1, tzinfo=UTC).timestamp() - time.time()
+
+    assert clock.look(sycl_store.root, clock.now).state is EntryState.UNFINISHED
+
+
+def test_few_times_at_which_the_clock_was_set_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SetClock(monkeypatch)
+    for number in range(2000):
+        clock.passed, clock.set = number, number * 10
+        locks._ahead()
+    assert len(locks._offsets) <= 610
+    assert locks._ahead() == pytest.approx(timedelta(seconds=6000), abs=timedelta(seconds=20))

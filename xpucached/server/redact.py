@@ -20,6 +20,7 @@ from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth,
 from xpucached.domain.plans import Deferred, ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
 from xpucached.domain.status import Status
+from xpucached.domain.trash import Comparison, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,7 +117,16 @@ def _job(one: Job) -> Job:
 
 
 def _replay(one: ReplayReport) -> ReplayReport:
+    # Whose variables led to the runtimes that confirmed it says where they lie.
+    return replace(one, failures=tuple(HIDDEN for _ in one.failures), confirmed=_text(one.confirmed))
+
+
+def _comparison(one: Comparison) -> Comparison:
     return replace(one, failures=tuple(HIDDEN for _ in one.failures))
+
+
+def _found(one: Finding) -> Finding:
+    return replace(one, detail=_text(one.detail))
 
 
 def _finding(one: Explanation) -> Explanation:
@@ -154,6 +164,8 @@ _RULES: Final = cast(
         ModelStatus: _model,
         Job: _job,
         ReplayReport: _replay,
+        Comparison: _comparison,
+        Finding: _found,
         Explanation: _finding,
         Problem: of_problem,
         Event: of_event,

@@ -7,6 +7,7 @@ import fcntl
 import os
 import threading
 import time
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -36,8 +37,7 @@ moment: Final = quantities.moment
 
 def age(status: os.stat_result, now: datetime, writer_since: datetime | None) -> timedelta | None:
     """Give the age of a lock that was left behind; None while somebody may hold it."""
-    made = moment(status.st_mtime_ns)
-    passed = now - made
+    passed = passed_since(status.st_mtime_ns, now)
     if passed >= AGE:
         return passed
     # Whether another user's programs live was not asked: who made a lock is its owner.
@@ -47,7 +47,7 @@ def age(status: os.stat_result, now: datetime, writer_since: datetime | None) ->
         # for how long it has been seen.
         watched = _watched(status)
         return watched if watched >= AGE or (mine and writer_since is None) else None
-    nobody = mine and (writer_since is None or made < writer_since)
+    nobody = mine and (writer_since is None or now - passed < writer_since)
     return passed if nobody and passed >= YOUNG else None
 
 
@@ -76,8 +76,47 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def young(status: os.stat_result) -> bool:
     """Tell whether a lock may have been made since the look that found one left behind."""
-    passed = time.time() - status.st_mtime
-    return _identity(status) not in _first if passed < 0 else passed < YOUNG.total_seconds()
+    passed = passed_since(status.st_mtime_ns, datetime.fromtimestamp(time.time(), UTC))
+    return _identity(status) not in _first if passed < timedelta() else passed < YOUNG
+
+
+def passed_since(modified: int, now: datetime) -> timedelta:
+    """Tell how much time has passed at least since a kernel's time; less than none for one that is still to come.
+
+    What was made before the clock was set forward looks so much older than it is.
+    """
+    passed = now - moment(modified)
+    return passed if passed < timedelta() else max(passed - _ahead(), timedelta())
+
+
+def _offset() -> tuple[float, float]:
+    """Give by how much the clock is ahead of the time since boot, which nobody sets, and that time."""
+    since = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - since, since
+
+
+_offsets: Final = deque([_offset()])
+"""By how much it was ahead, and until when that may have been so: what was so within `AGE`, the newest last."""
+
+_DRIFT: Final = 1.0
+"""Seconds; by less clocks are put right all the time."""
+
+
+def _ahead() -> timedelta:
+    """Tell by how much the clock was set forward within `AGE`, and since this was first asked.
+
+    When it was set is not known better than between two questions.
+    """
+    offset, since = _offset()
+    with _remembering:
+        before, _ = _offsets.pop()
+        _offsets.append((before, since))
+        if abs(offset - before) >= _DRIFT:
+            _offsets.append((offset, since))
+        while _offsets[0][1] < since - AGE.total_seconds():
+            _offsets.popleft()
+        ahead = offset - min(one for one, _ in _offsets)
+    return timedelta(seconds=ahead if ahead >= _DRIFT else 0.0)
 
 
 def take(leaf: int, slot: str) -> bool:
@@ -109,7 +148,7 @@ def left_behind(maker: Maker, modified: int, now: datetime) -> bool:
 
     One of another host or container cannot be seen from here: there, what it made is judged by its age alone.
     """
-    return maker.gone is True or now - moment(modified) >= AGE
+    return maker.gone is True or passed_since(modified, now) >= AGE
 
 
 @contextlib.contextmanager

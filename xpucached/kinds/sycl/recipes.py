@@ -200,7 +200,7 @@ def _is_left(staging: int, name: str) -> bool:
     if maker is not None and maker.gone:
         return True
     modified = os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns
-    return datetime.now(UTC) - locks.moment(modified) >= locks.AGE
+    return locks.passed_since(modified, datetime.now(UTC)) >= locks.AGE
 
 
 def clear_staging(root_path: str) -> bool:
