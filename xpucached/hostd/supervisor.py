@@ -182,6 +182,7 @@ class HostDaemon:
             if self._known.said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
                 self._unwanted.add(uid)
             self._known.owed.forget(uid)
+            self._known.failing.pop(uid, None)
         new = {uid: UserStatus(name, uid) for uid, name in self._people.items() if uid not in self._known.said}
         self._known.said = dict(sorted((self._known.said | new).items(), key=lambda one: one[1].user))
 

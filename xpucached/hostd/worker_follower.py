@@ -213,7 +213,8 @@ class WorkerFollower:
             self._known.say(uid, state=WorkerState.ASLEEP)
             if self._known.owed.rouse(uid):
                 return True
-        if began or aside:
+            self._known.owed.forget(uid)
+        if aside:
             self._known.owed.forget(uid)
         return False
 

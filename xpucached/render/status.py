@@ -118,7 +118,7 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
 LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What they call these."""
 
-_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault"})
+_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"})
 """Problems with which a host is not well, however warm it is."""
 
 

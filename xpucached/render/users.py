@@ -11,8 +11,9 @@ from xpucached.render.text import Cell, Colour, age, count, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
-    from xpucached.domain.users import HostStatus
+    from xpucached.domain.users import HostStatus, UserStatus
     from xpucached.render.text import TextStyle
 
 _STATES: Final[Mapping[WorkerState, Colour | None]] = {
@@ -34,7 +35,18 @@ def check(value: HostStatus) -> tuple[int, str]:
         return 2, f"{count(len(failed), 'user')} failed: {', '.join(failed[:5])}"
     if cold:
         return 1, f"{cold} of {count(cold + warm, 'model')} are cold"
+    unheard = sum(_is_unheard(one, value.changed) for one in value.users)
+    if unheard:
+        since = "yet" if value.changed is None else "since the driver changed"
+        return 1, f"of {count(unheard, 'user')} nothing is known {since}"
     return 0, f"{count(warm, 'model')} of {count(len(value.users), 'user')}, all warm"
+
+
+def _is_unheard(one: UserStatus, changed: datetime | None) -> bool:
+    """Tell whether what is known of a user, if anything is, was said before the driver became another."""
+    if one.state is WorkerState.ASIDE or not one.matters:
+        return False
+    return one.seen is None or (changed is not None and one.seen < changed)
 
 
 def host_users(value: HostStatus, style: TextStyle) -> str:

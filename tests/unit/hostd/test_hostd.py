@@ -551,6 +551,33 @@ def test_what_a_worker_could_not_be_told_it_is_told_in_its_next_life(
     assert (heard, worker_units.started) == (told, started)
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_what_one_that_fails_was_to_be_told_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, running: bool
+) -> None:
+    class Failing(WorkerUnitsStub):
+        async def fate(self, _uid: int, /) -> units.UnitState:
+            return units.UnitState(active=running, failed=not running, running=running)
+
+    async def ask(_uid: int, request: Request[object], **_: object) -> object:
+        if isinstance(request, api.Refresh):
+            raise Unavailable("it crashed, or stands still")
+        return SimpleNamespace(value=api_stub.make_status())
+
+    monkeypatch.setattr(f"{worker_follower}._ENDING", 0.0)
+    one = make(tmp_path, Failing(), tmp_path / "nobody")
+    monkeypatch.setattr(one._user_clients, "ask", ask)
+    one._known.owe(lambda _one: True)
+
+    async def work() -> None:
+        one._workers.follow(OURS)
+        await one._workers._following[OURS]
+
+    go(one, work)
+    assert one._known.said[OURS].state is WorkerState.FAILED
+    assert OURS in one._known.owed
+
+
 @pytest.mark.parametrize("name", ["", "a\r\nX: y", "ě", "x" * 70_000, "scan-1 "])
 def test_a_job_has_no_name_that_no_header_can_hold(name: str) -> None:
     job = Job(JobId("scan-1"), "scan", JobState.RUNNING, api_stub.NOW)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from xpucached import printing
+from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, KindName
@@ -20,9 +21,10 @@ from xpucached.domain.plans import ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import Kernel, Store
+from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
-from xpucached.render import entries, host, jobs, models, status, text, variables
+from xpucached.render import entries, host, jobs, models, status, text, users, variables
 from xpucached.render.text import Cell, Colour, TextStyle
 
 LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
@@ -336,3 +338,35 @@ def test_what_is_there_to_be_copied_is_whole_however_long_and_the_rest_is_not() 
 def test_references_are_never_cut() -> None:
     shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], TextStyle(api_stub.NOW, 20))
     assert shown.splitlines()[1] == "0123456789ab  a lon…"
+
+
+def test_a_host_is_not_well_before_everybody_was_heard_since_the_driver_changed() -> None:
+    now = api_stub.NOW
+    before = now - timedelta(hours=1)
+
+    def check(*known: UserStatus) -> tuple[int, str]:
+        return users.check(HostStatus("1", now, "stamp", now, (), known))
+
+    old = UserStatus("ann", 1, WorkerState.ASLEEP, Verdict.WARM, entries=5, warm=2, seen=before)
+    heard = replace(old, seen=now)
+    assert check(heard) == (0, "2 models of 1 user, all warm")
+    assert check(heard, old) == (1, "of 1 user nothing is known since the driver changed")
+    assert check(heard, UserStatus("new", 2))[0] == 1
+    assert users.check(HostStatus("1", now, "stamp", None, (), (UserStatus("new", 2),))) == (
+        1,
+        "of 1 user nothing is known yet",
+    )
+    # Whom it does not concern nobody wakes, and who runs a daemon of his own is asked there.
+    assert check(heard, replace(old, entries=0, warm=0))[0] == 0
+    assert check(heard, replace(old, state=WorkerState.ASIDE))[0] == 0
+    assert check(heard, replace(old, cold=1))[0] == 1
+    assert check(old, replace(heard, state=WorkerState.FAILED))[0] == 2
+
+
+def test_a_host_is_not_well_while_a_store_cannot_be_read() -> None:
+    one = api_stub.make_status()
+    assert status.check(one)[0] == 0
+    assert status.check(replace(one, problems=(Problem("store-unreadable", "/store cannot be read"),))) == (
+        1,
+        f"{one.sentence} But /store cannot be read",
+    )
