@@ -117,7 +117,7 @@ def _words(data: bytes) -> Sequence[int]:
     return swapped
 
 
-def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Give name, offset and size of each section of an ELF; raise ValueError for one that does not hold together."""
     if len(data) < 64 or not data.startswith(_ELF):  # noqa: PLR2004 - the size of an ELF64 header
         message = "no ELF header"
@@ -156,7 +156,7 @@ def _sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _elf_kernels(data: bytes) -> Iterator[bytes]:
     try:
-        for name, _, _ in _sections(data):
+        for name, _, _ in sections(data):
             if name.startswith(b".text."):
                 yield name.removeprefix(b".text.")
     except ValueError:
@@ -338,13 +338,13 @@ def damage(data: bytes, *, intel: bool) -> str | None:
 
 def _elf_damage(data: bytes, depth: int) -> str | None:
     try:
-        sections = [(name[:_PREFIX], offset, size) for name, offset, size in _sections(data)]
+        table = [(name[:_PREFIX], offset, size) for name, offset, size in sections(data)]
     except ValueError as error:
         return str(error)
-    if sum(size for _, _, size in sections) > len(data):
+    if sum(size for _, _, size in table) > len(data):
         # Nor would we look at the same bytes sixty thousand times.
         return "its sections overlap"
-    for name, offset, size in sections:
+    for name, offset, size in table:
         content = data[offset : offset + size]
         if size > 16 and not name.startswith(b".bss") and not content.lstrip(b"\0"):  # noqa: PLR2004
             if name.startswith((b".text", b".ocl", b".ze_info", b".spv")):
