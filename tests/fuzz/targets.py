@@ -40,6 +40,8 @@ from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import demangling, images, sycl
+from xpucached.kinds.neo import lookup_key, totals, zebin
+from xpucached.kinds.neo import trace as lookup_trace
 from xpucached.kinds.sycl import entry_format, makers
 from xpucached.kinds.sycl.entry_format import is_place
 from xpucached.kinds.sycl.slots import ORDER
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 """Entries that a real runtime (2025.2, on a CPU) wrote."""
+
+DRIVERS: Final = Path(__file__).parent.parent / "kinds" / "neo"
+"""Entries, and traces, that a GPU's real driver (26.27, simulated devices) wrote."""
 
 
 def _check(holds: object, what: str) -> None:
@@ -136,6 +141,33 @@ def label(data: bytes) -> None:
 
 _made: Final[list[tempfile.TemporaryDirectory[str]]] = []
 """Where a store is, for what is read from files only; `close` removes it."""
+
+
+def zebin_entry(data: bytes) -> None:
+    """Read an entry of the GPU driver's cache, and the numbers beside it."""
+    words = zebin.damage(data)
+    _check(words is None or 0 < len(words) < 500, "a verdict without words")
+    with suppress(ValueError):
+        read = zebin.read(data)
+        _check(read.input_size <= len(data), "bytes from nowhere")
+        _check((read.input is None) == (read.input_size == 0), "a digest of nothing")
+        _check(len(read.options) <= 4 * (64 << 10), "options without bounds")
+        _check(len(read.version) <= 4 * 64, "a version without bounds")
+        _check(read.ip is None or zebin.ip_text(read.ip).count(".") == 2, "an IP version that is none")
+    total, lookups = totals.total(data), totals.lookups(data)
+    _check(total is None or data.startswith(totals.total_bytes(total)), "another total was read than stands there")
+    _check(lookups is None or len(data) == totals.STATS_SIZE, "counters from nowhere")
+
+
+def lookup(data: bytes) -> None:
+    """Read a trace of the GPU driver, and make the name again."""
+    lookup_key.update(lookup_key.begun(), data)
+    with suppress(ValueError):
+        read = lookup_trace.read(data)
+        _check(len(read.options) + len(read.internal) + len(read.constants) <= len(data), "bytes from nowhere")
+        _check(
+            re.fullmatch("[0-9a-f]{16}", lookup_trace.KeyMaker().key(read, data, read.device)), "a name that is none"
+        )
 
 
 def _root() -> Path:
@@ -475,6 +507,8 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
         image,
         name,
         trace,
+        zebin_entry,
+        lookup,
         slot,
         configuration,
         label,
@@ -537,6 +571,9 @@ def seeds(target: str) -> list[bytes]:
             b"1f1PI1AS0_ES_IS1_S1_E",
             b"TSZZ4mainENKUlRN4sycl7handlerEE_clES1_EUlvE0_",
         ],
+        "zebin_entry": [path.read_bytes() for path in sorted(DRIVERS.rglob("*_cache"))]
+        + [(DRIVERS / "recorded" / one).read_bytes() for one in ("config.file", "stats")],
+        "lookup": [path.read_bytes() for path in sorted(DRIVERS.rglob("*.trace"))],
         "trace": [line.encode() for line in lines_of_trace] + ["\n".join(lines_of_trace).encode()],
         "label": [
             json.dumps(

@@ -32,6 +32,8 @@ ROUNDS = {
     "image": 8_000,
     "name": 8_000,
     "trace": 20_000,
+    "zebin_entry": 8_000,
+    "lookup": 8_000,
     "slot": 250,
     "configuration": 600,
     "label": 8_000,

@@ -1,0 +1,46 @@
+"""The numbers that the driver keeps in a store: the bytes of all entries, and how often it found what it looked for.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from msgspec import Struct
+
+_TOTAL: Final = struct.Struct("<Q")
+_STATS: Final = struct.Struct("<QQQ")
+_FORMAT: Final = 1
+
+TOTAL_SIZE: Final = _TOTAL.size
+STATS_SIZE: Final = _STATS.size
+
+
+class Lookups(Struct, frozen=True):
+    """How often programs found an entry, and how often not."""
+
+    hits: int
+    misses: int
+
+
+def total(data: bytes) -> int | None:
+    """Read what the driver believes that all entries have together; None if it stands nowhere.
+
+    The driver reads eight bytes, and takes what is missing of them for zero.
+    """
+    return _TOTAL.unpack_from(data)[0] if len(data) >= TOTAL_SIZE else None
+
+
+def total_bytes(size: int) -> bytes:
+    """Write such a total as the driver does."""
+    return _TOTAL.pack(size)
+
+
+def lookups(data: bytes) -> Lookups | None:
+    """Read a file of counters; None if it is not of the form that is known."""
+    if len(data) != STATS_SIZE:
+        return None
+    hits, misses, form = _STATS.unpack(data)
+    return Lookups(hits, misses) if form == _FORMAT else None
