@@ -259,7 +259,7 @@ class VerifyStores(Request[Job], frozen=True, kw_only=True):
 
 @endpoint("GET", "/v1/trash")
 class ListTrash(Request[tuple[Trashed, ...]], frozen=True, kw_only=True):
-    """Ask for what was evicted and can still come back, and for what is in quarantine, newest first."""
+    """Ask for what was evicted and can still come back, and what is in quarantine, newest first; 100,000 at most."""
 
 
 @endpoint("POST", "/v1/trash/restore", right=Right.CHANGE, status=202, location=_JOB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -13,6 +14,9 @@ from xpucached.domain.host import Problem
 from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
+
+LISTED: Final = 100_000
+"""So many things in the trashes of all stores are listed, and no more."""
 
 
 class TrashLabel(Struct, frozen=True):

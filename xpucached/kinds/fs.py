@@ -311,6 +311,16 @@ def _appear_slowly(directory: int, name: str, content: bytes) -> None:
         os.close(descriptor)
 
 
+def make(directory: int, name: str, content: bytes) -> None:
+    """Make a file that is on its way to the disk when this returns.  Raises `FileExistsError`, OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "wb") as file:
+        file.write(content)
+        file.flush()
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
     """Read up to ``limit`` bytes; fewer where the file ends earlier."""
     parts: list[bytes] = []

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from xpucached.domain.names import TrashRef
     from xpucached.domain.plans import DiskSpace, Policy
     from xpucached.domain.stores import Store
     from xpucached.domain.trash import Trashed
 
+    _Place = tuple[Store, TrashRef]
 
 SCARCE: Final = 16 << 20
 """With less than so many bytes free nothing is kept that nobody needs: soon programs could not write at all."""
@@ -38,13 +40,14 @@ def plan_trash(
     for one in items:
         unseen[one.store] -= one.allocated
     unseen = +unseen
-    drops: dict[str, Drop] = {}
+    # By its store, too: one that was copied with its trash has the same names in it.
+    drops: dict[_Place, Drop] = {}
     kept: list[Trashed] = []
     for one in sorted(items, key=lambda one: (one.at, one.ref)):
         if not one.whole and one.allocated == 0:
-            drops[one.ref] = Drop(one, DropReason.DEBRIS)
+            drops[_place(one)] = Drop(one, DropReason.DEBRIS)
         elif policy.trash_keep <= 0 or (now is not None and (now - one.at).total_seconds() >= policy.trash_keep):
-            drops[one.ref] = Drop(one, DropReason.EXPIRED)
+            drops[_place(one)] = Drop(one, DropReason.EXPIRED)
         else:
             kept.append(one)
     stores: defaultdict[Store, list[Trashed]] = defaultdict(list)
@@ -54,7 +57,7 @@ def plan_trash(
         there = sum(one.allocated for one in some) + unseen[store]
         _shrink(some, there - policy.trash_max_bytes, DropReason.OVER_BOUND, drops)
     if policy.max_bytes is not None:
-        there = sum(one.allocated for one in kept if one.ref not in drops) + unseen.total()
+        there = sum(one.allocated for one in kept if _place(one) not in drops) + unseen.total()
         _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
     for room in rooms:
         if room.free is not None:
@@ -63,11 +66,15 @@ def plan_trash(
     return tuple(drops.values())
 
 
-def _shrink(items: Iterable[Trashed], excess: int, reason: DropReason, drops: dict[str, Drop]) -> None:
+def _shrink(items: Iterable[Trashed], excess: int, reason: DropReason, drops: dict[_Place, Drop]) -> None:
     """Let the oldest go until so many bytes are gone; what goes already is gone already."""
     for one in items:
         if excess <= 0:
             return
-        if one.ref not in drops:
-            drops[one.ref] = Drop(one, reason)
+        if _place(one) not in drops:
+            drops[_place(one)] = Drop(one, reason)
             excess -= one.allocated
+
+
+def _place(one: Trashed) -> _Place:
+    return one.store, one.ref

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xpucached.domain.defects import Effect, RepairAction
-from xpucached.domain.trash import Unproven
+from xpucached.domain.trash import LISTED, Unproven
 from xpucached.printing import plain
 from xpucached.render.text import Cell, Colour, TextStyle, age, count, seconds, size, table
 
@@ -38,7 +38,9 @@ def trash(values: Sequence[Trashed], style: TextStyle) -> str:
     ]
     heads = ("REF", "WHERE", "REASON", "SIZE", "SINCE", "DRIVER", "STORE", "WHY")
     text = table(heads, rows, style, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12})
-    return f"{text}\n{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
+    total = f"{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
+    more = "; there is more in it, of which no more is listed" if len(values) >= LISTED else ""
+    return f"{text}\n{total}{more}"
 
 
 def trash_report(report: TrashReport, style: TextStyle) -> str:

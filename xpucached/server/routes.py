@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from xpucached.server import RequestHandlers
 
 log = logging.getLogger(__name__)
+
+_FEW: Final = 1000
+"""So many things in a list are written at once."""
 
 
 class Routes(HttpApplication):
@@ -70,10 +73,11 @@ class Routes(HttpApplication):
         if isinstance(asked, api.GetOpenApi):
             # The one answer without an envelope, because generators expect the bare document.
             return Response(cast("bytes", value), media_type="application/json")
-        shown = _shown(asked, value, private=private)
-        # A page of entries may take a while to write; nobody else should wait for it.
-        paged = isinstance(value, EntryPage)
-        return await asyncio.to_thread(told, row, shown, request) if paged else told(row, shown, request)
+
+        def write() -> Response:
+            return told(row, _shown(asked, value, private=private), request)
+
+        return await asyncio.to_thread(write) if _is_long(value) else write()
 
     async def _wait(self, asked: api.WaitJob) -> object:
         waiting = asyncio.ensure_future(self._service.answer(asked))
@@ -148,6 +152,13 @@ def _denied(row: Endpoint, peer: Peer) -> Denied:
         return Denied("what is here is another user's", hint="ask for your own: xpucachectl status")
     message = "you may look, but not change anything here"
     return Denied(message, hint="that is for the daemon's own user and root; start your own: xpucached --user")
+
+
+def _is_long(value: object) -> bool:
+    """Tell whether an answer may take a while to write: nobody else should wait for it."""
+    if isinstance(value, tuple):
+        return len(value) > _FEW
+    return isinstance(value, EntryPage) or (isinstance(value, Job) and (value.report or value.mended) is not None)
 
 
 def _shown(asked: endpoints.Request[object], value: object, *, private: bool) -> object:

@@ -16,7 +16,7 @@ from xpucached.catalog.entries import note_restored
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
-from xpucached.domain.trash import Drop, DropReason, Restored, TrashReport
+from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
 from xpucached.errors import Conflict, NotFound
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST: Final = 100_000
+_MOST: Final = LISTED
 """Items of all trashes together that are looked at at a time."""
 
 _LISTED: Final = 5
@@ -53,21 +53,24 @@ class TrashKeeper:
         self.trusts_the_clock = trusts_the_clock
 
     async def all(self) -> tuple[Trashed, ...]:
-        """Give what is in the trash of all stores, the newest first."""
-        found = await asyncio.to_thread(self._all)
-        return tuple(sorted((one for one in found if one.key), key=lambda one: (one.at, one.ref), reverse=True))
+        """Give what is in the trash of all stores, the newest first; no more than `LISTED`, if there is more."""
+        return await asyncio.to_thread(self._all)
 
     def _all(self) -> tuple[Trashed, ...]:
-        return next(self._chunks(), ())[:_MOST]
+        named = itertools.islice((one for one in self._items() if one.key), _MOST)
+        return tuple(sorted(named, key=lambda one: (one.at, one.ref), reverse=True))
+
+    def _items(self) -> Iterator[Trashed]:
+        known = self._inventory.catalog.read(all_stores)
+        stores = [status.id for status in known if status.state is StoreState.OK]
+        # Of what is too much a part is listed: every store has its turn some time.
+        random.shuffle(stores)
+        return itertools.chain.from_iterable(map(_inside, stores))
 
     def _chunks(self) -> Iterator[tuple[Trashed, ...]]:
         """Give all that is in the trashes; mostly at once, and in parts where it is more than fits into memory."""
-        known = self._inventory.catalog.read(all_stores)
-        stores = [status.id for status in known if status.state is StoreState.OK]
-        # What is listed is the first part: every store has its turn some time.
-        random.shuffle(stores)
         some: list[Trashed] = []
-        for item in itertools.chain.from_iterable(map(_inside, stores)):
+        for item in self._items():
             some.append(item)
             if len(some) >= _MOST:
                 yield tuple(some)
@@ -159,7 +162,8 @@ class TrashKeeper:
             async with self._changing:
                 report = TrashReport()
                 async for some in _once(await self._named(refs)) if refs else self._each():
-                    report = _together(report, await self._drop([Drop(one, DropReason.ASKED) for one in some]))
+                    gone = await self._drop([Drop(one, DropReason.ASKED) for one in some])
+                    report = _together(report, _dropped(gone))
                 return report
 
         return work
@@ -193,17 +197,16 @@ class TrashKeeper:
         gone: Counter[Store] = Counter()
         report = TrashReport()
         async for items in self._each():
-            drops = await asyncio.to_thread(decide, items, gone)
-            some = await self._drop(drops)
-            dropped = frozenset(some.dropped)
-            for one in drops:
-                gone[one.item.store] += one.item.allocated if one.item.ref in dropped else 0
-            report = _together(report, some)
+            some = await self._drop(await asyncio.to_thread(decide, items, gone))
+            for one in some:
+                gone[one.store] += one.allocated
+            report = _together(report, _dropped(some))
         return report
 
-    async def _drop(self, drops: Sequence[Drop]) -> TrashReport:
+    async def _drop(self, drops: Sequence[Drop]) -> Sequence[Trashed]:
+        """Let these go for good; give those that are gone."""
         if not drops:
-            return TrashReport()
+            return ()
 
         def drop() -> list[Trashed]:
             gone: set[tuple[Store, TrashRef]] = set()
@@ -218,12 +221,12 @@ class TrashKeeper:
 
         async with self._inventory.storing:
             gone = await asyncio.to_thread(drop)
-        freed = sum(one.allocated for one in gone)
         if gone:
+            freed = sum(one.allocated for one in gone)
             self._inventory.events.post(
                 "trash-emptied", f"{len(gone)} gone for good, {freed} bytes", {"freed": str(freed)}
             )
-        return TrashReport((), tuple(one.ref for one in gone), freed)
+        return gone
 
 
 def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef, ...]]]:
@@ -277,6 +280,10 @@ async def _once(some: tuple[Trashed, ...]) -> AsyncIterator[tuple[Trashed, ...]]
 
 def _together(report: TrashReport, more: TrashReport) -> TrashReport:
     return TrashReport(report.restored + more.restored, report.dropped + more.dropped, report.freed + more.freed)
+
+
+def _dropped(gone: Sequence[Trashed]) -> TrashReport:
+    return TrashReport((), tuple(one.ref for one in gone), sum(one.allocated for one in gone))
 
 
 def _room(status: StoreStatus, held: frozenset[str], trashes: Mapping[Store, int] | None) -> DiskSpace:

@@ -24,7 +24,7 @@ from xpucached.domain.stores import Kernel, Store
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
-from xpucached.render import entries, host, jobs, models, status, text, users, variables
+from xpucached.render import entries, host, jobs, models, status, text, trash, users, variables
 from xpucached.render.text import Cell, Colour, TextStyle
 
 LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
@@ -370,3 +370,11 @@ def test_a_host_is_not_well_while_a_store_cannot_be_read() -> None:
         1,
         f"{one.sentence} But /store cannot be read",
     )
+
+
+def test_a_list_of_the_trash_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = api_stub.make_trashed()
+    style = TextStyle(api_stub.NOW, None)
+    monkeypatch.setattr(trash, "LISTED", 3)
+    assert trash.trash((one, one), style).endswith("2 in the trash, 8.0 KiB")
+    assert trash.trash((one, one, one), style).endswith("; there is more in it, of which no more is listed")

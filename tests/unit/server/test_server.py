@@ -30,6 +30,7 @@ from xpucached.domain.jobs import Event
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import Kernel
 from xpucached.errors import Denied, RunningError, SettingsError, Unavailable
+from xpucached.server import app, routes
 from xpucached.server.connection import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -132,6 +133,22 @@ def test_an_empty_body_means_all_defaults(served: Running) -> None:
     status, _ = ask(served, post("/v1/scan", b""))
 
     assert status == 202
+
+
+@pytest.mark.parametrize(("path", "in_the_loop"), [("/v1/trash", False), ("/v1/entries", False), ("/v1/devices", True)])
+def test_a_long_answer_is_written_where_nobody_else_waits(
+    served: Running, monkeypatch: pytest.MonkeyPatch, path: str, *, in_the_loop: bool
+) -> None:
+    told, seen = app.told, list[bool]()
+
+    def noting(*given: object) -> object:
+        seen.append(asyncio._get_running_loop() is not None)
+        return told(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(routes, "told", noting)
+    monkeypatch.setattr(routes, "_FEW", 0)
+    assert ask(served, get(path))[0] == 200
+    assert seen == [in_the_loop]
 
 
 def test_text_that_is_no_text_still_travels(served: Running) -> None:
