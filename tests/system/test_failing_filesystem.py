@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +24,15 @@ from tests.support.failing_filesystem import CHANGES
 from tests.support.faults import with_store
 from tests.support.store_actions import look
 from tests.system.test_faults import keys, old, problems, truth
+from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.plans import EvictReason, Policy
 from xpucached.domain.stores import Store
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
 from xpucached.planning.trash import plan_trash
+from xpucached.processes import conversation
+from xpucached.processes.output import Trace
+from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +47,15 @@ class Disk:
     place: Path
     backing: Path
     control: Path
+    server: subprocess.Popen[str]
+
+    def stands_still(self) -> None:
+        """Let it answer nothing from now on."""
+        self.server.send_signal(signal.SIGSTOP)
+
+    def goes_on(self) -> None:
+        """Let it answer, also what was asked meanwhile."""
+        self.server.send_signal(signal.SIGCONT)
 
     def fails(self, error: int, calls: tuple[str, ...], below: str = "") -> None:
         """Let calls fail from now on; with error 0 they wait for ever."""
@@ -57,15 +73,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     """Mount it, or skip with the reason."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("a file system of one's own takes root and /dev/fuse")
-    one = Disk(tmp_path / "disk", tmp_path / "backing", tmp_path / "control")
-    for place in (one.place, one.backing):
+    places = (tmp_path / "disk", tmp_path / "backing", tmp_path / "control")
+    for place in places[:2]:
         place.mkdir()
     server = subprocess.Popen(
-        [sys.executable, PROGRAM, one.place, one.backing, one.control],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, PROGRAM, *places], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    one = Disk(*places, server)
     assert server.stdout is not None
     if server.stdout.readline() != "mounted\n":
         _, reason = server.communicate()
@@ -74,6 +88,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield one
     finally:
         one.heals()
+        one.goes_on()
         subprocess.run(["/usr/bin/umount", "--lazy", one.place], check=True)
         try:
             server.communicate(timeout=10)
@@ -160,3 +175,27 @@ def test_a_trash_that_cannot_be_read_just_now_is_no_debris(disk: Disk, store: Sy
                 assert {one.key for one in sycl.trash_files.trash(there) if one.whole} == before
     assert {one.key for one in sycl.trash_files.restore(there, tuple(one.ref for one in everything))} == before
     assert truth(store) == before
+
+
+@pytest.mark.parametrize("where", ["directory", "program"])
+def test_a_model_that_lies_where_the_answer_comes_too_late_is_not_run_after_its_time(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    ran = tmp_path / "ran"
+    place = disk.place / "work"
+    place.mkdir()
+    program = (place if where == "program" else tmp_path) / "app"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\nsleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(conversation, "GRACE", 0.5)
+    monkeypatch.setattr(conversation, "LAST", 1.0)
+    workload = Workload((str(program),), place if where == "directory" else tmp_path, {}, 1)
+    disk.stands_still()
+    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, Trace(), polite=False))
+    disk.goes_on()
+
+    assert done.outcome is Outcome.TIMED_OUT
+    # Who was waited for there answers now.
+    assert list(place.iterdir()) == ([program] if where == "program" else [])
+    time.sleep(1)
+    assert not ran.exists()

@@ -33,6 +33,7 @@ else:
     _package.__path__ = [os.path.dirname(os.path.realpath(__file__))]  # noqa: PTH120 - without pathlib it starts faster
     from xpucached_libexec.family import FamilyUse, Maps, family
 
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _TICK = 0.05
 _ORDERS = {b"t": signal.SIGTERM, b"p": signal.SIGSTOP, b"c": signal.SIGCONT}
@@ -154,10 +155,16 @@ def main() -> int:
     parser.add_argument("--environment", type=int, required=True, help="a descriptor: the child's variables, as JSON")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
-    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    prctl, ours = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
+    prctl(_SUBREAPER, 1, 0, 0, 0)
     terminations = Terminations()
 
     def limit() -> None:
+        # Its directory, or its program, may lie where nobody answers for long: then this process was ended meanwhile,
+        # and nobody would watch it.
+        prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != ours:
+            os._exit(1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         most = given.disk if hard == resource.RLIM_INFINITY else min(given.disk, hard)
