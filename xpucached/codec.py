@@ -47,11 +47,10 @@ class EntryShape(Struct, frozen=True):
     effect: Effect | None  #: what the defect costs
     message: str  #: the defect in a sentence
     detail: str
-    platform: str | None
-    device: str | None
-    version: str | None
-    driver: str | None
-    fingerprint: Fingerprint | None
+    target: Target | None
+    device: str | None  #: the target's, as its kind names it
+    driver: str | None  #: the target's toolchain
+    fingerprint: Fingerprint | None  #: the target's
     origin: Origin | None
     architecture: Architecture | None
     options: str
@@ -96,10 +95,9 @@ def _flatten(value: IndexedEntry) -> EntryShape:
         defect=entry.defect.code if entry.defect else None,
         effect=entry.effect,
         message=entry.defect.message if entry.defect else "",
-        platform=target.platform if target else None,
+        target=target,
         device=target.device if target else None,
-        version=target.version if target else None,
-        driver=target.driver if target else None,
+        driver=target.toolchain if target else None,
         fingerprint=target.fingerprint if target else None,
         **{name: getattr(entry, name) for name in _OF_ENTRY},
         **{name: getattr(value, name) for name in _OF_INDEXED},
@@ -107,15 +105,12 @@ def _flatten(value: IndexedEntry) -> EntryShape:
 
 
 def _gather(wire: EntryShape) -> IndexedEntry:
-    target = None
-    if wire.platform is not None and wire.device is not None and wire.version is not None and wire.driver is not None:
-        target = Target(wire.platform, wire.device, wire.version, wire.driver)
     defect = None
     if wire.defect is not None:
         defect = Defect(wire.defect, wire.effect or Effect.UNKNOWN, wire.message, ())
     entry = Entry(
         id=EntryId(Store(wire.kind, wire.store), wire.key),
-        environment=target,
+        environment=wire.target,
         defect=defect,
         **{name: getattr(wire, name) for name in _OF_ENTRY},
     )

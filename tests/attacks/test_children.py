@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support.builders import sycl_target
 from xpucached.catalog import opening
 from xpucached.cli import installed_files
 from xpucached.domain.libraries import SyclRuntime
@@ -30,11 +31,11 @@ from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
-from xpucached.domain.targets import Target
 from xpucached.domain.throttling import RunCause, RunPriority
 from xpucached.errors import Unavailable
 from xpucached.host import drivers
 from xpucached.hostd import units
+from xpucached.kinds import sycl
 from xpucached.kinds.sycl import preflight
 from xpucached.processes import child, driver_probe
 from xpucached.processes.cgroup import Cgroup
@@ -139,8 +140,8 @@ RECIPE: Final = Recipe(
 
 
 def compile_entry(_lair: Path) -> None:
-    nothing = Target("none", "none", "none", "none")
-    compiler = ProcessStarter(os.environ, "test").compiler(nothing, {})
+    nothing = sycl_target("none", "none", "none", "none")
+    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(nothing), {})
     with pytest.raises(NoCompiler, match=r"no OpenCL device is none|libOpenCL"):
         compiler.build(RECIPE, threading.Event(), 30.0)
 

@@ -27,6 +27,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
+from tests.support.builders import sycl_target
 from xpucached import deadlines, quantities, settings, sockets
 from xpucached.catalog import Catalog
 from xpucached.catalog.scans import record_scan
@@ -37,7 +38,6 @@ from xpucached.domain.models import Workload
 from xpucached.domain.names import Architecture, EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Policy, Recipe
 from xpucached.domain.stores import EntryId, FoundStore, Scan, Store, StoreOrigin, StoreState
-from xpucached.domain.targets import Target
 from xpucached.domain.trash import Repair, Trashed, TrashLabel, TrashReport
 from xpucached.errors import NotFound
 from xpucached.host import drivers, elf, pressure, process_table
@@ -847,7 +847,7 @@ def test_a_program_that_is_being_put_in_place_is_not_swept(
     monkeypatch.setattr(recipes, "_staged", sweeping)
     entry = EntryId(of(sycl_store), EntryKey("1/2/3/4/0"))
     recipe = Recipe(entry, b"image", b"", b"", 0o600, 0o700, access_time=False)
-    assert recipes.publish(recipe, Target("p", "d", "v", "x"), b"program") is not None
+    assert recipes.publish(recipe, sycl_target("p", "d", "v", "x"), b"program") is not None
 
 
 def test_a_gap_that_somebody_holds_is_not_said_to_be_closed(
@@ -927,7 +927,7 @@ def test_what_a_runtime_writes_without_end_for_one_tiny_program_is_not_all_kept(
         return True
 
     monkeypatch.setattr(preflight, "build_tiny_program", build)
-    target = Target("Intel(R) OpenCL", "cpu", "1", "2")
+    target = sycl_target("Intel(R) OpenCL", "cpu", "1", "2")
     found = preflight._written(tmp_path, [target], OtherDriver((target,), "", {}), datetime.now(UTC), 1.0)
 
     assert len(found) == 1

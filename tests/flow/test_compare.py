@@ -18,7 +18,7 @@ from tests.flow.test_daemon import driven, warm
 from tests.flow.test_replay import checksum_and_trace
 from tests.flow.test_upkeep import settled
 from tests.kinds.test_sycl_damage import look
-from tests.support.builders import native, spirv
+from tests.support.builders import native, spirv, sycl_target
 from tests.support.daemons import daemon
 from xpucached import api, settings
 from xpucached.catalog import Catalog
@@ -33,7 +33,7 @@ from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, ModelName
 from xpucached.domain.plans import EvictionReport
-from xpucached.domain.targets import Origin, Target
+from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, Finding, Repair, Unproven, VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.kinds import sycl
@@ -91,7 +91,7 @@ class Bench:
         tool.chmod(0o755)
         self.catalog = catalog
         parts = store.defaults
-        environment = Target(parts["platform"], parts["device"], parts["version"], parts["driver"])
+        environment = sycl_target(parts["platform"], parts["device"], parts["version"], parts["driver"])
         catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=(environment,)))
         driver = OtherDriver((environment,), "stamp", {}, (os.fspath(tool),))
         monkeypatch.setattr(compare, "drivers_in_use", lambda _inventory: (driver,))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import daemons
+from tests.support.builders import sycl_target
 from xpucached import settings
 from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model
@@ -27,7 +28,6 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import Event
 from xpucached.domain.models import Attribution, Coverage, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
-from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.host import dependencies, proofs
 from xpucached.host.digests import Reader
@@ -541,8 +541,8 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
 def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_unseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new = (Target("OpenCL", "GPU", "3.0", driver) for driver in ("25.1", "25.2"))
-    hosts = [Host(NOW, "", "", one.driver, environments=(one,)) for one in (old, new)]
+    old, new = (sycl_target("OpenCL", "GPU", "3.0", driver) for driver in ("25.1", "25.2"))
+    hosts = [Host(NOW, "", "", one.toolchain, environments=(one,)) for one in (old, new)]
     with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
         (tmp_path / "data").touch()
         model = Model(ModelName("net"), workload(tmp_path, "/bin/true", "data"))

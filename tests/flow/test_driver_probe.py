@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from xpucached.domain.host import ProbeReport
-from xpucached.domain.targets import Target
+from xpucached.domain.host import DriverAnswer, ProbeReport
+from xpucached.kinds.sycl.targets import identity, target_of
 from xpucached.libexec import driver_probe
 from xpucached.libexec.level_zero import ip_text, version_text
 from xpucached.processes.driver_probe import ask
@@ -132,16 +132,16 @@ def test_answer_on_stdout_as_a_module() -> None:
 
 def test_level_zero_gpu_has_an_environment_per_adapter(level_zero: dict[str, str]) -> None:
     report = ask(level_zero, 30)
-    assert report.environments == (
-        Target(V1, ARC, "20.1.1", "1.6.31349+8"),
-        Target(V2, ARC, "20.1.1", "1.6.31349+8"),
+    assert report.answers == (
+        DriverAnswer(V1, ARC, "20.1.1", "1.6.31349+8"),
+        DriverAnswer(V2, ARC, "20.1.1", "1.6.31349+8"),
     )
     assert codes(report) == []
 
 
 def test_level_zero_driver_without_the_version_extension(level_zero: dict[str, str]) -> None:
     report = ask({**level_zero, "FAKE": "old"}, 30)
-    assert {environment.driver for environment in report.environments} == {"1.6.31349"}
+    assert {environment.driver for environment in report.answers} == {"1.6.31349"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_level_zero_driver_without_the_version_extension(level_zero: dict[str, s
 )
 def test_level_zero_that_fails(level_zero: dict[str, str], fake: str, code: str) -> None:
     report = ask({**level_zero, "FAKE": fake}, 30)
-    assert report.environments == ()
+    assert report.answers == ()
     assert codes(report) == [code]
 
 
@@ -173,14 +173,14 @@ def test_level_zero_that_hangs(level_zero: dict[str, str]) -> None:
 
 
 def test_wild_count_is_not_believed(level_zero: dict[str, str]) -> None:
-    assert len(ask({**level_zero, "FAKE": "wild"}, 30).environments) == 2
+    assert len(ask({**level_zero, "FAKE": "wild"}, 30).answers) == 2
 
 
 def test_broken_loaders_are_problems_that_say_the_cost(tmp_path: Path) -> None:
     for name in ("libOpenCL.so.1", "libze_loader.so.1"):
         (tmp_path / name).write_bytes(b"this is no library")
     report = ask({"LD_LIBRARY_PATH": str(tmp_path)}, 30)
-    assert report.environments == ()
+    assert report.answers == ()
     assert [problem.code for problem in report.problems] == ["no-opencl", "no-level-zero"]
     assert all("are not seen" in problem.message and problem.hint for problem in report.problems)
 
@@ -223,9 +223,7 @@ def test_environment_is_what_a_real_program_writes(runtimes: Path, tmp_path: Pat
         written.add(data[8 : 8 + length].decode())
     report = ask(variables, 50)
     assert len(written) == 1
-    assert [environment.identity for environment in report.environments if "OpenCL" in environment.platform] == [
-        *written
-    ]
+    assert [identity(target_of(one)) for one in report.answers if "OpenCL" in one.platform] == [*written]
 
 
 @pytest.mark.runtime
@@ -234,5 +232,5 @@ def test_driver_that_is_no_library(runtimes: Path, tmp_path: Path) -> None:
     garbage.write_bytes(os.urandom(4096))
     variables = real(runtimes / "rt2025.2", tmp_path, tmp_path) | {"OCL_ICD_FILENAMES": str(garbage)}
     report = ask(variables, 30)
-    assert [one for one in report.environments if "OpenCL" in one.platform] == []
+    assert [one for one in report.answers if "OpenCL" in one.platform] == []
     assert "no-opencl-driver" in {problem.code for problem in report.problems}

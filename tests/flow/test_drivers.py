@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.flow.test_daemon import driven, switch, warm
+from tests.support.builders import sycl_target
 from tests.support.daemons import daemon
 from tests.support.torches import APPLICATION
 from tests.unit.planning import test_planning as planned
@@ -62,7 +63,7 @@ def drivers_of(host: Daemon, name: str) -> set[str]:
 
 CPU: Final = "Intel(R) Xeon(R)"
 A1, A2, A3, B1, B2, B3 = (
-    Target("Intel(R) OpenCL", CPU, "OpenCL 3.0", number) for number in ("a1", "a2", "a3", "b1", "b2", "b3")
+    sycl_target("Intel(R) OpenCL", CPU, "OpenCL 3.0", number) for number in ("a1", "a2", "a3", "b1", "b2", "b3")
 )
 
 
@@ -123,7 +124,7 @@ def test_an_earlier_driver_brings_its_proof_with_it() -> None:
 def rebuilt(here: Host, *entries: IndexedEntry) -> list[tuple[str, str]]:
     models = {one.name: one for one in map(planned.model, ("own", "trial"))}
     made = plan_replay(entries, here, models, (), NOW, lineages=lineages())
-    return sorted((one.entry.entry.id.key.split("/")[1], one.to.driver) for one in made.rebuild)
+    return sorted((one.entry.entry.id.key.split("/")[1], one.to.toolchain) for one in made.rebuild)
 
 
 def test_entries_are_rebuilt_for_the_drivers_that_their_models_use() -> None:
@@ -153,7 +154,7 @@ def test_each_driver_in_use_keeps_a_generation_of_its_own() -> None:
     # The one on trial changed long ago, the host's own twice since then.
     own = (here(A1, 90, 40, None), here(A2, 40, 20, None), here(A3, 20, 0, None))
     history = (here(B1, 90, 60, trial), here(B2, 60, 0, trial), *own)
-    entries = [planned.entry(one.driver, environment=one, created=89) for one in (A1, A2, A3, B1, B2)]
+    entries = [planned.entry(one.toolchain, environment=one, created=89) for one in (A1, A2, A3, B1, B2)]
 
     made = planned.evict(*entries, on=two(A3, trial), history=history)
     assert [one.entry.entry.environment for one in made.evict] == [A1]

@@ -153,14 +153,14 @@ def test_a_runtime_is_asked_and_writes_an_entry_under_the_name_that_the_driver_g
     real = runtime(name)
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     assert runtimes.folders([], variables)[0] == real.lib
-    (environment,) = driver_probe.ask(variables).environments
-    assert driver_probe.ask_runtime(real.lib, variables).environments == (environment,)
+    (answer,) = driver_probe.ask(variables).answers
+    assert driver_probe.ask_runtime(real.lib, variables).answers == (answer,)
     cache = tmp_path / "cache"
     assert preflight.build_tiny_program(real.lib, cache, variables, "opencl:cpu")
     found = sycl.scanner.scan(
         FoundStore(Store(sycl.NAME, cache), StoreOrigin.FOUND, "test"), datetime.now(UTC), {}, None
     )
-    assert [one.environment for one in found.entries] == [environment]
+    assert [one.environment for one in found.entries] == [sycl.targets.target_of(answer)]
 
 
 NAMED_OTHERWISE = r"""

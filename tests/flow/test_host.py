@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from xpucached.domain.host import Device, Host, ProbeReport, Problem, Process
+from xpucached.domain.host import Device, DriverAnswer, Host, ProbeReport, Problem, Process
 from xpucached.domain.names import Architecture
-from xpucached.domain.targets import Target
 from xpucached.errors import HostError
 from xpucached.host import drivers, elf, gpu_devices, other_driver, process_table
 from xpucached.host.roots import HostRoots
@@ -30,10 +29,10 @@ from xpucached.processes import driver_probe
 NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
 V1 = "Intel(R) oneAPI Unified Runtime over Level-Zero"
 V2 = f"{V1} V2"
-CPU = Target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.0 (Build 0)", "2025.20.12.0.09_233955")
-B580 = Target(V2, "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.15.39122")
-B580_CL = Target("Intel(R) OpenCL Graphics", B580.device, "OpenCL 3.0 NEO ", "26.27.039122")
-UNNAMED = Target(V1, "Intel(R) Graphics [0xe202]", "20.1.0", "1.15.39122")
+CPU = DriverAnswer("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.0 (Build 0)", "2025.20.12.0.09_233955")
+B580 = DriverAnswer(V2, "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.15.39122")
+B580_CL = DriverAnswer("Intel(R) OpenCL Graphics", B580.device, "OpenCL 3.0 NEO ", "26.27.039122")
+UNNAMED = DriverAnswer(V1, "Intel(R) Graphics [0xe202]", "20.1.0", "1.15.39122")
 
 
 # -- a pretend machine --------------------------------------------------------------------------------------------
@@ -183,10 +182,10 @@ def test_kernel_and_boot(machine: Machine) -> None:
         (replace(B580_CL, device="Intel(R) UHD Graphics"), "OpenCL 3.0 NEO "),
         (CPU, "cpu"),
         (replace(CPU, version="OpenCL 3.1 (Build 0)"), "cpu"),
-        (Target("Portable Computing Language", "cpu-haswell", "OpenCL 3.0 PoCL", "7.0"), "OpenCL 3.0 PoCL"),
+        (DriverAnswer("Portable Computing Language", "cpu-haswell", "OpenCL 3.0 PoCL", "7.0"), "OpenCL 3.0 PoCL"),
     ],
 )
-def test_architecture(environment: Target, expected: str) -> None:
+def test_architecture(environment: DriverAnswer, expected: str) -> None:
     assert gpu_devices.architecture(environment) == expected
 
 
@@ -449,7 +448,7 @@ def stand_in(folder: Path, body: str) -> Path:
 def test_each_backend_has_its_own_child(tmp_path: Path) -> None:
     body = "if backend == 'opencl': os.kill(os.getpid(), signal.SIGSEGV)\nsay(good)"
     report = driver_probe.ask({}, 30, probe=stand_in(tmp_path, body))
-    assert report.environments == (Target("p", "level-zero", "v", "d"),)
+    assert report.answers == (DriverAnswer("p", "level-zero", "v", "d"),)
     assert [problem.code for problem in report.problems] == ["probe-crashed", "a-code"]
     assert "SIGSEGV" in report.problems[0].message
     assert "opencl" in report.problems[0].message
@@ -458,7 +457,7 @@ def test_each_backend_has_its_own_child(tmp_path: Path) -> None:
 def test_child_sees_the_variables(tmp_path: Path) -> None:
     body = "say({'environments': [[os.environ['WHAT'], os.environ['HOME'], 'v', 'd ']], 'problems': []})"
     report = driver_probe.ask({"WHAT": "given", "HOME": "/nowhere"}, 30, probe=stand_in(tmp_path, body))
-    assert report.environments == (Target("given", "/nowhere", "v", "d "),)
+    assert report.answers == (DriverAnswer("given", "/nowhere", "v", "d "),)
 
 
 @pytest.mark.parametrize(
@@ -484,7 +483,7 @@ def test_child_sees_the_variables(tmp_path: Path) -> None:
 )
 def test_answers_that_are_none(tmp_path: Path, body: str, code: str) -> None:
     report = driver_probe.ask({}, 30, probe=stand_in(tmp_path, body))
-    assert report.environments == ()
+    assert report.answers == ()
     assert {problem.code for problem in report.problems} == {code}
 
 
@@ -531,7 +530,7 @@ os._exit(0)
     pids = [int(pid) for backend in driver_probe.BACKENDS for pid in (tmp_path / backend).read_text().split()]
     assert len(pids) == 4
     assert all(gone(pid) for pid in pids)
-    assert len(report.environments) == (2 if "good" in ending else 0)
+    assert len(report.answers) == (2 if "good" in ending else 0)
 
 
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
@@ -545,7 +544,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
 # -- the survey ---------------------------------------------------------------------------------------------------
 
 
-def survey(machine: Machine, *environments: Target, problems: tuple[Problem, ...] = ()) -> Host:
+def survey(machine: Machine, *environments: DriverAnswer, problems: tuple[Problem, ...] = ()) -> Host:
     return host_survey(ProbeReport(environments, problems), {}, NOW, machine.places)
 
 
@@ -558,9 +557,9 @@ def test_gpu_with_its_environments(machine: Machine) -> None:
     install_gpu_driver(machine)
     found = survey(machine, B580_CL, B580, replace(B580, platform=V1))
     (device,) = found.devices
-    assert device.environments == (B580, replace(B580, platform=V1), B580_CL)
+    assert device.answers == (B580, replace(B580, platform=V1), B580_CL)
     assert (device.pci_id, device.architecture, device.name) == ("0xe20b", "bmg-g21", B580.device)
-    assert found.environments == (B580_CL, B580, replace(B580, platform=V1))
+    assert found.answers == (B580, replace(B580, platform=V1), B580_CL)
     assert codes(found) == []
     assert (found.surveyed, found.kernel) == (NOW, "6.14.0-test")
     assert found.stamp == drivers.stamp(found.driver, found.kernel)
@@ -580,44 +579,44 @@ def test_gpu_whose_driver_knows_no_name(machine: Machine) -> None:
     machine.gpu(device="0xe202")
     machine.gpu("0000:04:00.0", "0xe20b", node=129)
     first, second = survey(machine, UNNAMED, B580).devices
-    assert first.environments == (UNNAMED,)
-    assert second.environments == (B580,)
+    assert first.answers == (UNNAMED,)
+    assert second.answers == (B580,)
 
 
 def test_equal_gpus_share_an_environment(machine: Machine) -> None:
     machine.gpu()
     machine.gpu("0000:04:00.0", node=129)
-    assert [one.environments for one in survey(machine, B580).devices] == [(B580,), (B580,)]
+    assert [one.answers for one in survey(machine, B580).devices] == [(B580,), (B580,)]
 
 
 def test_names_part_gpus_of_one_generation(machine: Machine) -> None:
     machine.gpu(device="0xe20b")
     machine.gpu("0000:04:00.0", "0xe20c", node=129)
     b570 = replace(B580, device="Intel(R) Arc(TM) B570 Graphics")
-    assert [one.environments for one in survey(machine, B580, b570).devices] == [(B580,), (b570,)]
+    assert [one.answers for one in survey(machine, B580, b570).devices] == [(B580,), (b570,)]
 
 
 def test_opencl_follows_level_zero_by_name(machine: Machine) -> None:
     machine.gpu(device="0x64a0")
-    level_zero = Target(V2, "Intel(R) Graphics", "20.4.4", "1.15.39122")
+    level_zero = DriverAnswer(V2, "Intel(R) Graphics", "20.4.4", "1.15.39122")
     opencl = replace(B580_CL, device="Intel(R) Graphics")
     (device,) = survey(machine, opencl, level_zero).devices
-    assert device.environments == (level_zero, opencl)
+    assert device.answers == (level_zero, opencl)
 
 
 def test_gpu_that_the_table_does_not_know(machine: Machine) -> None:
     machine.gpu(device="0xffee")
-    stranger = Target(V2, "Intel(R) Arc(TM) Z999", "99.1.0", "3.0.1")
+    stranger = DriverAnswer(V2, "Intel(R) Arc(TM) Z999", "99.1.0", "3.0.1")
     (device,) = survey(machine, stranger).devices
-    assert (device.pci_id, device.architecture, device.environments) == ("0xffee", "99.1.0", (stranger,))
+    assert (device.pci_id, device.architecture, device.answers) == ("0xffee", "99.1.0", (stranger,))
 
 
 def test_environment_that_no_gpu_explains(machine: Machine) -> None:
     machine.gpu(device="0x0bda")
     pvc, arc, cpu = survey(machine, B580, B580_CL, CPU).devices
-    assert pvc.environments == ()
-    assert arc == Device(B580.device, Architecture("bmg-g21"), environments=(B580, B580_CL))
-    assert cpu == Device(CPU.device, gpu_devices.CPU, environments=(CPU,))
+    assert pvc.answers == ()
+    assert arc == Device(B580.device, Architecture("bmg-g21"), answers=(B580, B580_CL))
+    assert cpu == Device(CPU.device, gpu_devices.CPU, answers=(CPU,))
 
 
 def test_machine_with_only_the_cpu(machine: Machine) -> None:
@@ -646,7 +645,7 @@ def test_gpu_that_the_kernel_does_not_give(machine: Machine, driver: str) -> Non
     machine.gpu()
     machine.pci("0000:04:00.0", "0xe20b", driver=driver)
     found = survey(machine, B580)
-    assert [one.environments for one in found.devices] == [(B580,), ()]
+    assert [one.answers for one in found.devices] == [(B580,), ()]
     assert codes(found) == ["kernel-driver-unbound"]
     assert driver in found.problems[0].message
 

@@ -93,7 +93,7 @@ def test_what_replay_made_is_inherited_and_doubles_nothing(catalog: Catalog) -> 
     assert warm.detail.endswith("; replay has made 3 entries for that, of 4 that it had")
     # It is the source of the next replay, too, though the model never ran under this driver.
     scope = ReplayScope(models={NET})
-    newest = replace(NEW, driver="1.7")
+    newest = replace(NEW, toolchain="1.7")
     plan = plan_replay(catalog.read(all_entries), host(newest), {NET: model()}, (), NOW, scope, lineages=lineages())
     assert [one.reason.value for one in plan.rebuild] == ["model"] * 4
     assert {one.entry.entry.environment for one in plan.rebuild if one.entry.inherited} == {NEW}
@@ -130,7 +130,7 @@ def test_what_somebody_else_compiled_there_is_not_inherited(catalog: Catalog) ->
 def test_a_generation_that_somebody_else_made_in_between_takes_nothing_away(catalog: Catalog) -> None:
     catalog.write(record_scan, scan(*OLDS, *NEWS), architecture)
     assert catalog.read(find_entry, NEWS[3].id.ref).models == ()
-    newest = replace(NEW, driver="1.7")
+    newest = replace(NEW, toolchain="1.7")
     entries = catalog.read(all_entries)
     plan = plan_replay(entries, host(newest), {NET: model()}, (), NOW, lineages=lineages())
 

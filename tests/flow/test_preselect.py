@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog, preselect
 from xpucached.catalog.entries import all_entries, entry_page, forget_entries, note_restored
 from xpucached.catalog.figures import catalog_summary
@@ -48,7 +49,7 @@ DAY: Final = timedelta(days=1)
 EMPTY: Final = "empty.sqlite"
 STORES: Final = tuple(Store(KindName("sycl"), Path(f"/var/cache/{name}")) for name in ("one", "two"))
 ENVIRONMENTS: Final = tuple(
-    Target(platform, device, "1", driver)
+    sycl_target(platform, device, "1", driver)
     for platform, device in (("ze", "B580"), ("ze", "B770"), ("cl", "CPU"))
     for driver in ("1.1", "1.2", "1.3", "1.4")
 )
@@ -285,7 +286,7 @@ def test_the_sums_are_what_a_count_gives(catalog: Catalog, seed: int) -> None:
             fit = [
                 one
                 for one in every
-                if (one.entry.environment is not None and one.entry.environment.driver == query.driver)
+                if (one.entry.environment is not None and one.entry.environment.toolchain == query.driver)
                 or one.entry.state is query.state
             ]
             page = catalog.read(entry_page, query, present=(), now=NOW)

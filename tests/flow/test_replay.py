@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.flow.test_daemon import driven, switch, warm
-from tests.support.builders import SyclStore, bomb, framed, native, spirv
+from tests.support.builders import SyclStore, bomb, framed, native, spirv, sycl_target
 from tests.support.daemons import daemon
 from xpucached import settings
 from xpucached.catalog import Catalog
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import ReplayReport
     from xpucached.service.jobs import Handle
 
-NEW = Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2")
+NEW = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2")
 STORE = Store(sycl.NAME, Path("/store"))
 
 
@@ -78,8 +78,10 @@ def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.Compil
     """Give a compiler of the real driver."""
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    (environment,) = driver_probe.ask(variables).environments
-    compiler = ProcessStarter(os.environ, "test").compiler(environment, variables)
+    (answer,) = driver_probe.ask(variables).answers
+    compiler = ProcessStarter(os.environ, "test").compiler(
+        sycl.rebuilder.compiler(sycl.targets.target_of(answer)), variables
+    )
     yield compiler
     compiler.close()
 
@@ -151,7 +153,7 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
 def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[str], Runtime]) -> None:
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    compiler = ProcessStarter(os.environ, "test").compiler(NEW, variables)
+    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(NEW), variables)
     ident = EntryId(STORE, EntryKey("0"))
     with pytest.raises(NoCompiler, match="no OpenCL device is"):
         compiler.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
@@ -432,7 +434,7 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
         entries = sorted(catalog.read(all_entries), key=lambda one: one.entry.options)
         old = entries[0].entry.environment
         assert old is not None
-        to = replace(old, driver="new")
+        to = replace(old, toolchain="new")
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
         results = Publisher(inventory, replay.ReplayRequest(), (driver,))
@@ -489,8 +491,8 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
 
     with contextlib.closing(Catalog.open(short_dir / "catalog.sqlite")) as catalog:
         report, found = asyncio.run(work(catalog))
-    assert (report.rebuilt, report.failed, {one.to.driver for one in report.plan.rebuild}) == (3, 0, {"3"})
-    assert Counter(one.driver for one in found) == {sycl_store.defaults["driver"]: 3, "3": 3}
+    assert (report.rebuilt, report.failed, {one.to.toolchain for one in report.plan.rebuild}) == (3, 0, {"3"})
+    assert Counter(one.toolchain for one in found) == {sycl_store.defaults["driver"]: 3, "3": 3}
 
 
 @pytest.mark.parametrize("heavy", [4, 12])
@@ -530,7 +532,9 @@ def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: S
     recipe = sycl.recipes.recipe(entry)
     assert isinstance(recipe, Recipe)
     assert entry.environment is not None
-    compiler = ProcessStarter(os.environ, "test").compiler(entry.environment, {}, (os.fspath(fake_compiler(tmp_path)),))
+    compiler = ProcessStarter(os.environ, "test").compiler(
+        sycl.rebuilder.compiler(entry.environment), {}, (os.fspath(fake_compiler(tmp_path)),)
+    )
     with pytest.raises(BuildHung, match=r"longer than 0\.5 s"):
         compiler.build(recipe, threading.Event(), 0.5)
     compiler.close()

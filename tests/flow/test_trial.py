@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.flow.test_upkeep import alone
-from tests.support.builders import SyclStore
+from tests.support.builders import SyclStore, sycl_target
 from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import model_coverage, newest_runs
@@ -19,7 +19,6 @@ from xpucached.domain.host import Host
 from xpucached.domain.models import Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Warm
-from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.service import trial
 
@@ -89,7 +88,7 @@ def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
     workload = Workload(command, tmp_path, {}, 60.0, RunSpec(caches=(caches,)))
     model = Model(ModelName("net"), workload, tmp_path / "store")
     catalog.write(add_model, model)
-    environments = (Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "1"),)
+    environments = (sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "1"),)
     catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=environments))
 
     async def warm() -> tuple[Warmth, list[ModelName]]:

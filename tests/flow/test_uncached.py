@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.flow.test_upkeep import alone
+from tests.support.builders import sycl_target
 from tests.unit.planning.test_planning import NOW, coverage, failed, host, model, plan, run, status
 from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model
@@ -18,12 +19,11 @@ from xpucached.domain.host import Problem
 from xpucached.domain.models import Attribution, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Policy
 from xpucached.domain.status import Verdict
-from xpucached.domain.targets import Target
 from xpucached.domain.throttling import Waiting
 from xpucached.planning.verdict import verdict, warmth
 
-HERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2"))
-THERE = host(Target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3"))
+HERE = host(sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2"))
+THERE = host(sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3"))
 
 
 def test_it_is_not_run_again_until_something_changes_or_somebody_insists() -> None:

@@ -84,8 +84,11 @@ def source(data: bytes) -> None:
             "what follows is miscounted",
         )
         _check(all(entry_format.NUMBER.match(name) for name in read.directories), "a place that is no place")
-    environment = entry_format.environment(entry_format.text(read.device))
-    _check(environment is None or environment.identity == entry_format.text(read.device), "another device was read")
+    environment = sycl.targets.parse(entry_format.text(read.device))
+    _check(
+        environment is None or sycl.targets.identity(environment) == entry_format.text(read.device),
+        "another device was read",
+    )
 
 
 def binary(data: bytes) -> None:
@@ -204,7 +207,7 @@ def slot(data: bytes) -> None:
         _check(entry.created <= _AT, "made after it was seen")
         _check(sum(len(kernel.name) for kernel in entry.kernels) <= 4 << 20, "names without bounds")
         of = entry.environment
-        _check(of is None or len(of.platform + of.device + of.version + of.driver) <= 4 * 4096, "an endless device")
+        _check(of is None or len(sycl.targets.identity(of)) <= 4 * 4096, "an endless device")
         _check(lock or entry.state is not EntryState.UNFINISHED, "unfinished without a lock")
 
 

@@ -21,8 +21,8 @@ from xpucached.domain.activity import FileAct, WatchSpec
 from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
-from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.plans import NoRecipe, Recipe
+from xpucached.domain.names import Architecture, EntryKey, KindName
+from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
 from xpucached.domain.stores import (
     Entry,
     EntryId,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain.activity import FileEvent, Program
-    from xpucached.domain.host import OtherDriver, Process
+    from xpucached.domain.host import Host, OtherDriver, Process
     from xpucached.domain.models import Workload
     from xpucached.domain.stores import FoundStore, KnownEntry
     from xpucached.domain.trash import Repair, TrashLabel
@@ -60,7 +60,7 @@ EMPTY: Final = Defect("full-empty", Effect.GROWS, "there is no program in it", (
 
 
 def _words(target: Target) -> str:
-    return json.dumps([target.platform, target.device, target.version, target.driver])
+    return json.dumps([target.family, target.device, target.toolchain])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +151,19 @@ class FakeKind:
             status.st_blocks * 512,
             written,
             None,
-            Target(*json.loads(head)) if head else None,
+            Target(self.name, *json.loads(head)) if head else None,
             image=ImageFormat.SPIRV,
             kernels=images.kernels(program),
             digest=program_digest(program).hexdigest(),
             state=EntryState.DEFECTIVE if wrong else EntryState.OK,
             defect=wrong,
         )
+
+    def targets(self, host: Host) -> tuple[Target, ...]:  # noqa: ARG002 - nobody can say
+        return ()
+
+    def architecture(self, target: Target) -> Architecture:
+        return Architecture(target.device)
 
     def built_from(self, key: EntryKey) -> tuple[str, str] | None:
         return (key[0], key) if self.depth == 0 else None
@@ -249,6 +255,12 @@ class FullKind(FakeKind):
 
     # -- compiling ----------------------------------------------------------------------------------------------------
 
+    def targets(self, host: Host) -> tuple[Target, ...]:
+        return tuple(Target(self.name, one.platform, one.device, one.driver) for one in host.answers)
+
+    def compiler(self, target: Target) -> CompilerSpec:
+        return CompilerSpec(("--for", target.device))
+
     def lineage_key(self, key: EntryKey) -> str | None:
         return key.removesuffix(f".{self.name}").split("-")[0]
 
@@ -331,7 +343,7 @@ class NestKind(FakeKind):
             status.st_blocks * 512,
             datetime.fromtimestamp(status.st_mtime, UTC),
             None,
-            Target(*json.loads(words)) if words else None,
+            Target(self.name, *json.loads(words)) if words else None,
             digest=program_digest(program).hexdigest(),
         )
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.support.builders import SyclStore, native
-from xpucached.domain.host import Process
-from xpucached.domain.names import EntryKey, TrashRef
+from xpucached.domain.host import Device, DriverAnswer, Host, Process
+from xpucached.domain.names import Architecture, EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Recipe
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
@@ -49,7 +49,7 @@ def _neo(root: Path) -> None:
         shutil.copytree(fakes.NEO / device, root, dirs_exist_ok=True)
 
 
-OLD: Final = Target("P", "D", "V", "driver")
+OLD: Final = Target(fakes.FULL.name, "P", "D", "driver")
 
 STORES: Final[dict[Kind, Callable[[Path], None]]] = {
     sycl.KIND: _sycl,
@@ -61,6 +61,10 @@ STORES: Final[dict[Kind, Callable[[Path], None]]] = {
 """For each kind, what fills an empty directory with at least two sound entries."""
 
 NOW: Final = datetime.now(UTC) + timedelta(hours=1)
+
+ANSWERS: Final = (DriverAnswer("P", "D", "V", "another driver"), DriverAnswer("P", "E", "V", "another driver"))
+DEVICES: Final = tuple(Device(one.device, Architecture("bmg-g21"), answers=(one,)) for one in ANSWERS)
+HOST: Final = Host(NOW, "boot", "6", "stamp", DEVICES[:1])
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,17 @@ def process(variables: dict[str, str], home: Path) -> Process:
 
 
 LABEL: Final = TrashLabel(NOW, EvictReason.UNUSED, "not used")
+
+
+def test_what_entries_are_valid_for_follows_the_devices_of_the_host(filled: Filled) -> None:
+    scanner = filled.kind.scanner
+    both = scanner.targets(replace(HOST, devices=DEVICES))
+
+    assert scanner.targets(replace(HOST, devices=())) == ()
+    assert both == tuple(one for device in DEVICES for one in scanner.targets(replace(HOST, devices=(device,))))
+    assert len({one.lineage for one in both}) == len(both)
+    assert {one.kind for one in both} <= {filled.kind.name}
+    assert all(scanner.architecture(one) for one in both)
 
 
 def test_every_kind_is_asked() -> None:
@@ -377,7 +392,7 @@ def test_what_is_compiled_again_is_found_by_the_next_look(filled: Filled) -> Non
         pytest.skip("entries of this kind are made by their programs only")
     made = [rebuilder.recipe(one) for one in filled.look().entries]
     recipes = [one for one in made if isinstance(one, Recipe)]
-    target = Target("P", "D", "V", "another driver")
+    (target,) = filled.kind.scanner.targets(HOST)
     for recipe in recipes:
         binary = native(500)
         assert rebuilder.unusable(target, binary) is None

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.flow
 
-OLD = Target("P", "D", "V", "older")
-NEW = replace(OLD, driver="newer")
+OLD = Target(fakes.FULL.name, "P", "D", "older")
+NEW = tuple(Target(name, "P", "D", "newer") for name in (fakes.FULL.name, fakes.BARE.name))
 
 
 class House:
@@ -83,7 +83,7 @@ class House:
             self.service = Service(config, self.catalog, ProcessStarter(os.environ, "test"), {})
             await self.done(await self.service.scan(api.ScanStores()))
             # As if the driver had said so.
-            self.service._inventory._surveyor.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=(NEW,))
+            self.service._inventory._surveyor.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=NEW)
             await work()
             await self.service.stop()
 
@@ -213,7 +213,7 @@ def test_a_doctor_is_asked_of_its_own_kind_only(house: House) -> None:
 
 
 def test_what_is_wrong_is_decided_by_the_table_of_its_kind(house: House) -> None:
-    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "V", "older"]\n')
+    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "older"]\n')
 
     async def work() -> None:
         await house.service.recover()
@@ -234,7 +234,7 @@ def test_what_is_wrong_is_decided_by_the_table_of_its_kind(house: House) -> None
 
 
 def test_a_defect_that_nobody_here_knows_is_shown_as_it_is_called_and_left(house: House) -> None:
-    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "V", "older"]\n')
+    (house.place / "full" / "a1.full").write_bytes(b'["P", "D", "older"]\n')
 
     async def work() -> None:
         with house.catalog._write() as connection:
@@ -270,7 +270,7 @@ RUN = """
     if [ -e "$FULL_CACHE_DIR/1.full" ]; then
         echo 'full: used 1.full' >&2
     else
-        printf '["P", "D", "V", "newer"]\\nprogram' > "$FULL_CACHE_DIR/1.full"
+        printf '["P", "D", "newer"]\\nprogram' > "$FULL_CACHE_DIR/1.full"
         echo 'full: made 1.full' >&2
     fi
     [ "$FULL_TRACE" = "$FULL_CACHE_DIR" ] && echo "$SYCL_CACHE_DIR"

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.builders import sycl_target
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import (
@@ -34,7 +35,6 @@ from xpucached.domain.stores import (
     StoreOrigin,
     StoreState,
 )
-from xpucached.domain.targets import Target
 from xpucached.kinds import fs, images, sycl
 from xpucached.kinds.sycl import entry_format, makers, recipes, remover
 from xpucached.kinds.table import KINDS
@@ -133,16 +133,16 @@ def test_portable_hash_equals_the_native_one(data: bytes) -> None:
 
 
 def test_device_is_parsed_from_the_right() -> None:
-    found = entry_format.environment("Platform/A GPU/with a slash/20.1.0/1.2.3+4")
-    assert found == Target("Platform", "A GPU/with a slash", "20.1.0", "1.2.3+4")
-    assert entry_format.environment("only/two") is None
+    found = sycl.targets.parse("Platform/A GPU/with a slash/20.1.0/1.2.3+4")
+    assert found == sycl_target("Platform", "A GPU/with a slash", "20.1.0", "1.2.3+4")
+    assert sycl.targets.parse("only/two") is None
 
 
 def test_trailing_blank_of_a_version_is_kept(tmp_path: Path) -> None:
     identity = ("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B390 GPU", "OpenCL 3.0 NEO ", "26.18.38308.4")
     write(tmp_path, identity)
     entry = only(look(tmp_path))
-    assert entry.environment == Target(*identity)
+    assert entry.environment == sycl_target(*identity)
     assert entry.id.key.startswith("9913950736625544193/")
 
 
@@ -155,7 +155,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     written = time.time_ns() - 3600 * 10**9
     (leaf / "0_access_time.txt").write_text(str(written))
     entry = only(look(tmp_path))
-    assert entry.environment == Target(*GPU)
+    assert entry.environment == sycl_target(*GPU)
     assert entry.options == " -ze-opt-level=2"
     assert entry.constants == "0102"
     assert entry.image is ImageFormat.SPIRV
@@ -224,7 +224,7 @@ def test_run_time_compiled_entries_of_both_layouts(tmp_path: Path) -> None:
     entries = {entry.id.key: entry for entry in look(tmp_path).entries}
     assert len(entries) == 4
     by_number = entries[EntryKey(f"ext_kernel_compiler/{device}/1/2/0")]
-    assert by_number.environment == Target(*GPU)
+    assert by_number.environment == sycl_target(*GPU)
     ir = entries[EntryKey(f"ext_kernel_compiler/{'Ab+-' * 11}/ir")]
     assert (ir.environment, ir.binary, ir.state) == (None, ImageFormat.BITCODE, EntryState.OK)
     assert ir.created == datetime.fromtimestamp(1700000000, UTC)
@@ -345,7 +345,7 @@ def test_forged_lengths_cost_no_memory(tmp_path: Path) -> None:
         expected = sycl.defects.SRC_LENGTH_ABSURD if claim >= 1 << 34 else sycl.defects.SRC_TRUNCATED
         entry = only(look(tmp_path))
         assert entry.defect is expected
-        assert entry.environment == Target(*GPU)
+        assert entry.environment == sycl_target(*GPU)
 
 
 def test_huge_image_is_indexed_by_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

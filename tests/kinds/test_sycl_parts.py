@@ -20,10 +20,9 @@ from xpucached.catalog.entries import all_entries
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import known_keys, last_thorough_scan
-from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
-from xpucached.host import gpu_devices
 from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
@@ -337,7 +336,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 def record(catalog: Catalog, store: SyclStore, *, quick: bool) -> None:
     at = datetime.now(UTC) + LATER
     for part in sycl.scanner.parts(found(store), at, known_entries(catalog, found(store).store), None, quick=quick):
-        catalog.write(record_scan, part, lambda one: gpu_devices.architecture(one) or Architecture(""))
+        catalog.write(record_scan, part, sycl.scanner.architecture)
 
 
 def facts(entries: tuple[IndexedEntry, ...]) -> dict[str, tuple[object, ...]]:

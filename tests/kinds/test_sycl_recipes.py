@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.builders import SyclStore, native, spirv
+from tests.support.builders import SyclStore, native, spirv, sycl_target
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin
-from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import entry_format, recipes
 from xpucached.libexec import driver_calls
@@ -23,7 +22,8 @@ from xpucached.libexec import driver_calls
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEW = Target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", "OpenCL 3.1 (Build 0)", "2026.1")
+VERSION = "OpenCL 3.1 (Build 0)"
+NEW = sycl_target("Intel(R) OpenCL", "Intel(R) Xeon(R) Processor", VERSION, "2026.1")
 
 
 def look(root: Path) -> Scan:
@@ -92,7 +92,7 @@ def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore)
     assert key is not None
     made = sycl_store.root / f"{key}.bin"
     want = SyclStore(sycl_store.root.parent / "want").add(
-        kernel="_ZTS3foo", options="-O1", version=NEW.version, driver=NEW.driver, binary=binary
+        kernel="_ZTS3foo", options="-O1", version=VERSION, driver=NEW.toolchain, binary=binary
     )
     assert made.read_bytes() == want.bin.read_bytes()
     assert made.with_suffix(".src").read_bytes() == want.src.read_bytes()
@@ -102,7 +102,7 @@ def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore)
     entries = look(sycl_store.root).entries
     assert {entry.environment for entry in entries} == {
         NEW,
-        Target(NEW.platform, NEW.device, "OpenCL 3.0 (Build 0)", sycl_store.defaults["driver"]),
+        sycl_target(NEW.family, NEW.device, "OpenCL 3.0 (Build 0)", sycl_store.defaults["driver"]),
     }
     assert all(entry.defect is None for entry in entries)
     assert not (sycl_store.root / recipes.STAGING).exists()
@@ -111,7 +111,7 @@ def test_published_is_what_the_runtime_would_have_written(sycl_store: SyclStore)
 def test_what_a_program_wrote_meanwhile_stays(sycl_store: SyclStore) -> None:
     sycl_store.add(kernel="_ZTS3foo")
     found = recipe_of(sycl_store)
-    theirs = sycl_store.add(kernel="_ZTS3foo", version=NEW.version, driver=NEW.driver, binary=native(77))
+    theirs = sycl_store.add(kernel="_ZTS3foo", version=VERSION, driver=NEW.toolchain, binary=native(77))
     before = theirs.bin.read_bytes()
     assert sycl.recipes.publish(found, NEW, native(900)) is None
     assert theirs.bin.read_bytes() == before
@@ -123,7 +123,7 @@ def test_links_in_the_way_are_not_followed(sycl_store: SyclStore, tmp_path: Path
     found = recipe_of(sycl_store)
     outside = tmp_path / "outside"
     outside.mkdir()
-    device = SyclStore(tmp_path / "want").add(version=NEW.version, driver=NEW.driver).leaf.parent.parent.parent.name
+    device = SyclStore(tmp_path / "want").add(version=VERSION, driver=NEW.toolchain).leaf.parent.parent.parent.name
     (sycl_store.root / device).symlink_to(outside)
     with pytest.raises(OSError, match=r".+"):
         sycl.recipes.publish(found, NEW, native(900))
@@ -141,7 +141,7 @@ def test_a_name_that_is_no_utf_8_has_one_spelling(sycl_store: SyclStore) -> None
     spelled = driver_calls.text(raw)
     assert (entry_format.text(raw), entry_format.data(spelled)) == (spelled, raw)
     sycl_store.add(kernel="_ZTS3foo")
-    told = Target(NEW.platform, spelled, NEW.version, NEW.driver)
+    told = sycl_target(NEW.family, spelled, VERSION, NEW.toolchain)
     key = sycl.recipes.publish(recipe_of(sycl_store), told, native(900))
     made = next(one for one in look(sycl_store.root).entries if one.id.key == key)
     assert (made.environment, made.defect) == (told, None)
@@ -153,14 +153,13 @@ import os, signal, sys
 from datetime import datetime, UTC
 from pathlib import Path
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
-from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import recipes
 root = Path(sys.argv[1])
 found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t")
 entry = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries[0]
 recipes._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-sycl.recipes.publish(sycl.recipes.recipe(entry), Target("P", "D", "V", "X"), b"x" * 100)
+sycl.recipes.publish(sycl.recipes.recipe(entry), sycl.targets.parse("P/D/V/X"), b"x" * 100)
 """
 
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
+from tests.support.builders import sycl_target
 from xpucached import server
 from xpucached.api.endpoints import Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
-from xpucached.domain.host import Device, DriverChange, DriverFile, DriverInUse, Host, Problem
+from xpucached.domain.host import Device, DriverAnswer, DriverChange, DriverFile, DriverInUse, Host, Problem
 from xpucached.domain.jobs import Event, Job, JobState, Progress
 from xpucached.domain.models import (
     Figures,
@@ -56,7 +57,7 @@ from xpucached.domain.stores import (
     StoreState,
     StoreStatus,
 )
-from xpucached.domain.targets import Origin, Target
+from xpucached.domain.targets import Origin
 from xpucached.domain.trash import (
     Comparison,
     Finding,
@@ -90,7 +91,8 @@ if TYPE_CHECKING:
     from xpucached.service import Service
 
 NOW: Final = datetime(2026, 3, 4, 5, 6, 7, 89000, tzinfo=UTC)
-OPENCL: Final = Target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
+ANSWER: Final = DriverAnswer("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
+OPENCL: Final = sycl_target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/xpucached/sycl"))
 
 # What a hostile file name or kernel may hold: an escape, a bell, a direction mark, half of a surrogate pair.
@@ -179,11 +181,13 @@ def make_model(name: str = "resnet", warmth: Warmth = Warmth.WARM) -> ModelStatu
 
 def make_host() -> Host:
     """Give a host with one GPU."""
-    gpu = Device(OPENCL.device, Architecture("bmg-g21"), "0000:03:00.0", "0xe20b", "xe", None, None, (OPENCL,))
+    gpu = Device(
+        OPENCL.device, Architecture("bmg-g21"), "0000:03:00.0", "0xe20b", "xe", None, None, (ANSWER,), (OPENCL,)
+    )
     library = Path("/usr/lib/libigdrcl.so")
     driver = DriverFile(library, library, "25.18", 1 << 20, NOW, "ab12", "intel-opencl-icd 25.18")
     problem = Problem("no-level-zero", "there is no Level Zero driver", "install libze-intel-gpu1")
-    later = replace(OPENCL, driver="26.1")
+    later = replace(OPENCL, toolchain="26.1")
     trial = DriverInUse(
         {"OCL_ICD_FILENAMES": "/opt/trial/libigdrcl.so"},
         (ModelName("net"),),
@@ -234,7 +238,7 @@ def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> 
         stores=(make_store(),),
         models=(make_model(),),
         jobs=jobs,
-        changes=(DriverChange(NOW, "stamp", (OPENCL,), (replace(OPENCL, driver="24.1"),)),),
+        changes=(DriverChange(NOW, "stamp", (OPENCL,), (replace(OPENCL, toolchain="24.1"),)),),
     )
 
 

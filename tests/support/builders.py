@@ -8,6 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from xpucached.domain.names import KindName
+from xpucached.domain.targets import Target
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
 _MASK: Final = (1 << 64) - 1
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
 _SEED: Final = 0xC70F6907
+
+
+def sycl_target(platform: str, device: str, version: str, driver: str) -> Target:
+    """Make what an entry of these four strings is for."""
+    return Target(KindName("sycl"), platform, device, driver, (("version", version),))
 
 
 def string_hash(data: bytes) -> int:

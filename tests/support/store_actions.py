@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tests.support.builders import native
+from tests.support.builders import native, sycl_target
 from xpucached.domain.plans import EvictReason, Recipe
 from xpucached.domain.stores import EntryId, FoundStore, Scan, Store, StoreOrigin
-from xpucached.domain.targets import Target
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import sycl
 
@@ -27,7 +26,7 @@ def main() -> int:
     """Do it."""
     root, act = Path(sys.argv[1]), sys.argv[2]
     scan = look(root)
-    going = [one for one in scan.entries if one.environment and one.environment.driver != KEPT]
+    going = [one for one in scan.entries if one.environment and one.environment.toolchain != KEPT]
     if act == "remove":
         assert all(sycl.remover.remove(going).values())
     elif act == "trash":
@@ -40,7 +39,7 @@ def main() -> int:
         (kept,) = (one for one in scan.entries if one not in going)
         recipe = sycl.recipes.recipe(kept)
         assert isinstance(recipe, Recipe), recipe
-        assert sycl.recipes.publish(recipe, Target("P", "D", "v", "new"), native(300))
+        assert sycl.recipes.publish(recipe, sycl_target("P", "D", "v", "new"), native(300))
     elif act == "sweep":
         assert all(sycl.remover.sweep(EntryId(scan.found.store, key)) for key in scan.ours)
     return 0

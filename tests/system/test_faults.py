@@ -31,7 +31,6 @@ from xpucached.domain.host import Problem
 from xpucached.domain.stores import EntryState, Store, StoreState
 from xpucached.domain.trash import Trashed
 from xpucached.errors import CatalogError
-from xpucached.host.gpu_devices import architecture
 from xpucached.kinds import sycl
 from xpucached.service.problems import ClockGuard, ProblemList
 
@@ -413,7 +412,7 @@ def test_a_large_catalog_that_is_damaged_is_made_anew_while_the_daemon_answers(
     with closing(Catalog.open(path)) as catalog:
         seen = look(sycl_store.root)
         padded = tuple(replace(one, detail="x" * 6_000_000) for one in seen.entries)
-        catalog.write(record_scan, replace(seen, entries=padded), architecture)
+        catalog.write(record_scan, replace(seen, entries=padded), sycl.scanner.architecture)
     assert path.stat().st_size > opening.LARGE
     with closing(sqlite3.connect(path)) as raw:
         (root,) = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
@@ -549,7 +548,7 @@ def test_killed_before_any_change_nothing_is_lost(
         if act in ("trash", "restore"):
             # What was to be kept is in the store or whole in the trash, and never only in part.
             assert truth(store) | {one.key for one in trashed(root)} >= every, at
-        kept = [one for one in after.entries if one.environment and one.environment.driver == KEPT]
+        kept = [one for one in after.entries if one.environment and one.environment.toolchain == KEPT]
         assert len(kept) == 1
 
 

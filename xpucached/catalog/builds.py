@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = timedelta(days=365)
 _ENOUGH: Final = 2000
-"""The newest builds of a platform that say how fast it compiles: compilers change, and so do machines."""
+"""The newest builds of a family that say how fast it compiles: compilers change, and so do machines."""
 
 
 def record_build(connection: sa.Connection, built: Built, now: datetime) -> None:
@@ -29,7 +29,7 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
     entry = built.entry
     key = {"kind": entry.store.kind, "root": str(entry.store.root), "key": entry.key}
     what = {
-        "platform": built.to.platform,
+        "family": built.to.family,
         "origin": built.origin.value,
         "stamp": built.stamp,
         "image_size": built.image_size,
@@ -50,20 +50,20 @@ def forget_old_builds(connection: sa.Connection, now: datetime) -> None:
 
 
 def build_rates(connection: sa.Connection) -> Mapping[str, float]:
-    """Give, by platform, the seconds that a compiler takes for a byte of SPIR-V."""
+    """Give, by family, the seconds that a compiler takes for a byte of SPIR-V."""
     b = BUILDS.c
     numbered = sa.select(
-        b.platform,
+        b.family,
         b.seconds,
         b.image_size,
-        sa.func.row_number().over(partition_by=b.platform, order_by=b.at.desc()).label("number"),
+        sa.func.row_number().over(partition_by=b.family, order_by=b.at.desc()).label("number"),
     ).subquery()
     rows = connection.execute(
-        sa.select(numbered.c.platform, sa.func.sum(numbered.c.seconds), sa.func.sum(numbered.c.image_size))
+        sa.select(numbered.c.family, sa.func.sum(numbered.c.seconds), sa.func.sum(numbered.c.image_size))
         .where(numbered.c.number <= _ENOUGH)
-        .group_by(numbered.c.platform)
+        .group_by(numbered.c.family)
     )
-    return {platform: seconds / size for platform, seconds, size in rows if size}
+    return {family: seconds / size for family, seconds, size in rows if size}
 
 
 def claim(connection: sa.Connection, store: int) -> None:

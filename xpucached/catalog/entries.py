@@ -261,8 +261,8 @@ def _driver(wanted: str, present: Collection[Fingerprint]) -> sa.ColumnElement[b
     if wanted == "current":
         return TARGETS.c.fingerprint.in_(present)
     if wanted.endswith("*"):
-        return TARGETS.c.driver.startswith(wanted.removesuffix("*"), autoescape=True)
-    return TARGETS.c.driver == wanted
+        return TARGETS.c.toolchain.startswith(wanted.removesuffix("*"), autoescape=True)
+    return TARGETS.c.toolchain == wanted
 
 
 def note_restored(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> None:

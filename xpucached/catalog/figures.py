@@ -67,7 +67,7 @@ def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
         sa.select(pairs.c.model, sa.func.max(ENTRIES.c.id), ENTRIES.c.allocated)
         .join(ENTRIES, ENTRIES.c.id == pairs.c.entry_id)
         .outerjoin(TARGETS, TARGETS.c.id == ENTRIES.c.target_id)
-        .group_by(pairs.c.model, ENTRIES.c.store_id, TARGETS.c.platform, TARGETS.c.device, tail)
+        .group_by(pairs.c.model, ENTRIES.c.store_id, TARGETS.c.family, TARGETS.c.device, tail)
         .subquery()
     )
     rows = connection.execute(

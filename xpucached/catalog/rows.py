@@ -211,6 +211,7 @@ def _value(
         _STATES[state],
         None if defect is None else wrong[defect],
         detail,
+        observed=origin == Origin.OBSERVED.value,
     )
     return IndexedEntry(
         entry,

@@ -42,9 +42,6 @@ _PAGE: Final = 2000
 # Made once: `json.dumps` would make one for every entry.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
-# Entries below it declare nothing; their environment is a neighbour's.
-_SILENT: Final = "ext_kernel_compiler"
-
 
 class EarlierEntry(Struct, frozen=True):
     """What the catalog held of an entry before a look."""
@@ -249,7 +246,7 @@ def _facts(
     origin = None
     number = numbers.get(entry.environment) if entry.environment is not None else None
     if number is not None:
-        origin = Origin.OBSERVED if entry.id.key.startswith(_SILENT) else Origin.DECLARED
+        origin = Origin.OBSERVED if entry.observed else Origin.DECLARED
     names = [name for kernel in entry.kernels for name in (kernel.name, kernel.display)]
     return {
         "store_id": store,

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0018"
+REVISION: Final = "0019"
 
 
 METADATA: Final = sa.MetaData(
@@ -34,10 +34,11 @@ TARGETS: Final = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
-    sa.Column("platform", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("family", sa.Text, nullable=False),
     sa.Column("device", sa.Text, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("driver", sa.Text, nullable=False),
+    sa.Column("toolchain", sa.Text, nullable=False),
+    sa.Column("facts", sa.JSON, nullable=False),  # [name, value] each
     sa.Column("architecture", sa.Text),
     sa.Column("first", Moment),  # when this host first offered it
     sa.Column("last", Moment),
@@ -354,7 +355,7 @@ BUILDS: Final = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("root", sa.Text, primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("platform", sa.Text, nullable=False),
+    sa.Column("family", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("stamp", sa.Text, nullable=False),  # of the driver
     sa.Column("image_size", sa.BigInteger, nullable=False),

@@ -10,6 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RUN_TARGETS, TARGETS
 from xpucached.domain.host import Presence
+from xpucached.domain.names import KindName
 from xpucached.domain.targets import Target
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | Non
         [
             {
                 "fingerprint": one.fingerprint,
-                "platform": one.platform,
+                "kind": one.kind,
+                "family": one.family,
                 "device": one.device,
-                "version": one.version,
-                "driver": one.driver,
+                "toolchain": one.toolchain,
+                "facts": one.facts,
                 "architecture": architecture,
                 "present": False,
             }
@@ -86,4 +88,5 @@ def target_presence(connection: sa.Connection) -> tuple[Presence, ...]:
 
 def value(row: sa.Row[tuple[object, ...]]) -> Target:
     """Read the environment that a row carries."""
-    return Target(row.platform, row.device, row.version, row.driver)
+    facts = tuple((name, text) for name, text in row.facts)
+    return Target(KindName(row.kind), row.family, row.device, row.toolchain, facts)

@@ -23,8 +23,17 @@ LEADING: Final = (
 """The variables that say which driver a program loads."""
 
 
+class DriverAnswer(Struct, frozen=True, order=True):
+    """What a driver says of one of its devices: the four strings by which programs know it."""
+
+    platform: str
+    device: str
+    version: str
+    driver: str
+
+
 class Device(Struct, frozen=True):
-    """A GPU (or the CPU as an OpenCL device) and the environments it offers to programs now."""
+    """A GPU (or the CPU as an OpenCL device), what drivers say of it, and what is valid for it now."""
 
     name: str
     architecture: Architecture
@@ -33,7 +42,8 @@ class Device(Struct, frozen=True):
     kernel_driver: str | None = None  #: ``xe``, ``i915``
     kernel_driver_version: str | None = None
     render_node: Path | None = None
-    environments: tuple[Target, ...] = ()
+    answers: tuple[DriverAnswer, ...] = ()
+    environments: tuple[Target, ...] = ()  #: those of `Scanner.targets` of every kind
 
 
 class DriverFile(Struct, frozen=True, order=True):
@@ -60,7 +70,7 @@ class Problem(Struct, frozen=True):
 class ProbeReport(Struct, frozen=True):
     """What the installed drivers answered a fresh child."""
 
-    environments: tuple[Target, ...] = ()
+    answers: tuple[DriverAnswer, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -73,6 +83,8 @@ class OtherDriver(Struct, frozen=True):
     command: tuple[str, ...] = ()  #: what such a program's command begins with, if the driver needs its own C library
     device: str | None = None  #: the GPU that it pretends
     models: frozenset[ModelName] = frozenset()  #: those that are led to it by variables of their own
+    devices: tuple[Device, ...] = ()  #: those of one that is not in use
+    driver: tuple[DriverFile, ...] = ()  #: the files of one that is not in use
 
 
 class Process(Struct, frozen=True):
@@ -122,8 +134,8 @@ class Host(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Derive the signature, whatever was given."""
-        text = "\n".join(sorted(one.identity for one in self.environments))
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+        text = "\n".join(sorted(one.fingerprint for one in self.environments))
+        digest = hashlib.blake2b(text.encode(), digest_size=8)
         force_setattr(self, "signature", digest.hexdigest())
 
     def seen_by(self, model: ModelName) -> Self:
@@ -143,6 +155,11 @@ class Host(Struct, frozen=True):
             problems=driver.problems,
             drivers=(),
         )
+
+    @property
+    def answers(self) -> tuple[DriverAnswer, ...]:
+        """What drivers say of all devices."""
+        return tuple(dict.fromkeys(answer for device in self.devices for answer in device.answers))
 
     @property
     def offered(self) -> tuple[Target, ...]:

@@ -218,6 +218,12 @@ class Recipe(Struct, frozen=True):
     access_time: bool  #: its runtime keeps a birth time beside each entry
 
 
+class CompilerSpec(Struct, frozen=True):
+    """The child that compiles for a target, and what it is told when it starts."""
+
+    arguments: tuple[str, ...]
+
+
 class ReplayReason(StrEnum):
     """Why an entry is worth rebuilding."""
 

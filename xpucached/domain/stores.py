@@ -113,6 +113,7 @@ class Entry(Struct, frozen=True):
     defect: Defect | None = None
     detail: str = ""  #: evidence for the defect
     place: int | None = None  #: changes whenever a directory that it lies in does; None while they are too young
+    observed: bool = False  #: a neighbour in the store says what it is for, and not it itself
     source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
 
     @property

@@ -8,32 +8,31 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from xpucached.domain.names import Fingerprint
+from xpucached.domain.names import Fingerprint, KindName
+
+Lineage = tuple[KindName, str, str]
 
 
 class Target(Struct, frozen=True, order=True):
-    """What a compiled program is valid for, in the runtime's own four strings."""
+    """What a compiled program is valid for: a device, and what compiles for it, in the words of the entry's kind."""
 
-    platform: str
+    kind: KindName
+    family: str  #: how programs reach the device; from one source, each device of a family can be compiled for
     device: str
-    version: str
-    driver: str
-    fingerprint: Fingerprint = Fingerprint("")  #: 16 hex digits that stand for the four everywhere, made of them
+    toolchain: str  #: what compiles, in its version: the driver's, or its compiler's
+    facts: tuple[tuple[str, str], ...] = ()  #: what else of the toolchain has to be the same: names and values
+    fingerprint: Fingerprint = Fingerprint("")  #: 16 hex digits that stand for all of it everywhere, made of it
 
     def __post_init__(self) -> None:
         """Derive the fingerprint, whatever was given."""
-        digest = hashlib.blake2b(self.identity.encode("utf-8", "surrogatepass"), digest_size=8)
+        words = (self.kind, self.family, self.device, self.toolchain, *(text for fact in self.facts for text in fact))
+        digest = hashlib.blake2b("\0".join(words).encode("utf-8", "surrogatepass"), digest_size=8)
         force_setattr(self, "fingerprint", Fingerprint(digest.hexdigest()))
 
     @property
-    def identity(self) -> str:
-        """The runtime's device id string, as it stands in a SYCL entry."""
-        return f"{self.platform}/{self.device}/{self.version}/{self.driver}"
-
-    @property
-    def lineage(self) -> tuple[str, str]:
-        """What stays the same when only the driver changes: successive environments of one lineage are generations."""
-        return (self.platform, self.device)
+    def lineage(self) -> Lineage:
+        """What stays the same when only the toolchain changes: successive targets of one lineage are generations."""
+        return (self.kind, self.family, self.device)
 
 
 class Origin(StrEnum):

@@ -17,7 +17,7 @@ from xpucached.host.roots import HERE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.domain.targets import Target
+    from xpucached.domain.host import DriverAnswer
     from xpucached.host.roots import HostRoots
 
 CPU = Architecture("cpu")
@@ -66,34 +66,32 @@ def _by_name() -> Mapping[str, Architecture]:
     return {name: next(iter(ones)) for name, ones in found.items() if len(ones) == 1}
 
 
-def is_level_zero(environment: Target) -> bool:
-    """Tell whether programs reach this environment through Level Zero."""
-    return "Level-Zero" in environment.platform
+def is_level_zero(answer: DriverAnswer) -> bool:
+    """Tell whether this is what a Level Zero driver says."""
+    return "Level-Zero" in answer.platform
 
 
-def is_gpu(environment: Target) -> bool:
-    """Tell whether this environment is a GPU's; Intel's OpenCL driver for GPUs calls itself NEO."""
-    return (
-        is_level_zero(environment) or "NEO" in environment.version.split() or environment.platform.endswith(" Graphics")
-    )
+def is_gpu(answer: DriverAnswer) -> bool:
+    """Tell whether this is said of a GPU; Intel's OpenCL driver for GPUs calls itself NEO."""
+    return is_level_zero(answer) or "NEO" in answer.version.split() or answer.platform.endswith(" Graphics")
 
 
-def pci_id_of(environment: Target) -> str | None:
+def pci_id_of(answer: DriverAnswer) -> str | None:
     """Give the PCI id that a driver writes into the name of a device it knows no name for."""
-    bracketed = _BRACKETED.search(environment.device)
+    bracketed = _BRACKETED.search(answer.device)
     return bracketed.group(1).lower() if bracketed else None
 
 
-def architecture(environment: Target) -> Architecture:
-    """Tell the generation of an environment's device; one that is not known stays as its version is written."""
-    if is_gpu(environment):
-        by_version = _by_version().get(environment.version) if is_level_zero(environment) else None
-        by_id = known().get(pci_id_of(environment) or "")
-        by_name = _by_name().get(environment.device)
-        return by_version or (by_id.architecture if by_id else None) or by_name or Architecture(environment.version)
-    if environment.platform == "Intel(R) OpenCL" or "CPU Runtime for OpenCL" in environment.platform:
+def architecture(answer: DriverAnswer) -> Architecture:
+    """Tell the generation of a device; one that is not known stays as its version is written."""
+    if is_gpu(answer):
+        by_version = _by_version().get(answer.version) if is_level_zero(answer) else None
+        by_id = known().get(pci_id_of(answer) or "")
+        by_name = _by_name().get(answer.device)
+        return by_version or (by_id.architecture if by_id else None) or by_name or Architecture(answer.version)
+    if answer.platform == "Intel(R) OpenCL" or "CPU Runtime for OpenCL" in answer.platform:
         return CPU
-    return Architecture(environment.version)
+    return Architecture(answer.version)
 
 
 def _line(path: Path) -> str:
@@ -136,7 +134,7 @@ def boot_id(places: HostRoots = HERE) -> str:
 
 
 def gpus(places: HostRoots = HERE) -> tuple[Device, ...]:
-    """Give the Intel GPUs in sysfs, virtual functions too, by PCI address; without environments.
+    """Give the Intel GPUs in sysfs, virtual functions too, by PCI address; without what drivers say of them.
 
     A device that cannot be read is left out; one with an id that is not known has that id as its architecture.
     """

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import sockets
-from xpucached.domain.host import OtherDriver
+from xpucached.domain.host import Device, OtherDriver
 from xpucached.errors import HostError, NotFound, RequestError
 from xpucached.host import simulated_gpu
 from xpucached.host.drivers import driver_files, stamp
-from xpucached.host.gpu_devices import kernel
+from xpucached.host.gpu_devices import architecture, kernel
 from xpucached.processes.driver_probe import BACKENDS, ask
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def unpacked(
 
     ``root`` is the folder in which it lies; None is the installed driver, and then there must be a ``device`` that it
     shall pretend (see `simulated.pretend`).  ``variables`` are what programs on this host have.  ``scratch`` is an
-    empty directory that lasts as long as the driver is used.  Raises `NotFound`, `RequestError` and `HostError`.
+    empty directory that lasts as long as the driver is used.  What is valid for its devices is for the kinds to say.
+    Raises `NotFound`, `RequestError` and `HostError`.
     """
     pretended = simulated_gpu.pretend(device) if device is not None else {}
     if root is None:
@@ -172,11 +173,19 @@ def _ask(
     problems: Sequence[Problem] = ()
     for command in commands:
         report = ask(variables, timeout, backends=backends, command=command)
-        offered = tuple(one for one in report.environments if device is None or _pretends(one.platform))
+        offered = tuple(one for one in report.answers if device is None or _pretends(one.platform))
         if offered:
             files = driver_files(variables)
             pretended = "\n".join(f"{name}={text}" for name, text in sorted(variables.items()) if name in _TELLING)
-            return OtherDriver(offered, stamp(files, f"{kernel()}\n{pretended}"), dict(variables), command, device)
+            return OtherDriver(
+                (),
+                stamp(files, f"{kernel()}\n{pretended}"),
+                dict(variables),
+                command,
+                device,
+                devices=(Device(offered[0].device, architecture(offered[0]), answers=offered),),
+                driver=files,
+            )
         problems = report.problems
     said = "; ".join(dict.fromkeys(itertools.islice((one.message for one in problems), 4)))
     what = f"pretends no {device}" if device is not None else "offers no device"

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached.domain.host import DriverFile, ProbeReport
-    from xpucached.domain.targets import Target
+    from xpucached.domain.host import DriverAnswer, DriverFile, ProbeReport
     from xpucached.host.roots import HostRoots
 
 _KERNEL_DRIVERS = ("xe", "i915")
@@ -32,7 +31,7 @@ def survey(
     *,
     files: tuple[DriverFile, ...] | None = None,
 ) -> Host:
-    """Put together what this machine offers: its devices, their environments, its driver, and what is wrong.
+    """Put together what this machine offers: its devices, what drivers say of them, its driver, and what is wrong.
 
     ``report`` is the answer of `ask` under the same ``variables``; ``now`` is when this look began.  ``files`` is what
     `driver_files` gave before the question: a driver that is replaced meanwhile then shows as a change at the next
@@ -41,8 +40,7 @@ def survey(
     release = kernel(places)
     files = driver_files(variables, places) if files is None else files
     present = gpus(places)
-    environments = tuple(dict.fromkeys(report.environments))
-    devices = _devices(present, environments)
+    devices = _devices(present, tuple(dict.fromkeys(report.answers)))
     return Host(
         surveyed=now,
         boot=boot_id(places),
@@ -50,26 +48,25 @@ def survey(
         stamp=stamp(files, release),
         devices=devices,
         driver=files,
-        environments=environments,
         problems=_problems(report.problems, devices, has_gpu=bool(present)),
     )
 
 
-def _devices(present: Sequence[Device], environments: Sequence[Target]) -> tuple[Device, ...]:
-    """Give each GPU its environments, and add the devices that no GPU on the PCI bus explains."""
-    owned: list[list[Target]] = [[] for _ in present]
-    left: list[Target] = []
+def _devices(present: Sequence[Device], answers: Sequence[DriverAnswer]) -> tuple[Device, ...]:
+    """Give each GPU what drivers say of it, and add the devices that no GPU on the PCI bus explains."""
+    owned: list[list[DriverAnswer]] = [[] for _ in present]
+    left: list[DriverAnswer] = []
     # Level Zero first: it tells the generation, and after that the other backends are known by the device's name.
-    for environment in sorted(environments, key=lambda one: not is_level_zero(one)):
-        owners = _owners(environment, present) or [
-            index for index, mine in enumerate(owned) if any(one.device == environment.device for one in mine)
+    for answer in sorted(answers, key=lambda one: not is_level_zero(one)):
+        owners = _owners(answer, present) or [
+            index for index, mine in enumerate(owned) if any(one.device == answer.device for one in mine)
         ]
         for index in owners:
-            owned[index].append(environment)
+            owned[index].append(answer)
         if not owners:
-            left.append(environment)
+            left.append(answer)
     devices = [
-        replace(device, name=mine[0].device, environments=tuple(mine)) if mine else device
+        replace(device, name=mine[0].device, answers=tuple(mine)) if mine else device
         for device, mine in zip(present, owned, strict=True)
     ]
     # One GPU that our table does not know and one device that no GPU explains are the same thing.
@@ -85,15 +82,14 @@ def _devices(present: Sequence[Device], environments: Sequence[Target]) -> tuple
             devices[index],
             name=unexplained[0].device,
             architecture=architecture(unexplained[0]),
-            environments=tuple(unexplained),
+            answers=tuple(unexplained),
         )
         left = [one for one in left if one not in unexplained]
-    groups: dict[str, list[Target]] = {}
-    for environment in left:
-        groups.setdefault(environment.device, []).append(environment)
+    groups: dict[str, list[DriverAnswer]] = {}
+    for answer in left:
+        groups.setdefault(answer.device, []).append(answer)
     devices += [
-        Device(name=name, architecture=architecture(group[0]), environments=tuple(group))
-        for name, group in groups.items()
+        Device(name=name, architecture=architecture(group[0]), answers=tuple(group)) for name, group in groups.items()
     ]
     return tuple(devices)
 
@@ -103,16 +99,16 @@ def _usable(device: Device) -> bool:
     return device.kernel_driver in _KERNEL_DRIVERS
 
 
-def _owners(environment: Target, present: Sequence[Device]) -> list[int]:
-    """Give the GPUs that offer an environment: several, if they are alike."""
-    if not is_gpu(environment):
+def _owners(answer: DriverAnswer, present: Sequence[Device]) -> list[int]:
+    """Give the GPUs of which a driver says this: several, if they are alike."""
+    if not is_gpu(answer):
         return []
     usable = [(index, device) for index, device in enumerate(present) if _usable(device)]
-    pci_id = pci_id_of(environment)
+    pci_id = pci_id_of(answer)
     if pci_id is not None:
         return [index for index, device in usable if device.pci_id == pci_id]
-    named = [index for index, device in usable if device.name == environment.device]
-    generation = architecture(environment)
+    named = [index for index, device in usable if device.name == answer.device]
+    generation = architecture(answer)
     alike = [index for index, device in usable if device.architecture == generation]
     # Names are shared between generations, and the table's name may differ from the driver's: both together, or one.
     return [index for index in named if index in alike] or alike or named
@@ -121,7 +117,7 @@ def _owners(environment: Target, present: Sequence[Device]) -> list[int]:
 def _problems(reported: Iterable[Problem], devices: Sequence[Device], *, has_gpu: bool) -> tuple[Problem, ...]:
     """Say what is missing or wrong, each thing once."""
     problems: list[Problem] = []
-    offered = [environment for device in devices for environment in device.environments]
+    offered = [answer for device in devices for answer in device.answers]
     for device in devices:
         problems += _wrong(device)
     for problem in reported:
@@ -160,7 +156,7 @@ def _wrong(device: Device) -> list[Problem]:
                 "add the user to the group that owns /dev/dri/renderD*, usually render",
             )
         )
-    if not device.environments:
+    if not device.answers:
         problems.append(
             Problem(
                 "no-driver",

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from xpucached.domain.activity import FileEvent, Program, WatchSpec
     from xpucached.domain.defects import Defect, StoreFault
     from xpucached.domain.diagnosis import RuntimeCheck
-    from xpucached.domain.host import OtherDriver, Process
+    from xpucached.domain.host import Host, OtherDriver, Process
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Workload
-    from xpucached.domain.names import EntryKey, KindName, TrashRef
-    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.names import Architecture, EntryKey, KindName, TrashRef
+    from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
     from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store
     from xpucached.domain.targets import Target
     from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
@@ -91,6 +91,15 @@ class Scanner(Protocol):
 
     def key(self, path: str) -> EntryKey | None:
         """Tell to which entry a file belongs, by its path below the root; None if to none."""
+
+    def targets(self, host: Host) -> tuple[Target, ...]:
+        """Give what entries of this kind would be valid for on this host now; empty if that cannot be said.
+
+        It is asked with all devices, and with one alone: then the answer is what is valid for that one.
+        """
+
+    def architecture(self, target: Target) -> Architecture:
+        """Tell the generation of a target's device, as people call it.  Pure."""
 
     def built_from(self, key: EntryKey) -> tuple[str, str] | None:
         """Give what an entry was compiled from, and that with how it was: equal for entries that have it in common.
@@ -178,6 +187,9 @@ class Rebuilder(Protocol):
 
     def lineage_key(self, key: EntryKey) -> str | None:
         """Give the part of a key that stays when the driver changes; None if there is none."""
+
+    def compiler(self, target: Target) -> CompilerSpec:
+        """Say which child compiles for a target."""
 
     def recipe(self, entry: Entry) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.plans import NoRecipe
 from xpucached.kinds import sycl
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.domain.defects import Defect
+    from xpucached.domain.host import Host
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.plans import Recipe
     from xpucached.domain.stores import Entry, EntryId
+    from xpucached.domain.targets import Target
     from xpucached.domain.trash import Repair, TrashLabel
     from xpucached.kinds.interface import Kind, Rebuilder
 
@@ -38,6 +42,17 @@ def libraries() -> tuple[str, ...]:
 def defects() -> tuple[Defect, ...]:
     """Give all that can be wrong with entries of any kind."""
     return tuple(dict.fromkeys((CHANGED, *(one for kind in KINDS.values() for one in kind.defects))))
+
+
+def targets(host: Host) -> tuple[Target, ...]:
+    """Give what entries of all kinds would be valid for on this host now; see `Scanner.targets`."""
+    return tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.scanner.targets(host)))
+
+
+def with_targets(host: Host) -> Host:
+    """Give a host, and each of its devices, what entries of all kinds would be valid for there now."""
+    devices = tuple(replace(one, environments=targets(replace(host, devices=(one,)))) for one in host.devices)
+    return replace(host, devices=devices, environments=targets(host))
 
 
 def lineages() -> Mapping[KindName, Callable[[EntryKey], str | None]]:

@@ -74,7 +74,7 @@ def label_of(entry: Entry, note: TrashLabel, mode: int, files: Mapping[str, tupl
         note.detail if defect is None or not entry.detail else f"{note.detail} ({entry.detail})",
         defect is not None and not _OF_PLACE.issuperset(defect.repairs) and note.reason in _FOR_DAMAGE,
         environment.device if environment else "",
-        environment.driver if environment else "",
+        environment.toolchain if environment else "",
         mode,
         files,
     )

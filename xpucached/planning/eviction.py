@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy, Subtotal
     from xpucached.domain.stores import EntryId
-    from xpucached.domain.targets import Target
+    from xpucached.domain.targets import Lineage, Target
 
-    _Lineage = tuple[str, str]
 
 _GONE_AFTER: Final = timedelta(days=14)
 """A device may be away for a repair or a journey (an external GPU), and compiling for it again takes hours.  After two
@@ -192,7 +191,7 @@ def _decide(
         kept = ground.policy_of(one.entry.id.store).keep_driver_generations
         if rank >= kept:
             back = {0: "none", 1: "one"}.get(kept, str(kept))
-            detail = f"for driver {environment.driver}; now it is {now}, and {back} older is kept"
+            detail = f"for driver {environment.toolchain}; now it is {now}, and {back} older is kept"
             return Evict(one, EvictReason.SUPERSEDED, detail)
     if EvictReason.GONE in considered and environment is not None:
         since = _gone_since(one, environment, ground)
@@ -229,10 +228,10 @@ def _superseded(
     rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: EvictionContext
 ) -> Mapping[Target, tuple[int, str]]:
     """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
-    present: defaultdict[_Lineage, list[Target]] = defaultdict(list)
+    present: defaultdict[Lineage, list[Target]] = defaultdict(list)
     for environment in ground.host.offered:
         present[environment.lineage].append(environment)
-    generations: defaultdict[_Lineage, defaultdict[Target, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
+    generations: defaultdict[Lineage, defaultdict[Target, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
     found_traces: dict[int, _Traces | None] = {}
     for one in (*rest, *protected):
         its = one.entry.environment
@@ -288,7 +287,7 @@ def by_driver(
             if id_ in (offered := presence[one].drivers if one in presence else frozenset())
             or (number == 0 and not offered & known)
         ]
-        divided.append((mine, ", ".join(sorted({one.driver for one in some}))))
+        divided.append((mine, ", ".join(sorted({one.toolchain for one in some}))))
     return divided
 
 
@@ -304,12 +303,12 @@ def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], gro
 
 def _recency(
     environment: Target, newest: datetime, ground: EvictionContext
-) -> tuple[bool, datetime, datetime, datetime, str]:
+) -> tuple[bool, datetime, datetime, datetime, Target]:
     """Order the generations of one lineage: the host's own history first, else by their newest entry."""
     known = ground.presence.get(environment)
     if known is None or known.last is None:
-        return (False, newest, _LONG_AGO, _LONG_AGO, environment.identity)
-    return (True, known.last, known.first or _LONG_AGO, newest, environment.identity)
+        return (False, newest, _LONG_AGO, _LONG_AGO, environment)
+    return (True, known.last, known.first or _LONG_AGO, newest, environment)
 
 
 def _successor_since(environment: Target, present: Sequence[Target], ground: EvictionContext) -> datetime | None:
@@ -335,8 +334,8 @@ def _warm_without(one: IndexedEntry, ground: EvictionContext) -> bool:
 
 def _gone_since(one: IndexedEntry, environment: Target, ground: EvictionContext) -> datetime | None:
     """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
-    if not ground.host.offered:
-        # No device at all is more likely a broken driver than an empty machine.
+    if not any(other.kind == environment.kind for other in ground.host.offered):
+        # No device at all is more likely a broken driver than an empty machine; and not every kind can say.
         return None
     here = ground.lineages.get(id(environment))
     if here is None:

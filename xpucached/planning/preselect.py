@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, Policy, Subtotal
     from xpucached.domain.stores import Store
-    from xpucached.domain.targets import Target
+    from xpucached.domain.targets import Lineage, Target
 
 
 def sift(
@@ -52,9 +52,9 @@ def sift(
         kept = min((one.keep_driver_generations for one in policies.values()), default=0)
         looked = _earlier(environments, host, presence, kept)
     if EvictReason.GONE in considered and host.offered:
-        lineages = {one.lineage for one in host.offered}
+        lineages, kinds = ({one.lineage for one in host.offered}, {one.kind for one in host.offered})
         once = {one.environment for one in presence if one.last is not None}
-        looked |= {one for one in environments if one.lineage not in lineages and one in once}
+        looked |= {one for one in environments if one.kind in kinds and one.lineage not in lineages and one in once}
     preselection = Preselection(
         now,
         now - timedelta(seconds=max((one.grace for one in policies.values()), default=0.0)),
@@ -79,7 +79,7 @@ def sift(
 
 def _earlier(environments: Iterable[Target], host: Host, presence: Iterable[Presence], kept: int) -> frozenset[Target]:
     """Give the absent generations of present devices that can be beyond those that are kept, whatever else goes."""
-    lineages: defaultdict[tuple[str, str], list[Target]] = defaultdict(list)
+    lineages: defaultdict[Lineage, list[Target]] = defaultdict(list)
     offered = frozenset(host.offered)
     here = {one.lineage for one in offered}
     for one in environments:

@@ -112,9 +112,9 @@ def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
 
 
 def _gone(environment: Target, host: Host) -> str:
-    present = sorted({one.driver for one in host.environments if one.lineage == environment.lineage})
+    present = sorted({one.toolchain for one in host.environments if one.lineage == environment.lineage})
     if present:
-        return f"it was warmed for driver {environment.driver}; {environment.device} now has {', '.join(present)}"
+        return f"it was warmed for driver {environment.toolchain}; {environment.device} now has {', '.join(present)}"
     return f"it was warmed for {environment.device}, which this host does not offer now"
 
 

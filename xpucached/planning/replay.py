@@ -50,19 +50,19 @@ class ReplayScope:
     models: Collection[ModelName] = ()
     to: str | None = None  #: the beginning of a fingerprint
     into: Path | None = None  #: a store of its own for what is rebuilt
-    other_devices: bool = False  #: what was compiled for one device may be rebuilt for another of the same platform
+    other_devices: bool = False  #: what was compiled for one device may be rebuilt for another of the same family
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """What compiling took so far: how long another build will take, and how many run at once."""
 
-    seconds_per_byte: Mapping[str, float] = field(default_factory=dict)  #: of SPIR-V, by platform
+    seconds_per_byte: Mapping[str, float] = field(default_factory=dict)  #: of SPIR-V, by family
     workers: int = 1
 
-    def estimate(self, platform: str, size: int) -> float | None:
-        """Say how many seconds a compiler will take; None if none of this platform's compiled before."""
-        rate = self.seconds_per_byte.get(platform)
+    def estimate(self, family: str, size: int) -> float | None:
+        """Say how many seconds a compiler will take; None if none of this family's compiled before."""
+        rate = self.seconds_per_byte.get(family)
         return None if rate is None else rate * size
 
 
@@ -127,7 +127,7 @@ def plan_replay(
             if why is None and (place, line) in outdated:
                 why = NoRecipe.SUPERSEDED
             if why is None:
-                seconds = pace.estimate(environment.platform, newest.entry.image_size)
+                seconds = pace.estimate(environment.family, newest.entry.image_size)
                 rebuild.append(Rebuild(newest, environment, reason, seconds))
             else:
                 skipped[why] += 1
@@ -215,7 +215,7 @@ def _sorted(
 
 def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:
     """Give what an entry and its rebuild have in common."""
-    return (environment.platform,) if scope.other_devices else environment.lineage
+    return (environment.kind, environment.family) if scope.other_devices else environment.lineage
 
 
 def _summed(plan: ReplayPlan, workers: int) -> ReplayPlan:

@@ -112,7 +112,7 @@ def _judge(
 
 
 def _judge_models(host: Host, models: Sequence[ModelStatus]) -> tuple[Verdict, str]:
-    drivers = sorted({one.driver for one in host.offered})
+    drivers = sorted({one.toolchain for one in host.offered})
     if not drivers:
         drivers = ["none"]
     on = f"for driver {names(drivers)}" if len(drivers) == 1 else f"for drivers {names(drivers)}"

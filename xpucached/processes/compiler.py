@@ -16,8 +16,7 @@ from typing import Final
 import psutil
 
 from xpucached import messages
-from xpucached.domain.plans import Recipe
-from xpucached.domain.targets import Target
+from xpucached.domain.plans import CompilerSpec, Recipe
 from xpucached.processes import child, signals
 
 _COMPILER: Final = Path(__file__).resolve().parents[1] / "libexec" / "compiler.py"
@@ -54,13 +53,11 @@ class CompilerKilled(NoCompiler):
 class CompilerProcess:
     """A compiler in a child of its own, started again when a recipe has crashed it.  Used from one thread."""
 
-    def __init__(
-        self, base: Mapping[str, str], environment: Target, instance: str, command: Sequence[str] = ()
-    ) -> None:
-        """``base`` are the variables of programs on this host; ``environment`` is what to compile for."""
+    def __init__(self, base: Mapping[str, str], spec: CompilerSpec, instance: str, command: Sequence[str] = ()) -> None:
+        """``base`` are the variables of programs on this host; ``spec`` says what to compile for."""
         self._base = {**base, signals.MARK: f"{instance}:builder"}
         self._command = child.python(_COMPILER, command)
-        self._environment = environment
+        self._spec = spec
         self._child: child.Process | None = None
         self._pipes = child.Pipes()
         self._answers = -1
@@ -104,12 +101,9 @@ class CompilerProcess:
             child.end(compiler)
 
     def _start(self, cancel: threading.Event) -> None:
-        one = self._environment
-        backend = "level-zero" if "level-zero" in one.platform.lower() else "opencl"
         try:
             self._answers, theirs = self._pipes.from_child()
-            command = [*self._command, "--backend", backend, "--fd", str(theirs), "--memory", str(_MEMORY)]
-            command += ["--environment", json.dumps([one.platform, one.device, one.version, one.driver])]
+            command = [*self._command, *self._spec.arguments, "--fd", str(theirs), "--memory", str(_MEMORY)]
             self._child = child.start(command, variables=self._base, stdin=child.PIPE, pipes=self._pipes)
         except OSError as error:
             self._pipes.close()

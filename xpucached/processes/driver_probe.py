@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import messages
-from xpucached.domain.host import ProbeReport, Problem
-from xpucached.domain.targets import Target
+from xpucached.domain.host import DriverAnswer, ProbeReport, Problem
 from xpucached.processes import child
 
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ def ask(
     asked = [(backend, ("--backend", backend)) for backend in backends]
     program = child.python(probe, command)
     reports = [_ask_one(who, question, variables, timeout, program) for who, question in asked]
-    environments = dict.fromkeys(one for report in reports for one in report.environments)
+    answers = dict.fromkeys(one for report in reports for one in report.answers)
     problems = dict.fromkeys(one for report in reports for one in report.problems)
-    return ProbeReport(tuple(environments), tuple(problems))
+    return ProbeReport(tuple(answers), tuple(problems))
 
 
 def ask_runtime(
@@ -121,7 +120,7 @@ def _read(answer: bytes) -> ProbeReport | None:
     if environments is None or problems is None or not all(_CODE.fullmatch(row[0]) for row in problems):
         return None
     return ProbeReport(
-        tuple(Target(row[0], row[1], row[2], row[3]) for row in environments),
+        tuple(DriverAnswer(row[0], row[1], row[2], row[3]) for row in environments),
         tuple(Problem(row[0], row[1], row[2]) for row in problems),
     )
 

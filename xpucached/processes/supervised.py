@@ -20,7 +20,7 @@ import psutil
 from msgspec.structs import replace
 
 from xpucached.domain.models import Outcome, Workload
-from xpucached.domain.targets import Target
+from xpucached.domain.plans import CompilerSpec
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.processes import child, conversation, scratch, signals
 from xpucached.processes.cgroup import Cgroup
@@ -49,13 +49,13 @@ class ProcessStarter:
         self._base = child.environment({}, base=base)
 
     def compiler(
-        self, environment: Target, variables: Mapping[str, str], command: Sequence[str] = ()
+        self, spec: CompilerSpec, variables: Mapping[str, str], command: Sequence[str] = ()
     ) -> CompilerProcess:
-        """Give a compiler for an environment, for programs with these variables; it starts with its first recipe.
+        """Give a compiler, for programs with these variables; it starts with its first recipe.
 
         ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.
         """
-        return CompilerProcess({**self._base, **variables}, environment, self._instance, command)
+        return CompilerProcess({**self._base, **variables}, spec, self._instance, command)
 
     async def end_orphans(self) -> int:
         """End what a predecessor of this daemon that was killed left running; say how many there were."""

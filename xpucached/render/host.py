@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from xpucached.domain.host import Device, DriverFile, Host, Problem
+    from xpucached.domain.targets import Target
     from xpucached.render.text import TextStyle
 
 
@@ -31,7 +32,7 @@ def device_table(values: Iterable[Device], style: TextStyle) -> str:
         [
             one.name,
             one.architecture,
-            ", ".join(sorted({environment.driver for environment in one.environments})) or "none",
+            ", ".join(sorted({answer.driver for answer in one.answers})) or "none",
             " ".join(part for part in (one.kernel_driver, one.kernel_driver_version) if part) or "-",
             one.pci_address or "-",
         ]
@@ -45,7 +46,7 @@ def drivers_in_use(value: Host, style: TextStyle) -> str:
     heads = ("DRIVER", "DEVICE", "MODELS")
     some = [("all others", value.environments), *((", ".join(one.models), one.environments) for one in value.drivers)]
     rows = [
-        [environment.driver if environment else "none", environment.device if environment else "-", models]
+        [environment.toolchain if environment else "none", environment.device if environment else "-", models]
         for models, environments in some
         for environment in (environments or (None,))
     ]
@@ -56,16 +57,12 @@ def devices(value: Host, style: TextStyle) -> str:
     """Write devices, environments, driver files and problems of the host."""
     parts = [device_table(value.devices, style) if value.devices else "no devices"]
     if value.environments:
-        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in value.environments]
-        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
-        parts.append(section("What programs use now", table(heads, rows, style), style))
+        parts.append(section("What programs use now", _targets(value.environments, style), style))
     if value.driver:
         parts.append(section("Driver files", _files(value.driver, style), style))
     for driver in value.drivers:
         whom = ", ".join(driver.models)
-        rows = [[one.platform, one.device, one.version, one.driver, one.fingerprint] for one in driver.environments]
-        heads = ("PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT")
-        met = table(heads, rows, style) if rows else "no devices"
+        met = _targets(driver.environments, style) if driver.environments else "no devices"
         parts.append(section(f"What programs of {plain(whom)} use now", met, style))
         led = facts(sorted(driver.variables.items()), style, whole=set(driver.variables))
         parts.append(section("Led there by", led, style))
@@ -74,6 +71,14 @@ def devices(value: Host, style: TextStyle) -> str:
     if value.problems:
         parts.append(section("Problems", problems(value.problems, style), style))
     return "\n\n".join(parts)
+
+
+def _targets(values: Iterable[Target], style: TextStyle) -> str:
+    rows = [
+        [one.kind, one.family, one.device, ", ".join(text for _, text in one.facts), one.toolchain, one.fingerprint]
+        for one in values
+    ]
+    return table(("KIND", "PLATFORM", "DEVICE", "VERSION", "DRIVER", "FINGERPRINT"), rows, style)
 
 
 def _files(values: Iterable[DriverFile], style: TextStyle) -> str:

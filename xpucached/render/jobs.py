@@ -113,7 +113,7 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
             "would go" if report.dry_run else _fate(one.entry.entry.id.ref in gone, one.entry.entry.id.ref in busy),
             one.reason,
             size(one.entry.entry.allocated),
-            one.entry.entry.environment.driver if one.entry.entry.environment else "-",
+            one.entry.entry.environment.toolchain if one.entry.entry.environment else "-",
             one.detail,
         ]
         for one in report.plan.evict
@@ -145,7 +145,7 @@ def replay(report: ReplayReport, style: TextStyle) -> str:
     times: dict[tuple[str, str, str, str, str], float | None] = {}
     for one in report.plan.rebuild:
         models = ", ".join(one.entry.models) or "-"
-        group = (str(one.entry.entry.id.store.root), models, one.reason, one.to.device, one.to.driver)
+        group = (str(one.entry.entry.id.store.root), models, one.reason, one.to.device, one.to.toolchain)
         groups[group] += 1
         so_far = times.get(group, 0.0)
         times[group] = None if so_far is None or one.seconds is None else so_far + one.seconds

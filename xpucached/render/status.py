@@ -94,8 +94,8 @@ def watching(value: Watching, style: TextStyle) -> str:
 
 
 def _change(appeared: Sequence[Target], vanished: Sequence[Target]) -> str:
-    news = ", ".join(sorted({one.driver for one in appeared}))
-    olds = ", ".join(sorted({one.driver for one in vanished}))
+    news = ", ".join(sorted({one.toolchain for one in appeared}))
+    olds = ", ".join(sorted({one.toolchain for one in vanished}))
     return f": {olds} → {news}" if news and olds else f": {news} appeared" if news else f": {olds} went" if olds else ""
 
 

@@ -27,7 +27,7 @@ from xpucached.domain.plans import ScanReport
 from xpucached.domain.secrecy import of_problem
 from xpucached.domain.stores import Delta, EntryId, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
-from xpucached.host import gpu_devices, process_table
+from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, libraries
 from xpucached.service.owners import answers, foreign, foreign_store
 from xpucached.service.problems import ProblemList
@@ -293,10 +293,11 @@ class Inventory:
         ours: tuple[EntryKey, ...] = ()
         silent = Scan(found, now, StoreState.UNREADABLE, None, notes=("its file system does not answer",), vanished=())
         parts: Iterable[Scan] = (silent,)
+        scanner = KINDS[found.store.kind].scanner
         if answers(found.store.root):
-            parts = KINDS[found.store.kind].scanner.parts(found, now, known, writer_since, quick=quick)
+            parts = scanner.parts(found, now, known, writer_since, quick=quick)
         for part in parts:
-            total = _sum(total, self.catalog.write(record_scan, part, gpu_devices.architecture))
+            total = _sum(total, self.catalog.write(record_scan, part, scanner.architecture))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
             seen(looked)

@@ -131,7 +131,8 @@ class RebuildJob:
                     compiler = compilers.get((driver.stamp, one.to, caches))
                     if compiler is None:
                         variables = {**driver.variables, **dict(caches)}
-                        compiler = self._starter.compiler(one.to, variables, driver.command)
+                        spec = table.rebuilder(one.entry.entry).compiler(one.to)
+                        compiler = self._starter.compiler(spec, variables, driver.command)
                         compilers[driver.stamp, one.to, caches] = compiler
                     self._rebuild(one, compiler, last=last)
                 finally:

@@ -118,7 +118,7 @@ class Replayer:
         if wish.is_elsewhere:
             target = structs.replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
         if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
-            offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.driver})" for one in target.offered)
+            offered = ", ".join(f"{one.fingerprint} ({one.device}, {one.toolchain})" for one in target.offered)
             raise NotFound(f"no environment {wish.to} here", hint=f"there is: {offered}")
         failed: set[tuple[Tail, Target]] = set()
         for driver in drivers:
@@ -173,7 +173,8 @@ class Replayer:
         other = await asyncio.to_thread(
             other_driver.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
         )
-        return (other,)
+        host = structs.replace(self._inventory.present, devices=other.devices, driver=other.driver, drivers=())
+        return (structs.replace(other, environments=table.targets(host)),)
 
     async def _carry_out(
         self, plan: ReplayPlan, wish: ReplayRequest, drivers: tuple[OtherDriver, ...], handle: Handle

@@ -21,7 +21,7 @@ from xpucached.domain.host import LEADING, DriverInUse, Problem
 from xpucached.errors import HostError
 from xpucached.host import gpu_devices, survey
 from xpucached.host.drivers import driver_files, stamp
-from xpucached.kinds.table import KINDS, MODELS
+from xpucached.kinds.table import KINDS, MODELS, with_targets
 from xpucached.planning import verdict
 from xpucached.processes import driver_probe
 
@@ -163,9 +163,9 @@ class Surveyor:
             return old
         now = self._clock()
         report = await asyncio.to_thread(driver_probe.ask, variables, settings.probe_timeout)
-        found = await asyncio.to_thread(lambda: survey.survey(report, variables, now, files=files))
+        found = await asyncio.to_thread(lambda: with_targets(survey.survey(report, variables, now, files=files)))
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
-        if failed and old is not None and old.stamp == found.stamp and not found.environments:
+        if failed and old is not None and old.stamp == found.stamp and not found.answers:
             # The driver is the one that answered before, so it is what programs meet; only the asking failed.
             found = replace(found, devices=old.devices, environments=old.environments)
         elif old is not None and self._in_transit(id_, old, found):
@@ -280,7 +280,7 @@ def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime
 
 
 def _words(some: Sequence[Target]) -> str:
-    return ", ".join(f"{one.device}, driver {one.driver}" for one in some)
+    return ", ".join(f"{one.device}, driver {one.toolchain}" for one in some)
 
 
 def _driver(files: Iterable[DriverFile]) -> frozenset[object]:

@@ -240,7 +240,7 @@ class TrialRunner:
         for one in executions:
             for address, spent in one.engines.items():
                 engines[address] = engines.get(address, 0) + spent
-        evidence = [f"{count} entries are for {one.device}, driver {one.driver}" for one, count in counts.items()]
+        evidence = [f"{count} entries are for {one.device}, driver {one.toolchain}" for one, count in counts.items()]
         evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
         names = sorted({one.device for one in counts})
         on_gpu = bool(counts.keys() & gpus) or any(engines.values())

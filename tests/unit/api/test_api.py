@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
@@ -365,7 +366,7 @@ def test_a_time_that_may_come_without_its_zone_is_found() -> None:
 
 
 def test_a_missing_key_is_named() -> None:
-    with pytest.raises(ValueError, match=r"data\.platform: is required"):
+    with pytest.raises(ValueError, match=r"data\.kind: is required"):
         codec.from_json(type(api_stub.OPENCL), {})
 
 
@@ -461,8 +462,9 @@ def check(schema: Mapping[str, object], value: object, parts: Mapping[str, objec
             check(cast("Mapping[str, object]", schema["additionalProperties"]), one, parts, f"{place}.{name}")
     elif schema.get("type") == "array":
         assert isinstance(value, tuple), place
-        for one in value:
-            check(cast("Mapping[str, object]", schema["items"]), one, parts, f"{place}[]")
+        shapes = [*cast("list[object]", schema.get("prefixItems", [])), *repeat(schema["items"], len(value))]
+        for shape, one in zip(shapes, value, strict=False):
+            check(cast("Mapping[str, object]", shape), one, parts, f"{place}[]")
     else:
         kinds: dict[object, tuple[type, ...]] = {
             "string": (str,),

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests import REPOSITORY
+from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog, migrating, opening, tables, targets
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, find_entry, forget_entries, note_restored
@@ -69,14 +70,14 @@ NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/one"))
 OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
-OLD: Final = Target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
-NEW: Final = replace(OLD, driver="1.6.40")
-CPU: Final = Target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
+OLD: Final = sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
+NEW: Final = replace(OLD, toolchain="1.6.40")
+CPU: Final = sycl_target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
 MIGRATIONS: Final = migrating._home()
 
 
 def architecture(environment: Target) -> Architecture:
-    return Architecture("bmg-g21" if environment.platform == "Level-Zero" else "x86_64")
+    return Architecture("bmg-g21" if environment.family == "Level-Zero" else "x86_64")
 
 
 def entry(key: str, store: Store = STORE, **facts: object) -> Entry:
@@ -895,7 +896,7 @@ def test_an_entry_comes_back_as_it_was_recorded(catalog: Catalog) -> None:
         detail="a pipe",
         stamp="s",
     )
-    silent = entry("ext_kernel_compiler/1/0", environment=CPU)
+    silent = entry("ext_kernel_compiler/1/0", environment=CPU, observed=True)
     delta = catalog.write(record_scan, scan(whole, defective, silent), architecture)
     assert (delta.added, delta.changed, delta.vanished, delta.entries, delta.size) == (3, 0, 0, 3, 3 * 4096)
     first, second, third = catalog.read(all_entries)

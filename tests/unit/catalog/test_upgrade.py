@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog
 from xpucached.catalog.builds import build_rates
 from xpucached.catalog.dependencies import run_dependencies
@@ -32,7 +33,6 @@ from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.models import Figures, Model, Outcome, Pass, RanOn, Trial
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.stores import EntryId, Kernel, Store
-from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Loader, RunSpec, Variant
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ WRITTEN: Final = sorted((Path(__file__).parent / "written").glob("*.sql"))
 NOW: Final = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 STORE: Final = Store(KindName("sycl"), Path("/var/cache/one"))
-OLD: Final = Target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
-NEW: Final = Target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.40")
-CPU: Final = Target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
+OLD: Final = sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
+NEW: Final = sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.40")
+CPU: Final = sycl_target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
 
 
 @pytest.fixture(params=WRITTEN, ids=lambda file: file.stem)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.builders import sycl_target
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.host import Host, Presence, Problem
 from xpucached.domain.models import Coverage, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
@@ -45,7 +46,7 @@ CPU: Final = "Intel(R) Xeon(R)"
 
 
 def env(driver: str, *, platform: str = OCL, device: str = CPU, version: str = "OpenCL 3.0") -> Target:
-    return Target(platform, device, version, driver)
+    return sycl_target(platform, device, version, driver)
 
 
 OLD: Final = env("1")
@@ -930,7 +931,7 @@ def test_warm_before_evict(owners: tuple[str, ...], warm: tuple[str, ...], *, go
         pytest.param(13, 20, host(NEW), False, id="gone for a while"),
         pytest.param(15, 3, host(NEW), False, id="somebody uses it"),
         pytest.param(15, 20, host(), False, id="no device at all: the survey may be wrong"),
-        pytest.param(15, 20, host(replace(OTHER, driver="8")), False, id="its device is here"),
+        pytest.param(15, 20, host(replace(OTHER, toolchain="8")), False, id="its device is here"),
         pytest.param(None, 20, host(NEW), False, id="never here"),
     ],
 )

@@ -75,7 +75,7 @@ def placed(one: IndexedEntry, key: str) -> IndexedEntry:
 
 def led(environment: Target, *models: str) -> DriverInUse:
     """Make a driver to which these models' own variables lead."""
-    named = {"OCL_ICD_FILENAMES": f"/opt/{environment.driver}/libintelocl.so"}
+    named = {"OCL_ICD_FILENAMES": f"/opt/{environment.toolchain}/libintelocl.so"}
     return DriverInUse(named, tuple(map(ModelName, models)), "stamp", environments=(environment,))
 
 
@@ -313,7 +313,7 @@ def test_seconds_are_estimated_from_what_compiled_before(workers: int, seconds: 
     some = [indexed(str(number), size=1000 * number) for number in (1, 2, 3)]
 
     assert planned(*some).seconds is None
-    plan = planned(*some, pace=Pace({NEW.platform: 0.001, "another": 7.0}, workers=workers))
+    plan = planned(*some, pace=Pace({NEW.family: 0.001, "another": 7.0}, workers=workers))
     assert {one.entry.entry.id.key.split("/")[1]: one.seconds for one in plan.rebuild} == {"1": 1, "2": 2, "3": 3}
     assert plan.seconds == seconds
 
@@ -321,12 +321,12 @@ def test_seconds_are_estimated_from_what_compiled_before(workers: int, seconds: 
 def test_what_nothing_is_known_of_takes_as_long_as_the_others() -> None:
     ze_old, ze_new = (env(driver, platform="Level-Zero") for driver in "12")
     some = [indexed("1", size=1000), indexed("2", size=3000), indexed("3", ze_old, size=9000)]
-    plan = planned(*some, on=host(NEW, ze_new), pace=Pace({NEW.platform: 0.001}))
+    plan = planned(*some, on=host(NEW, ze_new), pace=Pace({NEW.family: 0.001}))
 
     assert {one.entry.entry.id.key.split("/")[1]: one.seconds for one in plan.rebuild} == {"1": 1, "2": 3, "3": None}
     assert plan.seconds == 6.0
     assert planned(*some, on=host(NEW, ze_new), pace=Pace({"another": 1.0})).seconds is None
-    assert planned(pace=Pace({NEW.platform: 0.001})).seconds is None
+    assert planned(pace=Pace({NEW.family: 0.001})).seconds is None
 
 
 # -- what is there already, and what cannot be rebuilt ------------------------------------------------------------
@@ -344,7 +344,7 @@ def test_what_is_there_is_told_by_place_store_and_driver() -> None:
     some = [indexed("1"), indexed("1", NEW), indexed("1", store=OTHER_STORE), indexed("2")]
     plan = planned(*some, on=host(NEW, two))
 
-    assert {(one.entry.entry.id.store.root.name, place(one.entry)[1][0], one.to.driver) for one in plan.rebuild} == {
+    assert {(one.entry.entry.id.store.root.name, place(one.entry)[1][0], one.to.toolchain) for one in plan.rebuild} == {
         ("sycl", "1", "3"),
         ("other", "1", "2"),
         ("other", "1", "3"),
@@ -456,7 +456,7 @@ def test_what_cannot_be_rebuilt_anyway_keeps_its_own_reason() -> None:
 def test_an_entry_is_rebuilt_for_each_present_driver_of_its_device() -> None:
     here = host(NEW, env("3"), GPU)
 
-    assert {(one.to.driver, one.to.device) for one in planned(indexed("1"), on=here).rebuild} == {
+    assert {(one.to.toolchain, one.to.device) for one in planned(indexed("1"), on=here).rebuild} == {
         ("2", OLD.device),
         ("3", OLD.device),
     }
@@ -467,7 +467,7 @@ def test_a_model_that_is_led_to_another_driver_gets_its_entries_there() -> None:
     here = replace(host(NEW), drivers=(led(trial, "big"),))
 
     def targets(*models: str, of: Target = OLD) -> list[str]:
-        return sorted(one.to.driver for one in planned(indexed("1", of, models=models), on=here).rebuild)
+        return sorted(one.to.toolchain for one in planned(indexed("1", of, models=models), on=here).rebuild)
 
     assert targets() == ["2"]
     assert targets("removed") == ["2"]
@@ -485,7 +485,7 @@ def test_the_models_of_all_generations_are_led() -> None:
     here = replace(host(NEW), drivers=(led(env("9"), "big"),))
     some = [indexed("1", OLD, created=5, models=("small",)), indexed("1", OLDER, models=("big",))]
 
-    assert sorted((one.entry.entry.environment, one.to.driver) for one in planned(*some, on=here).rebuild) == [
+    assert sorted((one.entry.entry.environment, one.to.toolchain) for one in planned(*some, on=here).rebuild) == [
         (OLD, "2"),
         (OLD, "9"),
     ]
@@ -500,8 +500,8 @@ def test_the_same_driver_in_two_places_is_wanted_once() -> None:
 def test_of_two_drivers_a_model_is_led_to_the_first() -> None:
     here = replace(host(NEW), drivers=(led(env("8"), "big"), led(env("9"), "big", "small")))
 
-    assert [one.to.driver for one in planned(indexed("1", models=("big",)), on=here).rebuild] == ["8"]
-    assert [one.to.driver for one in planned(indexed("1", models=("big", "small")), on=here).rebuild] == ["8", "9"]
+    assert [one.to.toolchain for one in planned(indexed("1", models=("big",)), on=here).rebuild] == ["8"]
+    assert [one.to.toolchain for one in planned(indexed("1", models=("big", "small")), on=here).rebuild] == ["8", "9"]
 
 
 def test_a_driver_for_another_device_leaves_its_models_entries_alone() -> None:
@@ -539,7 +539,7 @@ def test_only_one_driver_is_rebuilt_for_and_counted() -> None:
 
     def to(fingerprint: str | None) -> tuple[set[str], int]:
         plan = planned(*some, on=host(NEW, third), scope=ReplayScope(to=fingerprint))
-        return {one.to.driver for one in plan.rebuild}, plan.covered
+        return {one.to.toolchain for one in plan.rebuild}, plan.covered
 
     assert NEW.fingerprint[:6] != third.fingerprint[:6]
     assert to(None) == ({"2", "3"}, 3)

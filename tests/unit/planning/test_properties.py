@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.builders import sycl_target
 from xpucached import quantities
 from xpucached.catalog import Catalog
 from xpucached.catalog.defects import note_defects
@@ -92,12 +93,12 @@ STORES: Final = tuple(Store(KindName("sycl"), Path(root)) for root in ("/a", "/a
 # What SQL, LIKE and a shell would read as more than text.
 PIECES: Final = ["", "a", "B580", "%", "_", "\\", "'", '"', ";--", "*", "?", "$(x)", "\n", "\0", "é", "1.6.31", "1.6"]
 SIGNS: Final = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
-DEVICES: Final = st.builds(Target, SIGNS, SIGNS, st.just("v"), SIGNS)
-PRESENT: Final = Target("a", "B580", "v", "1.6.31")
+DEVICES: Final = st.builds(sycl_target, SIGNS, SIGNS, st.just("v"), SIGNS)
+PRESENT: Final = sycl_target("a", "B580", "v", "1.6.31")
 
 
 def architecture(environment: Target) -> Architecture:
-    return Architecture(f"arch-{environment.platform}")
+    return Architecture(f"arch-{environment.family}")
 
 
 @st.composite
@@ -164,9 +165,9 @@ def fits(one: Entry, query: EntryQuery) -> bool:
         if wanted == "current":
             checks.append(of == PRESENT)
         elif wanted.endswith("*"):
-            checks.append(of is not None and lower(of.driver).startswith(lower(wanted[:-1])))
+            checks.append(of is not None and lower(of.toolchain).startswith(lower(wanted[:-1])))
         else:
-            checks.append(of is not None and of.driver == wanted)
+            checks.append(of is not None and of.toolchain == wanted)
     return all(checks)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from xpucached.domain.names import KindName
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.sycl import (
     activity,
@@ -18,11 +17,12 @@ from xpucached.kinds.sycl import (
     rebuilder,
     remover,
     scanner,
+    targets,
     trace,
     trash_files,
 )
 
-NAME: Final = KindName("sycl")
+NAME: Final = targets.NAME
 
 KIND: Final = Kind(
     NAME,

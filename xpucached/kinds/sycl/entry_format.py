@@ -18,7 +18,6 @@ from functools import cache
 from typing import Final
 
 from xpucached.domain.defects import Defect
-from xpucached.domain.targets import Target
 from xpucached.kinds.sycl import defects
 
 NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,19})\Z")
@@ -109,15 +108,6 @@ def data(text: str) -> bytes:
 
 
 _ESCAPED: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
-
-
-def environment(identity: str) -> Target | None:
-    """Take a device id string apart: from the right, because a device's name may hold a slash."""
-    parts = identity.rsplit("/", 2)
-    if len(parts) != 3 or "/" not in parts[0]:  # noqa: PLR2004 - platform/device, version, driver
-        return None
-    platform, device = parts[0].split("/", 1)
-    return Target(platform, device, parts[1], parts[2])
 
 
 @dataclass(frozen=True, slots=True)

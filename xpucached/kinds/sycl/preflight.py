@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
-from xpucached.domain.names import KindName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.errors import Unconfirmed
 from xpucached.kinds.sycl import runtimes as installed
 from xpucached.kinds.sycl import scanner
+from xpucached.kinds.sycl.targets import NAME, identity, target_of
 from xpucached.planning.replay import contradicted
 from xpucached.processes import child, scratch
 from xpucached.processes.driver_probe import ask_runtime, beside
@@ -210,22 +210,23 @@ def confirm(
             log.info("a SYCL runtime gave no answer: %s", problem.message)
         ours = frozenset(_written(folder, targets, driver, now, timeout))
         written |= ours
-        named |= ours | set(report.environments)
-        if ours or report.environments:
+        told = frozenset(map(target_of, report.answers))
+        named |= ours | told
+        if ours or told:
             asked.append(str(folder))
     where = ", ".join(asked)
     wrong = contradicted(targets, named)
     if wrong:
         lineages = {one.lineage for one in wrong}
-        theirs = ", ".join(sorted(one.identity for one in named if one.lineage in lineages))
-        driver_says = ", ".join(one.identity for one in wrong)
+        theirs = ", ".join(sorted(identity(one) for one in named if one.lineage in lineages))
+        driver_says = ", ".join(identity(one) for one in wrong)
         raise Unconfirmed(
             f"the SYCL runtime in {where} names the device {theirs}, the driver {driver_says}: nothing was rebuilt",
             hint="programs would not find it; run the models instead: xpucachectl prewarm --stale",
         )
     if not asked:
         return "no SYCL runtime was found that could confirm the names of the devices"
-    unseen = {one.platform for one in targets if one not in named}
+    unseen = {one.family for one in targets if one not in named}
     but = f", and does not know {', '.join(sorted(unseen))}" if unseen else ""
     if written.intersection(targets):
         return f"the SYCL runtime in {where} itself wrote an entry under such a name{but}"
@@ -242,7 +243,7 @@ def _written(
             root = Path(place, "cache")
             if not build_tiny_program(folder, root, driver.variables, selector, timeout, command=driver.command):
                 continue
-            store = FoundStore(Store(KindName("sycl"), root), StoreOrigin.FOUND, "a tiny program")
+            store = FoundStore(Store(NAME, root), StoreOrigin.FOUND, "a tiny program")
             # Of one entry the first part is all there is; a runtime that writes without end fills no memory.
             part = next(scanner.parts(store, now, (), None))
             found += dict.fromkeys(entry.environment for entry in part.entries if entry.environment is not None)
@@ -251,6 +252,6 @@ def _written(
 
 def _selector(environment: Target) -> str:
     """Say which devices a program may see, in the words of ``ONEAPI_DEVICE_SELECTOR``."""
-    if "Level-Zero" in environment.platform:
+    if "Level-Zero" in environment.family:
         return "level_zero:gpu"
-    return "opencl:gpu" if environment.platform.endswith("Graphics") else "opencl:cpu"
+    return "opencl:gpu" if environment.family.endswith("Graphics") else "opencl:cpu"

@@ -23,7 +23,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
 from xpucached.domain.targets import Target
 from xpucached.kinds import fs, images, listing
-from xpucached.kinds.sycl import defects, entry_format, locks
+from xpucached.kinds.sycl import defects, entry_format, locks, targets
 from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slot, Slots, accessed, digest, key_of, slot_stamp
@@ -132,7 +132,7 @@ def _declared(look: ScanState, parent: int, name: str, device: str, depth: int =
         with fs.regular_file(here, "0.src") as (descriptor, status):
             source = entry_format.source(fs.read(descriptor, 64 << 10), status.st_size)
         if str(entry_format.string_hash(source.device)) == device:
-            return entry_format.environment(entry_format.text(source.device))
+            return targets.parse(entry_format.text(source.device))
     return None
 
 
@@ -246,7 +246,7 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     entry = replace(entry, kernels=images.kernels(source.image))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
-    platform = entry.environment.platform if entry.environment else ""
+    platform = entry.environment.family if entry.environment else ""
     entry = _with_binary(look, leaf, slot, entry, intel=images.is_intel(platform))
     if not (entry.defect and entry.state is EntryState.DEFECTIVE):
         if source.defect is not None:
@@ -265,7 +265,7 @@ def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime |
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
         created=min(recorded or entry.created, entry.created),
-        environment=entry_format.environment(entry_format.text(source.device)) if declared else None,
+        environment=targets.parse(entry_format.text(source.device)) if declared else None,
         options=entry_format.text(source.options[: 64 << 10]),
         constants=source.constants[: 4 << 10].hex(),
         image=images.image_format(source.image) if source.image else None,
@@ -346,7 +346,7 @@ def _run_time_compiled(look: ScanState, leaf: int, path: tuple[str, ...], slot: 
     link = links(look, leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_defective(entry, link))
-    entry = replace(entry, environment=_environment(look, path[1]))
+    entry = replace(entry, environment=_environment(look, path[1]), observed=True)
     recorded = _recorded_time(leaf, slot)
     if recorded is not None:
         entry = replace(entry, created=min(recorded, entry.created))

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import CompilerSpec
+from xpucached.domain.targets import Target
 from xpucached.kinds.sycl import preflight, recipes
+from xpucached.kinds.sycl.targets import answer_of
 
 recipe = recipes.recipe
 unusable = recipes.unusable
 publish = recipes.publish
 confirm = preflight.confirm
+
+
+def compiler(target: Target) -> CompilerSpec:
+    """Say what compiles for a target; see `Rebuilder.compiler`."""
+    answer = answer_of(target)
+    backend = "level-zero" if "level-zero" in answer.platform.lower() else "opencl"
+    wanted = json.dumps([answer.platform, answer.device, answer.version, answer.driver])
+    return CompilerSpec(("--backend", backend, "--environment", wanted))
 
 
 def lineage_key(key: EntryKey) -> str | None:

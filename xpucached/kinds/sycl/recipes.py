@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.kinds import fs, images, listing
-from xpucached.kinds.sycl import entry_format, locks, makers
+from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,12 +84,12 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
 
 def unusable(environment: Target, binary: bytes) -> str | None:
     """Say what is wrong with a compiled program; see `Rebuilder.unusable`."""
-    return images.damage(binary, intel=images.is_intel(environment.platform))
+    return images.damage(binary, intel=images.is_intel(environment.family))
 
 
 def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Rebuilder.publish`."""
-    identity = entry_format.data(environment.identity)
+    identity = entry_format.data(targets.identity(environment))
     fields = (identity, recipe.options, recipe.constants, recipe.image)
     source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
     hashed = (identity, recipe.image, recipe.constants, recipe.options)
