@@ -11,7 +11,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and
-does nothing; ``processes``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one method per verb.
+does nothing; ``processes``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one module for each flow.
 ``settings``, ``api``, ``server``, ``render`` and ``cli`` are the doors, and ``daemon`` is the life of the
 processes.  ``libexec`` holds programs that run in processes of their own; nothing imports them.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xpucached.domain.names import ModelName
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 SECRET: Final = "s3cr3t"  # noqa: S105 - that is what it is about
 
@@ -270,19 +270,17 @@ def test_no_answer_to_others_lets_a_guess_of_arguments_be_proven(short_dir: Path
 def test_the_system_s_journal_hears_that_something_failed_and_not_what_it_quotes(
     caplog: pytest.LogCaptureFixture, short_dir: Path
 ) -> None:
-    inventory = SimpleNamespace(
-        events=Events(lambda: NOW), problem_list=ProblemList(), catalog=SimpleNamespace(trouble=None)
-    )
-    parts = AutomaticWork(cast("Inventory", inventory))
+    context = SimpleNamespace(events=Events(lambda: NOW), problems=ProblemList(), catalog=SimpleNamespace(trouble=None))
+    parts = AutomaticWork(cast("Context", context))
     with caplog.at_level("INFO"):
         parts.failed(automatic.SCAN, ErrorInfo("some-code", f"no {SECRET}", SECRET))
-        inventory.events.post("compiled", SECRET, {"command": SECRET})
-        inventory.events.post("model-added", "resnet")
+        context.events.post("compiled", SECRET, {"command": SECRET})
+        context.events.post("model-added", "resnet")
 
     assert SECRET not in caplog.text
     assert "some-code" in caplog.text
     assert "model-added: resnet" in caplog.text
-    assert SECRET in inventory.problem_list.all()[0].message
+    assert SECRET in context.problems.all()[0].message
 
 
 def test_a_worker_whose_configuration_is_refused_quotes_none_of_it(

@@ -16,6 +16,7 @@ from tests.support.builders import SyclStore
 from xpucached import deadlines, settings
 from xpucached.api import AddModel
 from xpucached.catalog import Catalog
+from xpucached.catalog.runs import newest_runs
 from xpucached.daemon import user_daemon
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import Store, StoreState
@@ -23,6 +24,7 @@ from xpucached.domain.triggers import Periodic, Started
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, owners, survey
+from xpucached.service.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,18 +88,18 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
     config = settings.load(None, user=True, environ=environ)
 
     async def work(catalog: Catalog) -> None:
-        service = Service(config, catalog, ProcessStarter({}, "test"), {})
-        await service.reconcile([Started()])
-        await service.add_model(model("driver", tmp_path, variables={"OCL_ICD_FILENAMES": f"{away}/libintelocl.so"}))
-        await service.add_model(model("program", tmp_path, command=(f"{away}/bin/python3",)))
-        await service.add_model(model("store", tmp_path, store=away / "store"))
-        await service.add_model(model("well", tmp_path))
-        await service.reconcile([Periodic()])
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+        await service.reconciler.reconcile([Started()])
+        await service.models.add(model("driver", tmp_path, variables={"OCL_ICD_FILENAMES": f"{away}/libintelocl.so"}))
+        await service.models.add(model("program", tmp_path, command=(f"{away}/bin/python3",)))
+        await service.models.add(model("store", tmp_path, store=away / "store"))
+        await service.models.add(model("well", tmp_path))
+        await service.reconciler.reconcile([Periodic()])
         await settled(service)
-        status = await service.status()
+        status = await service.status.get()
         for name in ("driver", "program", "store", "well"):
-            await service.env(ModelName(name))
-            await service.why(ModelName(name))
+            await service.explainer.variables(ModelName(name))
+            await service.explainer.diagnose(ModelName(name))
         states = {one.store: one.state for one in status.stores}
         assert states[store.root] is StoreState.OK
         assert {states[away], states[away / "store"]} == {StoreState.UNREADABLE}
@@ -107,10 +109,10 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
         assert not [one for one in status.problems if one.code == "automatic-job-failed"], status.problems
 
         # A job for a store that does not answer ends, too.
-        runs = await service.runs(ModelName("store"), 5)
+        runs = await service.context.read(newest_runs, ModelName("store"), 5)
         assert not runs
         assert await asyncio.to_thread(user_daemon._answering, [away, store.root]) == [store.root]
-        places = await asyncio.to_thread(user_daemon._driver_places, service.driver_variables())
+        places = await asyncio.to_thread(user_daemon._driver_places, service.surveyor.watched())
         assert not [place for place in places if place.is_relative_to(away)]
         await service.stop()
 

@@ -186,7 +186,7 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
 
 def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def looks(times: int) -> int:
-        service = cast("Service", SimpleNamespace(take_touch=None, scrub=None))
+        service = cast("Service", SimpleNamespace(context=SimpleNamespace(), tracker=SimpleNamespace(take=None)))
         config = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
         one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
         found = 0

@@ -64,6 +64,7 @@ from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import owners, store_finder, trash, trial
+from xpucached.service.context import Context, Locks
 from xpucached.service.owners import named_by
 from xpucached.watch import places
 
@@ -300,19 +301,22 @@ def test_long_labels_in_the_trash_are_kept_up_to_a_bound(
 def keeper_of(store: SyclStore, policy: Policy = Policy()) -> trash.TrashKeeper:  # noqa: B008 - it is frozen
     """Give a keeper of one store's trash."""
     status = SimpleNamespace(id=of(store), state=StoreState.OK, owner=0, store=store.root, allocated=0)
-    inventory = SimpleNamespace(
-        catalog=SimpleNamespace(read=lambda _: [status], write=lambda *_: None),
-        storing=asyncio.Lock(),
+    context = SimpleNamespace(
+        catalog=SimpleNamespace(read=lambda _: [status]),
+        write=_nothing,
+        turn=lambda _: contextlib.nullcontext(),
+        locks=Locks(),
         events=SimpleNamespace(post=lambda *_: None),
-        problem_list=SimpleNamespace(failed=lambda *_: None, worked=lambda *_: None),
+        problems=SimpleNamespace(failed=lambda *_: None, worked=lambda *_: None),
         settings=SimpleNamespace(policy=policy),
         clock=lambda: NOTE.at,
-        scan_stores=_nothing,
+        trusts_the_clock=lambda: True,
     )
-    return trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks
+    scanner = SimpleNamespace(scan_stores=_nothing)
+    return trash.TrashKeeper(context, scanner)  # type: ignore[arg-type] # all that it asks
 
 
-async def _nothing(_: object) -> None:
+async def _nothing(*_: object) -> None:
     return
 
 
@@ -559,11 +563,11 @@ def test_more_stores_than_are_looked_at_are_a_problem_of_their_user(
     catalog = SimpleNamespace(read=lambda what: known if what == "stores" else [])
     if bound is not None:
         monkeypatch.setattr(owners if bound == "_NAMED" else store_finder, bound, 3)
-    finder = store_finder.StoreFinder(catalog, {}, datetime.now(UTC))  # type: ignore[arg-type] # all that it asks
-    _, problems, _ = finder.find(
-        settings.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
-    )
-    assert [one.code for one in problems] == ([] if bound is None else ["too-many-stores"])
+    config = settings.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    context = SimpleNamespace(settings=config, catalog=catalog, base={}, clock=lambda: datetime.now(UTC))
+    finder = store_finder.StoreFinder(context)  # type: ignore[arg-type] # all that it asks
+    finder.find()
+    assert [one.code for one in finder.problems] == ([] if bound is None else ["too-many-stores"])
 
 
 def test_how_a_store_was_found_is_told_though_its_words_are_no_text(
@@ -574,7 +578,7 @@ def test_how_a_store_was_found_is_told_though_its_words_are_no_text(
     monkeypatch.setattr(process_table, "processes", lambda *_given: (named(1, SYCL_CONFIG_FILE_NAME=str(said)),))
     with contextlib.closing(Catalog.open(home / "catalog.sqlite")) as catalog:
         config = settings.load(None, user=True, environ=os.environ)
-        stores, _, _ = store_finder.StoreFinder(catalog, {}, datetime.now(UTC)).find(config)
+        stores, _ = store_finder.StoreFinder(Context(config, catalog, {})).find()
         (found,) = [one for one in stores if one.store.root == store]
         catalog.write(record_scan, Scan(found, datetime.now(UTC), StoreState.OK, 0), lambda _: Architecture("x86_64"))
         assert {one.via for one in catalog.read(all_stores)} == {rf"{tmp_path}/a\udcff.conf"}
@@ -797,8 +801,8 @@ def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.Monk
         lambda store, after="": tuple(item(store, number) for number in range(10 if not after else 0)),
     )
     known = [SimpleNamespace(id=one, state=StoreState.OK) for one in stores]
-    inventory = SimpleNamespace(catalog=SimpleNamespace(read=lambda _: known))
-    keeper = trash.TrashKeeper(inventory, asyncio.Lock(), lambda: True)  # type: ignore[arg-type] # all that it asks
+    context = SimpleNamespace(catalog=SimpleNamespace(read=lambda _: known))
+    keeper = trash.TrashKeeper(context, SimpleNamespace())  # type: ignore[arg-type] # all that it asks
     assert len(keeper._all()) == 25
     assert {one.store for _ in range(100) for one in keeper._all()} == set(stores)
 

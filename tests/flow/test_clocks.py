@@ -29,6 +29,7 @@ from xpucached.kinds import sycl
 from xpucached.planning.trash import plan_trash
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
+from xpucached.service.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -80,7 +81,7 @@ class SetClock:
         async def whole(catalog: Catalog) -> None:
             environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": str(self.root)}
             config = settings.load(None, user=True, environ=environ)
-            self.service = Service(config, catalog, ProcessStarter({}, "test"), {}, self.now)
+            self.service = Service(Context(config, catalog, {}, self.now), ProcessStarter({}, "test"))
             try:
                 await work()
             finally:
@@ -95,9 +96,9 @@ class SetClock:
 
     async def wait_and_set(self, kind: str) -> None:
         """Let a job of the daemon's own wait for its turn, and set the clock meanwhile."""
-        async with self.service._evictor._changing:
-            await self.service.reconcile([Started()])
-            while kind not in {job.kind for job in await self.service.jobs()}:  # noqa: ASYNC110 - as above
+        async with self.service.context.locks.changing:
+            await self.service.reconciler.reconcile([Started()])
+            while kind not in {job.kind for job in self.service.context.jobs.all()}:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
             self.offset = timedelta(days=400)
         await self.settled()
@@ -124,7 +125,7 @@ def test_what_waited_for_its_turn_takes_nothing_by_a_clock_that_was_set_meanwhil
         await set_clock.wait_and_set(kind)
         assert sooner.bin.exists()
         assert later.bin.exists()
-        assert "clock-jumped" in {one.code for one in (await set_clock.service.status()).problems}
+        assert "clock-jumped" in {one.code for one in (await set_clock.service.status.get()).problems}
 
     set_clock.live(work)
 
@@ -136,17 +137,17 @@ def test_the_trash_is_tidied_by_the_time_before_the_clock_was_asked_about(
 
     async def work() -> None:
         service = set_clock.service
-        await service.reconcile([Started()])
+        await service.reconciler.reconcile([Started()])
         await set_clock.settled()
-        assert len(await service.trash()) == 1
+        assert len(await service.trash.all()) == 1
 
         def trusted() -> bool:
             # It is set as soon as that was asked.
             set_clock.offset = timedelta(days=400)
             return True
 
-        monkeypatch.setattr(service._trash_keeper, "trusts_the_clock", trusted)
-        assert (await service._trash_keeper.tidy()).dropped == ()
+        monkeypatch.setattr(service.trash, "trusts_the_clock", trusted)
+        assert (await service.trash.tidy()).dropped == ()
 
     set_clock.live(work)
 

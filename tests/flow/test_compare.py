@@ -44,8 +44,9 @@ from xpucached.render.text import TextStyle
 from xpucached.render.trash import comparison, verification
 from xpucached.service import Service, compare
 from xpucached.service.compare import EntryComparer
-from xpucached.service.events import Events
-from xpucached.service.inventory import Inventory
+from xpucached.service.context import Context
+from xpucached.service.scan import StoreScanner
+from xpucached.service.store_finder import StoreFinder
 from xpucached.service.verify import Verifier
 
 if TYPE_CHECKING:
@@ -94,14 +95,14 @@ class Bench:
         environment = sycl_target(parts["platform"], parts["device"], parts["version"], parts["driver"])
         catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=(environment,)))
         driver = OtherDriver((environment,), "stamp", {}, (os.fspath(tool),))
-        monkeypatch.setattr(compare, "drivers_in_use", lambda _inventory: (driver,))
+        monkeypatch.setattr(compare, "drivers_in_use", lambda _context: (driver,))
         environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(store.root)}
         self.config = config = settings.load(None, user=True, environ={**os.environ, **environ})
 
         def clock() -> datetime:
             return datetime.now(UTC)
 
-        self.inventory = Inventory(config, catalog, {}, clock, Events(clock))
+        self.context = Context(config, catalog, {}, clock)
 
     def add(self, options: str, binary: bytes | None = None, **given: object) -> Slot:
         """Add an entry; what is compiled of it is what it has, or ``binary``; nothing if that is empty."""
@@ -113,19 +114,22 @@ class Bench:
 
     def verify(self, *, fix: bool = False, deep: bool = False) -> VerifyReport:
         async def work() -> VerifyReport:
-            compare = EntryComparer(self.inventory, ProcessStarter(os.environ, "test"))
-            verifier = Verifier(self.inventory, compare, asyncio.Lock())
+            scanner = StoreScanner(self.context, StoreFinder(self.context))
+            compare = EntryComparer(self.context, scanner, ProcessStarter(os.environ, "test"))
+            verifier = Verifier(self.context, scanner, compare)
             return await verifier.work(fix=fix, deep=deep)(Handle())  # type: ignore[arg-type]
 
         return asyncio.run(work())
 
     def service(self, **changed: object) -> Service:
         """Give all of a daemon's parts, for these stores alone."""
-        service = Service(replace(self.config, **changed), self.catalog, ProcessStarter(os.environ, "test"), {})
+        service = Service(
+            Context(replace(self.config, **changed), self.catalog, {}), ProcessStarter(os.environ, "test")
+        )
 
         async def nothing(**_given: object) -> None: ...
 
-        service._inventory.survey = nothing  # type: ignore[method-assign]
+        service.surveyor.survey = nothing  # type: ignore[method-assign]
         return service
 
     def keep_up(self, **changed: object) -> list[Job]:
@@ -133,10 +137,10 @@ class Bench:
 
         async def work() -> list[Job]:
             service = self.service(**changed)
-            await service.reconcile([Started()])
+            await service.reconciler.reconcile([Started()])
             await settled(service)
             await service.stop()
-            return [one for one in await service.jobs() if one.kind in {"mend", "evict"}]
+            return [one for one in service.context.jobs.all() if one.kind in {"mend", "evict"}]
 
         return asyncio.run(work())
 
@@ -304,31 +308,31 @@ def test_a_mending_that_is_cancelled_says_what_is_left_and_is_gone_on_with(
 
         monkeypatch.setattr(EntryComparer, where, never)
         service = bench.service()
-        await service.reconcile([Started()])
+        await service.reconciler.reconcile([Started()])
         await stuck.wait()
-        (job,) = [one for one in await service.jobs() if one.kind == "mend"]
-        job = await service.cancel(job.id)
+        (job,) = [one for one in service.context.jobs.all() if one.kind == "mend"]
+        job = await service.context.jobs.cancel(job.id)
         await settled(service)
         assert job.state is JobState.CANCELLED
         assert ("2 in quarantine are not compiled again yet" in job.progress.detail) is gone
         # Nothing damaged goes meanwhile that could be mended.
         assert [slots[name].src.exists() for name in ("cut", "refused")] == [not gone] * 2
-        assert not [one for one in await service.jobs() if one.kind == "evict"]
+        assert not [one for one in service.context.jobs.all() if one.kind == "evict"]
 
         monkeypatch.setattr(EntryComparer, where, working)
-        await service.reconcile([Periodic()])
+        await service.reconciler.reconcile([Periodic()])
         await settled(service)
-        job = (await service.jobs())[0]
+        job = service.context.jobs.all()[0]
         assert job.kind == "mend"
         assert isinstance(job.report, VerifyReport)
         assert sorted((one.action, one.done, "does not like this" in one.detail) for one in job.report.findings) == [
             (RepairAction.QUARANTINE, True, True),
             (RepairAction.REBUILD, True, False),
         ]
-        await service.reconcile([Periodic()])
+        await service.reconciler.reconcile([Periodic()])
         await settled(service)
         # Nothing is left to do.
-        assert (await service.jobs())[0].id == job.id
+        assert service.context.jobs.all()[0].id == job.id
         await service.stop()
 
     asyncio.run(work())
@@ -344,8 +348,8 @@ def test_who_asks_for_the_policy_gets_mended_what_the_daemon_would_mend(bench: B
 
     async def work() -> Job:
         service = bench.service(evict_automatically=False)
-        job = await service.evict(api.EvictEntries(reasons=reasons))
-        job = await service.wait(job.id, 60)
+        job = await service.evictor.start(api.EvictEntries(reasons=reasons))
+        job = await service.context.jobs.wait(job.id, 60)
         await service.stop()
         return job
 
@@ -367,11 +371,11 @@ def test_what_was_shown_as_a_plan_goes_as_it_is(bench: Bench) -> None:
 
     async def work() -> Job:
         service = bench.service(evict_automatically=False)
-        shown = await service.wait((await service.evict(api.EvictEntries(dry_run=True))).id, 60)
+        shown = await service.context.jobs.wait((await service.evictor.start(api.EvictEntries(dry_run=True))).id, 60)
         assert "mended first" in render_job(shown, TextStyle(datetime.now(UTC)))
         assert isinstance(shown.report, EvictionReport)
-        job = await service.evict(api.EvictEntries(plan=shown.report.plan_id))
-        job = await service.wait(job.id, 60)
+        job = await service.evictor.start(api.EvictEntries(plan=shown.report.plan_id))
+        job = await service.context.jobs.wait(job.id, 60)
         await service.stop()
         return job
 
@@ -398,7 +402,7 @@ def test_a_model_keeps_what_is_compiled_again_though_it_was_missing_meanwhile(
     missed: list[int] = []
 
     async def looked(self: EntryComparer, *given: object) -> None:
-        await self._inventory.scan_stores()
+        await self._scanner.scan_stores()
         missed.append(len(bench.catalog.read(all_entries)))
         await compiling(self, *given)  # type: ignore[arg-type]
 
@@ -465,7 +469,7 @@ def test_what_changed_and_is_what_its_compiler_makes_is_trusted_from_then_on(ben
 
 
 def test_programs_in_each_other_s_places_change_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.inventory._surveyor, "host", replace(bench.inventory.present, environments=()))
+    monkeypatch.setattr(bench.context, "host", replace(bench.context.present, environments=()))
     slots = [bench.store.add(options=f"-{number}", size=300 + 100 * number) for number in range(6)]
     whole = [slot.bin.read_bytes() for slot in slots]
     bench.verify()

@@ -35,9 +35,8 @@ from xpucached.host.proofs import DependencyChecker
 from xpucached.libexec import evidence, model_runner
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server.redact import redact
-from xpucached.service.events import Events
-from xpucached.service.inventory import Inventory
-from xpucached.service.prewarm import Prewarmer
+from xpucached.service import Service
+from xpucached.service.context import Context
 from xpucached.service.proofs import ProofKeeper
 
 if TYPE_CHECKING:
@@ -515,11 +514,11 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
             run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
             needs = None if name == "old" else proven(of)
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        proofs = ProofKeeper(inventory)
+        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context)
 
         def changed() -> dict[str, tuple[str, ...] | None]:
-            return {one.model: one.changes if one.noted else None for one in proofs.coverage(inventory.present)}
+            return {one.model: one.changes if one.noted else None for one in proofs.coverage(context.present)}
 
         def hang(path: str) -> os.stat_result:
             # As a server does that is away.
@@ -552,10 +551,10 @@ def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_un
             needs = proven(model.workload)
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
             (tmp_path / "data").write_text(host.stamp)
-        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        prewarmer = Prewarmer(inventory, ProcessStarter({}, "test"), asyncio.Lock())
+        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        prewarmer = Service(context, ProcessStarter({}, "test")).prewarmer
         there = hosts[1]
-        monkeypatch.setattr(Inventory, "present", property(lambda _: there))
+        monkeypatch.setattr(Context, "present", property(lambda _: there))
         coverage = ProofKeeper.coverage
 
         def looked(keeper: ProofKeeper, *given: Host) -> tuple[Coverage, ...]:
@@ -589,10 +588,10 @@ def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
             needs = proven(of)
             assert 1 < len(needs) < 5
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        proofs = ProofKeeper(inventory)
+        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context)
         for number in range(4):
-            assert [len(one.changes) for one in proofs.coverage(inventory.present)] == [1] * number + [0] * (4 - number)
+            assert [len(one.changes) for one in proofs.coverage(context.present)] == [1] * number + [0] * (4 - number)
             assert 0 < sum(map(len, proofs._needs.values())) <= 5
             (tmp_path / str(number) / "data").write_text("changed")
 

@@ -40,10 +40,11 @@ from xpucached.processes import compiler, driver_probe
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import replay
-from xpucached.service.events import Events
-from xpucached.service.inventory import Inventory
+from xpucached.service.context import Context
 from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, drivers_in_use
+from xpucached.service.scan import StoreScanner
+from xpucached.service.store_finder import StoreFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -429,15 +430,15 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
         return datetime.now(UTC)
 
     with contextlib.closing(Catalog.open(place / "catalog.sqlite")) as catalog:
-        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        inventory.scan(found, None)
+        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        StoreScanner(context, StoreFinder(context)).scan(found, None)
         entries = sorted(catalog.read(all_entries), key=lambda one: one.entry.options)
         old = entries[0].entry.environment
         assert old is not None
         to = replace(old, toolchain="new")
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
-        results = Publisher(inventory, replay.ReplayRequest(), (driver,))
+        results = Publisher(context, replay.ReplayRequest(), (driver,))
         RebuildJob(ProcessStarter(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
         results.close()
         results.check()
@@ -472,20 +473,21 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
     config = settings.load(None, user=True, environ={**os.environ, **environ})
 
     async def work(catalog: Catalog) -> tuple[ReplayReport, list[Target]]:
-        def meet(driver: str) -> Inventory:
+        def meet(driver: str) -> Context:
             environments = (replace(NEW, **{**sycl_store.defaults, "driver": driver}),)
             catalog.write(record_survey, Host(clock(), "boot", "6", f"stamp {driver}", environments=environments))
-            return Inventory(config, catalog, {}, clock, Events(clock))
+            return Context(config, catalog, {}, clock)
 
-        inventory, changing, handle = meet("2"), asyncio.Lock(), Waits()
-        replayer = replay.Replayer(inventory, ProcessStarter(os.environ, "test"), changing)
-        await changing.acquire()
+        context, handle = meet("2"), Waits()
+        scanner = StoreScanner(context, StoreFinder(context))
+        replayer = replay.Replayer(context, scanner, ProcessStarter(os.environ, "test"))
+        await context.locks.changing.acquire()
         replaying = asyncio.ensure_future(replayer.work(replay.ReplayRequest())(cast("Handle", handle)))
         await handle.waits.wait()
-        inventory._surveyor = meet("3")._surveyor
-        changing.release()
+        context.host = meet("3").host
+        context.locks.changing.release()
         report = await replaying
-        await inventory.scan_stores(frozenset())
+        await scanner.scan_stores(frozenset())
         builds = [one.entry.environment for one in catalog.read(all_entries) if one.entry.environment is not None]
         return report, builds
 

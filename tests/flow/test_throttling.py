@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tests.support.runtimes import Runtime
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 GAP: Final = throttling.run_priority(WarmReason.LOST)
 
@@ -308,7 +308,7 @@ def test_models_wait_until_the_host_is_calm(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(PressureMeter, "look", always)
     now = datetime(2026, 6, 1, 12, tzinfo=UTC)
-    throttle = Throttle(inventory(ThrottlePolicy(), lambda: now))
+    throttle = Throttle(context(ThrottlePolicy(), lambda: now))
     net, other = ModelName("net"), ModelName("other")
 
     busy = asyncio.run(throttle.busy())
@@ -333,12 +333,12 @@ def test_where_everything_is_let_pass_nothing_is_measured(monkeypatch: pytest.Mo
     monkeypatch.setattr(PressureMeter, "look", None)
     free = ThrottlePolicy(cpu_pressure=None, memory_pressure=None, io_pressure=None, gpu_busy=None)
 
-    assert asyncio.run(Throttle(inventory(free)).busy()) == ""
+    assert asyncio.run(Throttle(context(free)).busy()) == ""
 
 
-def inventory(throttle: ThrottlePolicy, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Inventory:
+def context(throttle: ThrottlePolicy, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Context:
     """Give as much of what observes as restraint asks for."""
-    return cast("Inventory", SimpleNamespace(settings=SimpleNamespace(throttle=throttle), clock=clock))
+    return cast("Context", SimpleNamespace(settings=SimpleNamespace(throttle=throttle), clock=clock))
 
 
 # -- control groups ---------------------------------------------------------------------------------------------------

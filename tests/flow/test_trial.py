@@ -35,9 +35,9 @@ def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Att
 
     async def attempt() -> Attempt:
         service = alone(catalog)
-        found = service._inventory.store_of(model)
-        known = await service._inventory.entries_now([found])
-        trying = service._prewarmer._trials
+        found = service.finder.store_of(model)
+        known = await service.scanner.entries_now([found])
+        trying = service.prewarmer._trials
         return await trying.attempt(model, [found], Variant(), WarmReason.MANUAL, known, lambda _what: None)
 
     return asyncio.run(attempt())
@@ -93,9 +93,9 @@ def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
 
     async def warm() -> tuple[Warmth, list[ModelName]]:
         service = alone(catalog)
-        await service._prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
-        (status,) = await service._prewarmer.statuses()
-        return status.warmth, [*(await service._prewarmer.plan()).covered]
+        await service.prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        (status,) = await service.prewarmer.statuses()
+        return status.warmth, [*(await service.prewarmer.plan()).covered]
 
     assert asyncio.run(warm()) == ((Warmth.FAILED, []) if more else (Warmth.WARM, [model.name]))
     (run,) = catalog.read(newest_runs, model.name, 1)
@@ -129,8 +129,8 @@ def test_only_what_was_cancelled_is_recorded_so(
 
     async def warm() -> None:
         service = alone(catalog)
-        monkeypatch.setattr(service._prewarmer._trials, "attempt", broken)
-        await service._prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        monkeypatch.setattr(service.prewarmer._trials, "attempt", broken)
+        await service.prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
 
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(warm())

@@ -22,7 +22,8 @@ from xpucached.domain.status import Status
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, Unconfirmed
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service
+from xpucached.service import Service, automatic
+from xpucached.service.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from tests.support.runtimes import Runtime
 
 PARTS: Final = {
-    "survey": ("_inventory", "survey"),
-    "models": ("_inventory", "load_models"),
-    "runtimes": ("_explainer", "look"),
-    "scan": ("_inventory", "scan_stores"),
-    "mend": ("_evictor", "damaged"),
-    "replay": ("_replayer", "wanted"),
-    "prewarm": ("_prewarmer", "plan"),
-    "evict": ("_evictor", "plan"),
-    "tidy": ("_trash_keeper", "tidy"),
-    "scrub": ("_verifier", "scrub"),
-    "activity": ("_tracker", "digest"),
+    "survey": ("surveyor", "survey"),
+    "models": ("models", "load"),
+    "runtimes": ("explainer", "look"),
+    "scan": ("scanner", "scan_stores"),
+    "mend": ("evictor", "damaged"),
+    "replay": ("replayer", "wanted"),
+    "prewarm": ("prewarmer", "plan"),
+    "evict": ("evictor", "plan"),
+    "tidy": ("trash", "tidy"),
+    "scrub": ("verifier", "scrub"),
+    "activity": ("tracker", "digest"),
 }
 """The parts, and what does each."""
 
@@ -55,7 +56,7 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
 def alone(catalog: Catalog) -> Service:
     """Give a service that looks at no store of other programs."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false"}
-    return Service(settings.load(None, user=True, environ=environ), catalog, ProcessStarter({}, "test"), {})
+    return Service(Context(settings.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
 
 
 async def settled(service: Service) -> None:
@@ -65,11 +66,14 @@ async def settled(service: Service) -> None:
 
 
 async def look(service: Service, wake: Started | Periodic) -> Status:
-    await service.reconcile([wake])
+    await service.reconciler.reconcile([wake])
     await settled(service)
-    await service.scrub()
-    await service.digest()
-    return await service.status()
+    parts = service.context.automatic
+    async with parts.part(automatic.SCRUB):
+        await service.verifier.scrub()
+    async with parts.part(automatic.ACTIVITY):
+        await service.tracker.digest()
+    return await service.status.get()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a secret"), Unconfirmed("named otherwise", hint="do that")])
@@ -114,13 +118,13 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
             assert found[1] in problem.hint
         assert set(PARTS) - {name} <= set(done)
         await look(service, Periodic())
-        posted = [one for one in await service.events_since(0) if one.topic == "automatic-job-failed"]
+        posted = [one for one in await service.context.events.since(0) if one.topic == "automatic-job-failed"]
         assert sorted(one.fields["part"] for one in posted) == sorted(shown)
 
         monkeypatch.setattr(getattr(service, place), method, working)
         status = await look(service, Periodic())
         assert not [one for one in status.problems if one.code == "automatic-job-failed"]
-        assert "automatic-job-recovered" in {one.topic for one in await service.events_since(0)}
+        assert "automatic-job-recovered" in {one.topic for one in await service.context.events.since(0)}
         await service.stop()
 
     catalog = Catalog.open(short_dir / "catalog.sqlite")
@@ -139,8 +143,8 @@ def test_what_is_said_last_is_kept_though_what_programs_did_cannot_be_told(
         async def failing(**_named: object) -> NoReturn:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(service._tracker, "digest", failing)
-        service.events.post("test", "the last words")
+        monkeypatch.setattr(service.tracker, "digest", failing)
+        service.context.events.post("test", "the last words")
         await service.stop()
         assert "the last words" in [one.message for one in catalog.read(events_after, 0)[1]]
 
@@ -161,10 +165,10 @@ def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypat
 
         for place, method in PARTS.values():
             monkeypatch.setattr(getattr(service, place), method, full)
-        await service.reconcile([Started()])
-        again = await service.reconcile([Periodic()])
+        await service.reconciler.reconcile([Started()])
+        again = await service.reconciler.reconcile([Periodic()])
         await settled(service)
-        codes = [one.code for one in (await service.status()).problems]
+        codes = [one.code for one in (await service.status.get()).problems]
         assert codes.count("catalog-failing") == 1
         assert "automatic-job-failed" not in codes
         # It is looked again soon, but not ever so often.

@@ -541,7 +541,7 @@ def test_a_process_that_began_later_only_got_the_number() -> None:
 
 
 class Ground:
-    """As much of `Inventory` as a witness needs that writes nothing down."""
+    """As much of `Context` and `StoreScanner` as a witness needs that writes nothing down."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, dict[str, str]]] = []
@@ -557,7 +557,7 @@ def test_a_number_that_is_used_again_is_another_program(monkeypatch: pytest.Monk
         "program",
         lambda pid, at, _: replace(APP, pid=pid, unit=f"{alive[pid]}.service") if alive.get(pid, 1e9) <= at else None,
     )
-    witness = ActivityTracker(Ground())  # type: ignore[arg-type]
+    witness = ActivityTracker(Ground(), Ground())  # type: ignore[arg-type]
 
     def label(at: float) -> str | None:
         found = witness._program(7, at)
@@ -585,24 +585,25 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
     from xpucached.domain.names import ModelName  # noqa: PLC0415
     from xpucached.processes.supervised import ProcessStarter  # noqa: PLC0415
     from xpucached.service import Service  # noqa: PLC0415
+    from xpucached.service.context import Context  # noqa: PLC0415
 
     async def work() -> None:
         catalog = Catalog.open(short_dir / "catalog.sqlite")
         try:
             service = Service(
-                settings.load(None, user=True, environ=os.environ), catalog, ProcessStarter({}, "test"), {}
+                Context(settings.load(None, user=True, environ=os.environ), catalog, {}), ProcessStarter({}, "test")
             )
-            witness = service._tracker
+            witness = service.tracker
             # No test can be in a service: who it was is said here.
             monkeypatch.setattr(witness, "_program", lambda pid, _: replace(APP, pid=pid))
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             for number in range(3):
-                service.take_touch(touch(f"{LEAF}/{number}.src", FileAct.WRITTEN, now))
-            await service.digest()
-            service.take_touch(touch(f"{LEAF}/9.src", FileAct.WRITTEN, now))
-            await service.digest()
+                service.tracker.take(touch(f"{LEAF}/{number}.src", FileAct.WRITTEN, now))
+            await service.tracker.digest()
+            service.tracker.take(touch(f"{LEAF}/9.src", FileAct.WRITTEN, now))
+            await service.tracker.digest()
 
-            events = await service.events.since(0)
+            events = await service.context.events.since(0)
             assert [one.topic for one in events] == ["compiling-while-serving"]
             assert {name: events[0].fields[name] for name in ("unit", "entries", "pid", "uid")} == {
                 "unit": "app.service",
@@ -611,7 +612,7 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
                 "uid": "1000",
             }
             assert "xpucachectl model add NAME --before app.service -- COMMAND" in events[0].fields["hint"]
-            status = await service.status()
+            status = await service.status.get()
             (problem,) = [one for one in status.problems if one.code == "compiling-while-serving"]
             assert "app.service wrote 4 new entries" in problem.message
             assert status.watching.compiled == 4
@@ -620,10 +621,10 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
             catalog.write(
                 add_model, Model(ModelName("net"), Workload(("/bin/true",), Path("/")), before=("app.service",))
             )
-            service.take_touch(touch(f"{LEAF}/0.src", FileAct.WRITTEN, now, pid=8))
-            await service.digest()
-            assert len(await service.events.since(0)) == 2
-            assert (await service.events.since(0))[1].fields["hint"] == "see: xpucachectl why net"
+            service.tracker.take(touch(f"{LEAF}/0.src", FileAct.WRITTEN, now, pid=8))
+            await service.tracker.digest()
+            assert len(await service.context.events.since(0)) == 2
+            assert (await service.context.events.since(0))[1].fields["hint"] == "see: xpucachectl why net"
             await service.stop()
         finally:
             catalog.close()
@@ -670,8 +671,9 @@ def test_what_was_written_in_its_place_is_not_forgotten(
     from xpucached import settings  # noqa: PLC0415 - only here
     from xpucached.catalog import Catalog  # noqa: PLC0415
     from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
-    from xpucached.service.events import Events  # noqa: PLC0415
-    from xpucached.service.inventory import Inventory  # noqa: PLC0415
+    from xpucached.service.context import Context  # noqa: PLC0415
+    from xpucached.service.scan import StoreScanner  # noqa: PLC0415
+    from xpucached.service.store_finder import StoreFinder  # noqa: PLC0415
 
     def clock() -> datetime:
         # The directories of a second ago are trusted by then.
@@ -682,22 +684,23 @@ def test_what_was_written_in_its_place_is_not_forgotten(
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
     catalog = Catalog.open(short_dir / "catalog.sqlite")
     try:
-        inventory = Inventory(settings.load(None, user=True, environ=os.environ), catalog, {}, clock, Events(clock))
-        inventory.scan(found, None)
+        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        scanner = StoreScanner(context, StoreFinder(context))
+        scanner.scan(found, None)
         slot.cut(slot.bin, 5)
         if luck == "too many to remember":
             for number in range(10_000):
-                inventory.take_touch(FileEvent(root, f"1/2/3/{number}/0.src", FileAct.WRITTEN, 7, 1.0))
+                scanner.take_touch(FileEvent(root, f"1/2/3/{number}/0.src", FileAct.WRITTEN, 7, 1.0))
         path = os.fspath(slot.bin.relative_to(root))
-        inventory.take_touch(FileEvent(root, path, FileAct.WRITTEN, 7, 1.0))
+        scanner.take_touch(FileEvent(root, path, FileAct.WRITTEN, 7, 1.0))
         if luck == "a look fails":
             root.rename(root.with_name("away"))
             root.touch()
-            inventory.scan(found, None)
+            scanner.scan(found, None)
             root.unlink()
             root.with_name("away").rename(root)
 
-        inventory.scan(found, None)
+        scanner.scan(found, None)
 
         assert [one.entry.state for one in catalog.read(all_entries)] == [EntryState.DEFECTIVE]
     finally:

@@ -16,6 +16,8 @@ from tests.kinds import fakes
 from tests.support.builders import SyclStore
 from xpucached import api, settings
 from xpucached.catalog import Catalog
+from xpucached.catalog.entries import entry_page
+from xpucached.catalog.stores import all_stores
 from xpucached.catalog.tables import ENTRIES
 from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.defects import Effect, RepairAction, unknown
@@ -24,7 +26,7 @@ from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe
-from xpucached.domain.queries import EntryQuery
+from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
 from xpucached.domain.trash import VerifyReport
@@ -36,6 +38,7 @@ from xpucached.kinds.table import KINDS
 from xpucached.planning.repair import plan_mending
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
+from xpucached.service.context import Context
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
@@ -80,10 +83,10 @@ class House:
                 "XPUCACHED_PATHS_CACHE": str(self.place / "cache"),
             }
             config = settings.load(None, user=True, environ=environ)
-            self.service = Service(config, self.catalog, ProcessStarter(os.environ, "test"), {})
-            await self.done(await self.service.scan(api.ScanStores()))
+            self.service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
+            await self.done(await self.service.reconciler.start_scan(api.ScanStores()))
             # As if the driver had said so.
-            self.service._inventory._surveyor.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=NEW)
+            self.service.context.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=NEW)
             await work()
             await self.service.stop()
 
@@ -97,14 +100,19 @@ class House:
     async def done(self, job: Job) -> Job:
         while job.state in {JobState.QUEUED, JobState.RUNNING}:
             await asyncio.sleep(0.01)
-            (job,) = [one for one in await self.service.jobs() if one.id == job.id]
+            (job,) = [one for one in self.service.context.jobs.all() if one.id == job.id]
         assert job.state is JobState.DONE, job
         return job
+
+    async def page(self, **conditions: object) -> EntryPage:
+        """Ask for entries."""
+        query = EntryQuery(**conditions)  # type: ignore[arg-type] # as they are called
+        return await self.service.context.read(entry_page, query, present=(), now=datetime.now(UTC))
 
     async def entries(self) -> dict[str, dict[str, str]]:
         """Give the refs of all entries, by kind and key."""
         found: dict[str, dict[str, str]] = {}
-        for one in (await self.service.entries(EntryQuery(limit=100))).entries:
+        for one in (await self.page(limit=100)).entries:
             found.setdefault(one.entry.id.store.kind, {})[one.entry.id.key] = one.entry.id.ref
         return found
 
@@ -117,7 +125,9 @@ def house(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
     async def work() -> None:
         found = await house.entries()
-        stores = {(one.kind, one.store): one.entries for one in await house.service.stores() if one.entries}
+        stores = {
+            (one.kind, one.store): one.entries for one in await house.service.context.read(all_stores) if one.entries
+        }
         assert stores == {
             ("sycl", house.root("sycl")): 2,
             ("bare", house.root("bare")): 3,
@@ -126,9 +136,7 @@ def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
         }
         assert set(found["bare"]) == {"a1.bare", "b2.bare", "c3.bare"}
         assert set(found["neo"]) == {"c/3/c38a8531ff01c4ee.cl_cache", "d/9/d930dfee6f04d4c0.l0_cache"}
-        (shown,) = (
-            await house.service.entries(EntryQuery(kernel="fixture_add", kind=fakes.NEO_READER.name, limit=1))
-        ).entries
+        (shown,) = (await house.page(kernel="fixture_add", kind=fakes.NEO_READER.name, limit=1)).entries
         assert shown.entry.id.store.kind == "neo"
 
     house.live(work)
@@ -138,15 +146,17 @@ def test_what_is_evicted_goes_by_the_rules_of_its_kind_and_comes_back_where_it_c
     async def work() -> None:
         before = await house.entries()
         refs = (before["bare"]["a1.bare"], before["full"]["a1.full"], *before["sycl"].values())
-        await house.done(await house.service.evict(api.EvictEntries(refs=refs)))
+        await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
         left = await house.entries()
         assert {kind: len(keys) for kind, keys in left.items()} == {"bare": 2, "full": 2, "neo": 2}
         assert not (house.place / "bare" / "a1.bare").exists()
 
-        inside = await house.service.trash()
+        inside = await house.service.trash.all()
         assert sorted(one.store.kind for one in inside) == ["full", "sycl", "sycl"]
-        await house.done(await house.service.restore(api.RestoreTrash(all=True)))
-        await house.done(await house.service.scan(api.ScanStores()))
+        await house.done(
+            house.service.context.jobs.start("restore", house.service.trash.restoring((), everything=True))
+        )
+        await house.done(await house.service.reconciler.start_scan(api.ScanStores()))
         after = await house.entries()
         assert (after["full"], set(after["sycl"])) == (before["full"], set(before["sycl"]))
         assert set(after["bare"]) == {"b2.bare", "c3.bare"}
@@ -165,11 +175,11 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
         return really(roots)
 
     async def work() -> None:
-        house.service._inventory.settings = replace(
-            house.service._inventory.settings, policy=replace(house.service._inventory.settings.policy, max_bytes=1)
+        house.service.context.settings = replace(
+            house.service.context.settings, policy=replace(house.service.context.settings.policy, max_bytes=1)
         )
         looks.clear()
-        job = await house.done(await house.service.evict(api.EvictEntries()))
+        job = await house.done(await house.service.evictor.start(api.EvictEntries()))
         assert isinstance(job.report, EvictionReport)
         assert job.report.removed
         assert len(looks) == 1
@@ -181,7 +191,7 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
 def test_what_a_kind_refuses_to_take_stays(house: House) -> None:
     async def work() -> None:
         before = await house.entries()
-        job = await house.done(await house.service.evict(api.EvictEntries(refs=tuple(before["neo"].values()))))
+        job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=tuple(before["neo"].values()))))
         assert await house.entries() == before
         assert isinstance(job.report, EvictionReport)
         assert not job.report.removed
@@ -191,7 +201,7 @@ def test_what_a_kind_refuses_to_take_stays(house: House) -> None:
 
 def test_what_only_its_program_makes_is_told_and_what_can_be_compiled_again_is_planned(house: House) -> None:
     async def work() -> None:
-        plan = await house.service._replayer.plan(ReplayRequest())
+        plan = await house.service.replayer.plan(ReplayRequest())
         assert {one.entry.entry.id.store.kind for one in plan.rebuild} <= {"full", "sycl"}
         assert [one.entry.entry.id.key for one in plan.rebuild if one.entry.entry.id.store.kind == "full"]
         assert plan.skipped[NoRecipe.KIND] == 3  # of the bare ones; the driver's own do not say for whom they are
@@ -203,7 +213,9 @@ def test_a_doctor_is_asked_of_its_own_kind_only(house: House) -> None:
     async def work() -> None:
         for name in ("bare", "full"):
             (house.place / name / "blocked").write_text("")
-        job = await house.done(await house.service.verify(api.VerifyStores(faults_only=True, fix=True)))
+        job = await house.done(
+            await house.service.verifier.start(api.VerifyStores(faults_only=True, fix=True), house.service.status.get)
+        )
         assert isinstance(job.report, VerifyReport)
         assert [(one.store.kind, one.action, one.done) for one in job.report.findings] == [
             ("full", RepairAction.CLEAR, True)
@@ -217,16 +229,16 @@ def test_what_is_wrong_is_decided_by_the_table_of_its_kind(house: House) -> None
 
     async def work() -> None:
         await house.service.recover()
-        (shown,) = (await house.service.entries(EntryQuery(defect=fakes.EMPTY.code))).entries
+        (shown,) = (await house.page(defect=fakes.EMPTY.code)).entries
         assert (shown.entry.defect, shown.entry.id.key) == (fakes.EMPTY, "a1.full")
-        job = await house.done(await house.service.verify(api.VerifyStores(fix=True)))
+        job = await house.done(await house.service.verifier.start(api.VerifyStores(fix=True), house.service.status.get))
         assert isinstance(job.report, VerifyReport)
         assert [(one.defect, one.effect, one.message, one.action, one.done) for one in job.report.findings] == [
             ("full-empty", "grows", "there is no program in it", RepairAction.TRASH, True)
         ]
-        assert [one.key for one in await house.service.trash()] == ["a1.full"]
+        assert [one.key for one in await house.service.trash.all()] == ["a1.full"]
         with pytest.raises(RequestError, match="no defect is called 'full-emty'") as refused:
-            await house.service.entries(EntryQuery(defect="full-emty"))
+            await house.page(defect="full-emty")
         assert "bin-empty, " in refused.value.hint
         assert "full-empty, " in refused.value.hint
 
@@ -239,12 +251,12 @@ def test_a_defect_that_nobody_here_knows_is_shown_as_it_is_called_and_left(house
     async def work() -> None:
         with house.catalog._write() as connection:
             connection.execute(sa.update(ENTRIES).where(ENTRIES.c.defect.is_not(None)).values(defect="of-tomorrow"))
-        (shown,) = [one for one in (await house.service.entries(EntryQuery())).entries if one.entry.defect]
+        (shown,) = [one for one in (await house.page()).entries if one.entry.defect]
         assert shown.entry.defect == unknown("of-tomorrow")
         assert shown.entry.effect is Effect.UNKNOWN
         (decided,) = plan_mending([shown.entry])
         assert decided.action is RepairAction.LEAVE
-        report = await house.service._evictor.plan(reasons=(EvictReason.DEFECTIVE,), asked=True)
+        report = await house.service.evictor.plan(reasons=(EvictReason.DEFECTIVE,), asked=True)
         assert report.evict == ()
 
     house.live(work)
@@ -255,12 +267,12 @@ def test_what_programs_do_is_read_by_the_kind_of_the_store(house: House) -> None
         program = Program(
             7, datetime.now(UTC) - timedelta(days=1), os.getuid(), "app", "app", libraries=("libfull.so",)
         )
-        tracker = house.service._tracker
+        tracker = house.service.tracker
         for name in ("full", "bare"):
             event = FileEvent(house.root(name), f"a1.{name}", FileAct.READ, 7, 10.0)
             tracker._waiting.append((event, program))
         await tracker.digest(last=True)
-        rows = (await house.service.entries(EntryQuery(limit=100))).entries
+        rows = (await house.page(limit=100)).entries
         assert {one.entry.id.key for one in rows if one.program} == {"a1.full"}
 
     house.live(work)
@@ -279,15 +291,14 @@ RUN = """
 
 def test_a_run_is_proven_by_what_it_tells_in_the_stores_of_all_kinds(house: House) -> None:
     async def work() -> None:
-        inventory = house.service._inventory
         command = Workload(("/bin/sh", "-c", RUN), house.place, {}, 60.0)
         model = Model(ModelName("net"), command, house.root("sycl"))
-        stores = inventory.run_stores(inventory.store_of(model))
+        stores = house.service.finder.run_stores(house.service.finder.store_of(model))
         assert [one.store.kind for one in stores] == ["sycl", "full"]
         made = EntryId(stores[1].store, EntryKey("1.full"))
         made.store.root.mkdir(parents=True)
-        known = await inventory.entries_now(stores)
-        trials = house.service._prewarmer._trials
+        known = await house.service.scanner.entries_now(stores)
+        trials = house.service.prewarmer._trials
         attempt = await trials.attempt(model, stores, Variant(), WarmReason.MANUAL, known, lambda _what: None)
         first, second = attempt.executions
         assert [first.created, first.used, second.created, second.used] == [{made}, set(), set(), {made}]
@@ -302,7 +313,7 @@ def test_a_path_that_two_kinds_recognise_is_left_alone_until_its_kind_is_said(ho
 
     async def work() -> None:
         assert "full" not in await house.entries()
-        (problem,) = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        (problem,) = [one for one in (await house.service.status.get()).problems if one.code == "unclear-store"]
         assert problem.subject == str(house.place / "full")
         assert "of bare and of full" in problem.message
         assert f"KIND:{house.place}/full" in problem.hint
@@ -318,7 +329,7 @@ def test_the_kind_that_is_said_holds(house: House) -> None:
     async def work() -> None:
         found = await house.entries()
         assert (set(found["full"]), len(found["bare"])) == ({"a1.full", "b2.full", "c3.full"}, 3)
-        (problem,) = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        (problem,) = [one for one in (await house.service.status.get()).problems if one.code == "unclear-store"]
         assert "kinds are: bare, full, neo, sycl" in problem.hint
 
     house.live(work)
@@ -329,7 +340,7 @@ def test_a_configured_path_that_is_a_file_is_told_with_what_to_do(house: House) 
     house.paths += [str(house.place / "file"), str(house.place / "missing")]
 
     async def work() -> None:
-        told = [one for one in (await house.service.status()).problems if one.code == "unclear-store"]
+        told = [one for one in (await house.service.status.get()).problems if one.code == "unclear-store"]
         (problem,) = [one for one in told if "no directory" in one.message]
         assert problem.subject == str(house.place / "file")
         assert "stores.paths" in problem.hint
@@ -343,8 +354,8 @@ def test_what_holds_nothing_yet_is_one_of_models_and_what_was_known_stays_what_i
     async def work() -> None:
         for path in (house.place / "bare").iterdir():
             path.unlink()
-        await house.done(await house.service.scan(api.ScanStores()))
-        stores = {one.id for one in await house.service.stores()}
+        await house.done(await house.service.reconciler.start_scan(api.ScanStores()))
+        stores = {one.id for one in await house.service.context.read(all_stores)}
         assert {Store(sycl.NAME, house.root("empty")), Store(fakes.BARE.name, house.root("bare"))} <= stores
         assert Store(sycl.NAME, house.root("bare")) not in stores
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
-from xpucached import server
-from xpucached.api.endpoints import Right
+from xpucached import api, server
+from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
 from xpucached.domain.host import Device, DriverAnswer, DriverChange, DriverFile, DriverInUse, Host, Problem
@@ -74,7 +74,7 @@ from xpucached.server.connection import Connection
 from xpucached.service.handlers import Handlers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from xpucached.api import (
         AddModel,
@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from xpucached.domain.queries import EntryQuery
     from xpucached.server.connection import ConnectionLimits
     from xpucached.service import Service
+
+    StandsIn = Callable[["Standin", Request[object]], Awaitable[object]]
 
 NOW: Final = datetime(2026, 3, 4, 5, 6, 7, 89000, tzinfo=UTC)
 ANSWER: Final = DriverAnswer("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "25.18.33578")
@@ -563,9 +565,68 @@ def owner_only(uid: int, right: Right) -> bool:
     return right is Right.READ or uid == os.geteuid()
 
 
+R = TypeVar("R", bound=Request[object])
+
+
+def _by(request: type[R], do: Callable[[Standin, R], Awaitable[object]]) -> tuple[type[Request[object]], StandsIn]:
+    return request, cast("StandsIn", do)
+
+
+ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
+    (
+        _by(api.GetStatus, lambda one, _: one.status()),
+        _by(api.ListDevices, lambda one, _: one.devices()),
+        _by(api.ListStores, lambda one, _: one.stores()),
+        _by(api.ListEntries, lambda one, asked: one.entries(asked.query)),
+        _by(api.GetEntry, lambda one, asked: one.entry(asked.ref)),
+        _by(api.ListModels, lambda one, _: one.models()),
+        _by(api.AddModel, lambda one, asked: one.add_model(asked)),
+        _by(api.GetModel, lambda one, asked: one.model(asked.name)),
+        _by(api.GetWhy, lambda one, asked: one.why(asked.name)),
+        _by(api.GetHistory, lambda one, asked: one.history(asked.name)),
+        _by(api.RemoveModel, lambda one, asked: one.remove_model(asked.name)),
+        _by(api.ListRuns, lambda one, asked: one.runs(asked.model, asked.limit)),
+        _by(api.PrewarmModels, lambda one, asked: one.prewarm(asked)),
+        _by(api.EvictEntries, lambda one, asked: one.evict(asked)),
+        _by(api.ReplayEntries, lambda one, asked: one.replay(asked)),
+        _by(api.VerifyStores, lambda one, asked: one.verify(asked)),
+        _by(api.ListTrash, lambda one, _: one.trash()),
+        _by(api.RestoreTrash, lambda one, asked: one.restore(asked)),
+        _by(api.EmptyTrash, lambda one, asked: one.empty(asked)),
+        _by(api.ScanStores, lambda one, asked: one.scan(asked)),
+        _by(api.Refresh, lambda one, _: one.look_again()),
+        _by(api.ListJobs, lambda one, _: one.jobs()),
+        _by(api.GetJob, lambda one, asked: one.job(asked.id)),
+        _by(api.WaitJob, lambda one, asked: one.wait(asked.id, asked.timeout)),
+        _by(api.CancelJob, lambda one, asked: one.cancel(asked.id)),
+        _by(api.ListEvents, lambda one, asked: one.events_since(asked.since)),
+        _by(api.GetConfig, lambda one, _: one.config()),
+        _by(api.GetEnv, lambda one, asked: one.env(asked.model)),
+    )
+)
+"""What a stand-in answers itself; the others need no service."""
+
+
+class StandinHandlers(Handlers):
+    """A stand-in that answers what the service would."""
+
+    def __init__(self, standin: Standin) -> None:
+        super().__init__(cast("Service", None))
+        self._standin = standin
+
+    async def answer(self, asked: Request[object]) -> object:
+        """Do what is asked."""
+        own = ANSWERS.get(type(asked))
+        return await (own(self._standin, asked) if own is not None else super().answer(asked))
+
+    def subscribe(self, since: int) -> AsyncIterator[Event]:
+        """Give events as they happen."""
+        return self._standin.subscribe(since)
+
+
 def handlers(standin: Standin) -> Handlers:
     """Let a stand-in answer what the service would."""
-    return Handlers(cast("Service", standin))
+    return StandinHandlers(standin)
 
 
 @contextmanager

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+if TYPE_CHECKING:
+    Question = Callable[Concatenate[sa.Connection, _P], _T]
+
 
 class _Moment(threading.local):
     """The connection that a thread's questions share, if they shall be answered as of one moment."""
@@ -136,19 +139,17 @@ class Catalog:
             self._take_over(opened.rebuilt)
         return opened.rebuilt is not None
 
-    def read(self, ask: Callable[Concatenate[sa.Connection, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def read(self, ask: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Return what a question of the modules here answers."""
         with self._read() as connection:
             return ask(connection, *args, **kwargs)
 
-    def write(self, do: Callable[Concatenate[sa.Connection, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def write(self, do: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Note something, wholly or not at all."""
         with self._write() as connection:
             return do(connection, *args, **kwargs)
 
-    def write_durably(
-        self, do: Callable[Concatenate[sa.Connection, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
+    def write_durably(self, do: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Note something that is on the disk when this returns."""
         with self._write(durable=True) as connection:
             return do(connection, *args, **kwargs)

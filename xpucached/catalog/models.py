@@ -56,6 +56,16 @@ def remove_model(connection: sa.Connection, name: ModelName) -> None:
         raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
 
 
+def checked_models(connection: sa.Connection, names: Iterable[str]) -> tuple[Model, ...]:
+    """Give all models.  Raises `NotFound` if one of these names is no model's."""
+    models = all_models(connection)
+    known = frozenset(model.name for model in models)
+    for name in names:
+        if name not in known:
+            raise no_model(name, known)
+    return models
+
+
 def sync_file_models(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:
     """Make the declared models those of files; give the names that a registered model has taken, which stays."""
     wanted = {model.name: model for model in declared}

@@ -22,6 +22,7 @@ from typing import Final
 from xpucached import __version__, deadlines, logs, server, settings, sockets, systemd
 from xpucached.api.endpoints import Right
 from xpucached.catalog import Catalog
+from xpucached.catalog.stores import all_stores
 from xpucached.daemon import configuration, worker
 from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
@@ -33,6 +34,7 @@ from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic, owners
+from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.systemd import notify, ping
 from xpucached.threads import ThreadPool
@@ -88,12 +90,12 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
-        self._watcher = Watcher(self.post, _means(config), service.take_touch)
-        self._schedule = ClockSchedule(lambda: self._take(Periodic()), service.scrub)
+        self._watcher = Watcher(self.post, _means(config), service.tracker.take)
+        self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
         self._stirred = self._loop.time()
-        service.on_look = lambda: self._take(DriverChanged())
+        service.context.on_look = lambda: self._take(DriverChanged())
         # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
-        service.on_scan = self._watch
+        service.context.on_scan = self._watch
 
     def post(self, trigger: Trigger) -> None:
         """Take a hint, from any thread."""
@@ -130,7 +132,7 @@ class Daemon:
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
             asyncio.create_task(self._tell(), name="journal"),
-            asyncio.create_task(self._service.events.keep(), name="events"),
+            asyncio.create_task(self._service.context.events.keep(), name="events"),
         ]
         if self._options.worker:
             tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))
@@ -166,18 +168,18 @@ class Daemon:
             try:
                 if Started() in triggers:
                     # Who listens before he looks need not look a second time at what happened in between.
-                    async with self._service.automatic.part(automatic.WATCH):
-                        await self._watch(await self._service.places())
+                    async with self._service.context.automatic.part(automatic.WATCH):
+                        await self._watch(await asyncio.to_thread(self._service.finder.places))
                     triggers |= self._triggers
                     self._triggers.clear()
                     self._woken.clear()
-                again = await self._service.reconcile(triggers)
+                again = await self._service.reconciler.reconcile(triggers)
                 await asyncio.to_thread(trim)
                 if again is not None:
                     self._look_later(again)
-                async with self._service.automatic.part(automatic.WATCH):
+                async with self._service.context.automatic.part(automatic.WATCH):
                     await self._watch()
-                notify(f"STATUS={(await self._service.status()).sentence}")
+                notify(f"STATUS={(await self._service.status.get()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
                 # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
@@ -210,9 +212,9 @@ class Daemon:
 
     async def _watch(self, places: Iterable[Path] = ()) -> None:
         """Listen to what happens in the stores, or in these places before it is known what they are."""
-        stores = list(places) or [status.store for status in await self._service.stores()]
+        stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
         stores = await asyncio.to_thread(_answering, stores)
-        drivers = await asyncio.to_thread(_driver_places, self._service.driver_variables())
+        drivers = await asyncio.to_thread(_driver_places, self._service.surveyor.watched())
         models = [self._settings.models_directory]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.use, _means(self._settings))
@@ -226,15 +228,21 @@ class Daemon:
 
     def _tell_watch(self) -> None:
         watcher = self._watcher
-        self._service.take_watch(watcher.mode, watcher.better, loads=watcher.loads, unwatched=watcher.reason)
+        self._service.status.take_watch(watcher.mode, watcher.better, loads=watcher.loads, unwatched=watcher.reason)
+
+    async def _scrub(self) -> None:
+        """Read the next part of the stores again."""
+        async with self._service.context.automatic.part(automatic.SCRUB):
+            await self._service.verifier.scrub()
 
     async def _digest(self) -> None:
         """See what programs did in the stores, as the watcher heard it."""
         delay = _DIGEST
         while True:
             await asyncio.sleep(delay)
-            await self._service.digest()
-            failing = automatic.ACTIVITY.name in self._service.automatic.failing
+            async with self._service.context.automatic.part(automatic.ACTIVITY):
+                await self._service.tracker.digest()
+            failing = automatic.ACTIVITY.name in self._service.context.automatic.failing
             delay = min(delay * 2, _LONGEST_DIGEST) if failing else _DIGEST
 
     async def _mind_the_clock(self) -> None:
@@ -242,10 +250,10 @@ class Daemon:
         jumps = 0
         while True:
             await asyncio.sleep(_CLOCK)
-            before, jumps = jumps, self._service.mind_the_clock()
+            before, jumps = jumps, self._service.context.mind_the_clock()
             if jumps != before:
                 self._schedule.take_settings(self._settings)
-            if jumps != before or self._service.ailing:
+            if jumps != before or self._service.context.catalog.trouble is not None:
                 self._take(Periodic())
 
     async def _mind_the_others(self) -> None:
@@ -266,7 +274,7 @@ class Daemon:
         user = {"user": worker.account() or str(os.getuid())} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
         told = logs.Allowance(_MESSAGES, 1.0)
-        async for event in self._service.subscribe(self._service.events.began):
+        async for event in self._service.context.events.subscribe(self._service.context.events.began):
             what = event.topic
             if what == "run-finished":
                 what = _RUNS.get(event.fields.get("outcome", ""), "model-failed")
@@ -287,15 +295,15 @@ class Daemon:
             told = configuration.told(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
-            self._service.take_settings(self._settings, (problem,))
+            self._service.context.settings_problems = (problem,)
         else:
             fixed = (self._settings.state, self._settings.cache, self._settings.socket)
             if fixed != (fresh.state, fresh.cache, fresh.socket):
                 problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
-                self._service.take_settings(self._settings, (problem,))
+                self._service.context.settings_problems = (problem,)
             else:
-                self._settings = fresh
-                self._service.take_settings(fresh)
+                self._settings = self._service.context.settings = fresh
+                self._service.context.settings_problems = ()
                 logging.getLogger().setLevel(fresh.log_level)
                 self._schedule.take_settings(self._settings)
                 log.info("configuration read")
@@ -340,7 +348,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
         catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True, account=account)
         try:
             instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
-            service = Service(config, catalog, ProcessStarter(os.environ, instance), os.environ)
+            service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance))
             await service.recover()
             given = server.activated()
             listening = given or [server.bind(config.socket, config.socket_mode)]

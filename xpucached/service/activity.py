@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.planning.activity import Half
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
+    from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,9 @@ _MOST: Final = 100
 class ActivityTracker:
     """Takes touches from the watcher's thread, and says what they mean."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+    def __init__(self, context: Context, scanner: StoreScanner) -> None:
+        self._context = context
+        self._scanner = scanner
         self._waiting: deque[tuple[FileEvent, Program]] = deque(maxlen=_WAITING)
         self._programs: OrderedDict[int, tuple[float, Program | None]] = OrderedDict()
         self._last: tuple[int, float] | None = None
@@ -63,10 +64,11 @@ class ActivityTracker:
     # -- in the watcher's thread --------------------------------------------------------------------------------------
 
     def take(self, file_event: FileEvent) -> bool:
-        """Note a touch, if it can mean something.  Who it was is asked now: soon he may be gone.
+        """Note a touch, if it can mean something.  Who it was is asked now, for soon that may not be known any more.
 
         Tell whether it is the writing of a file that is no entry alone.
         """
+        self._scanner.take_touch(file_event)
         self._note(file_event)
         readers = [kind.activity for kind in KINDS.values() if kind.activity is not None]
         return file_event.act is FileAct.WRITTEN and any(one.is_half(file_event.path) for one in readers)
@@ -103,12 +105,12 @@ class ActivityTracker:
         while self._waiting:
             came.append(self._waiting.popleft())
         if came:
-            now = self._inventory.clock()
+            now = self._context.clock()
             boot = now - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
             for name, reader in [(name, kind.activity) for name, kind in KINDS.items()]:
                 if reader is None:
                     continue
-                here = [one for one in came if name in self._inventory.kinds_at(one[0].store)]
+                here = [one for one in came if name in self._scanner.finder.kinds_at(one[0].store)]
                 seen = reader.interpret(here, boot, self._halves.get(name, frozenset()))
                 self._halves[name] = seen.halves
                 self._uses = activity.uses(self._uses, seen.loaded)
@@ -122,7 +124,7 @@ class ActivityTracker:
         self._flushed = time.monotonic()
         uses, self._uses = self._uses, {}
         try:
-            await asyncio.to_thread(self._inventory.catalog.write, note_uses, tuple(uses.values()))
+            await self._context.write(note_uses, tuple(uses.values()))
         except CatalogError as error:
             # Only a hint of how worthwhile an entry is; what fails is shown by others.
             log.warning("uses could not be written down: %d: %s", len(uses), error.message)
@@ -138,11 +140,11 @@ class ActivityTracker:
             tuple(sorted(stores)),
             len(entries) + (old.entries if old else 0),
         )
-        models = await asyncio.to_thread(self._inventory.catalog.read, all_models) if program.serves else ()
+        models = await self._context.read(all_models) if program.serves else ()
         if old is None:
             self._tell(now, mend(program, models))
         if program.serves:
-            self._inventory.problem_list.note(compiling(now, mend(program, models)))
+            self._context.problems.note(compiling(now, mend(program, models)))
 
     def _tell(self, one: Compiling, hint: str) -> None:
         """Say it once for each start of a program."""
@@ -159,12 +161,12 @@ class ActivityTracker:
             "hint": hint,
         }
         message = f"{who.label} (pid {who.pid}) compiles and makes its users wait: {one.entries} new entries so far"
-        self._inventory.events.post("compiling-while-serving" if who.serves else "compiled", message, fields)
+        self._context.events.post("compiling-while-serving" if who.serves else "compiled", message, fields)
         if who.serves:
             log.warning("%s; %s: unit %s, uid %d, since %s", message, hint, who.unit, who.uid, fields["since"])
 
     def _forget(self) -> None:
-        now = self._inventory.clock()
+        now = self._context.clock()
         over = [one for one, said in self._compiling.items() if now - said.last > _SHOWN]
         extra = sorted(self._compiling, key=lambda one: self._compiling[one].last)[
             : max(0, len(self._compiling) - _MOST)
@@ -172,7 +174,7 @@ class ActivityTracker:
         for program in {*over, *extra}:
             del self._compiling[program]
             if all(one.label != program.label for one in self._compiling):
-                self._inventory.problem_list.clear("compiling-while-serving", program.label)
+                self._context.problems.clear("compiling-while-serving", program.label)
 
 
 def mend(program: Program, models: tuple[Model, ...]) -> str:

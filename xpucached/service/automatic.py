@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from xpucached.domain.jobs import Job
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ def check(job: Job) -> None:
 class AutomaticWork:
     """Runs parts, and keeps their failures apart from each other and in the status."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._failing: dict[str, str] = {}
         """The parts that fail now, and what was last said of each."""
 
@@ -109,25 +109,25 @@ class AutomaticWork:
         message = f"the daemon's own {part.title} failed: {error.message}; {part.affected}"
         hint = f"{error.hint}; {part.hint}" if error.hint else part.hint
         # What the catalog cannot record is shown once and not for each part.
-        if error.code != CatalogError.code or self._inventory.catalog.trouble is None:
-            self._inventory.problem_list.note(Problem("automatic-job-failed", message, hint, part.name))
+        if error.code != CatalogError.code or self._context.catalog.trouble is None:
+            self._context.problems.note(Problem("automatic-job-failed", message, hint, part.name))
         # What it quotes is our user's; the journal has other readers.
         level = logging.WARNING if news else logging.DEBUG
         log.log(level, "the daemon's own %s failed (%s); %s; status says why", part.title, error.code, part.affected)
         log.debug("%s", message)
         if news:
-            self._inventory.events.post(AUTOMATIC, message, {"part": part.name, "hint": hint})
+            self._context.events.post(AUTOMATIC, message, {"part": part.name, "hint": hint})
 
     def worked(self, part: Part) -> None:
         """Show that a part works again."""
         if self._failing.pop(part.name, None) is not None:
-            self._inventory.problem_list.clear(AUTOMATIC, part.name)
-            self._inventory.events.post("automatic-job-recovered", f"{part.title}: works again", {"part": part.name})
+            self._context.problems.clear(AUTOMATIC, part.name)
+            self._context.events.post("automatic-job-recovered", f"{part.title}: works again", {"part": part.name})
 
     def forget(self, part: Part) -> None:
         """Show no failure of a part that is not done any more."""
         if self._failing.pop(part.name, None) is not None:
-            self._inventory.problem_list.clear(AUTOMATIC, part.name)
+            self._context.problems.clear(AUTOMATIC, part.name)
 
     @property
     def failing(self) -> frozenset[str]:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.trash import Repair
     from xpucached.processes.supervised import ProcessStarter
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,9 @@ _BATCH: Final = 256
 class EntryComparer:
     """Compiles entries again, each for the driver that it is for."""
 
-    def __init__(self, inventory: Inventory, starter: ProcessStarter) -> None:
-        self._inventory = inventory
+    def __init__(self, context: Context, scanner: StoreScanner, starter: ProcessStarter) -> None:
+        self._context = context
+        self._scanner = scanner
         self._starter = starter
         self._left: dict[EntryId, tuple[Rebuild, Recipe]] = {}
         """What is in quarantine, and was not compiled when that was cancelled."""
@@ -68,16 +70,16 @@ class EntryComparer:
         Equal bytes prove an entry good, and from then on they are what is trusted.  Others prove nothing: one compiler
         need not write the same bytes twice.
         """
-        catalog = self._inventory.catalog
+        catalog = self._context.catalog
         every = [one for one in await asyncio.to_thread(catalog.read, all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
-        todo, unproven = plan_comparing(rest, self._inventory.present.offered)
+        todo, unproven = plan_comparing(rest, self._context.present.offered)
         compiled = _Digests()
-        await self._compile(todo, compiled, drivers_in_use(self._inventory), handle)
+        await self._compile(todo, compiled, drivers_in_use(self._context), handle)
         for why in compiled.unproven.values():
             unproven[why] += 1
         # A program may have written one anew while its old one was compiled; what it is compiled from is the same.
-        await self._inventory.scan_stores(frozenset(one.entry.entry.id.store.root for one in todo) or frozenset(roots))
+        await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in todo) or frozenset(roots))
         there = {
             one.entry.id: one.entry for one in await asyncio.to_thread(catalog.read, entries_by_id, compiled.digests)
         }
@@ -97,8 +99,8 @@ class EntryComparer:
     async def trust(self, good: Mapping[EntryId, str]) -> None:
         """Take these digests for those of good programs from now on, and look at their entries again."""
         if good:
-            await asyncio.to_thread(self._inventory.catalog.write, trust_digests, good)
-            await self._inventory.scan_stores(frozenset(one.store.root for one in good))
+            await self._context.write(trust_digests, good)
+            await self._scanner.scan_stores(frozenset(one.store.root for one in good))
 
     async def replace(
         self, repairs: Sequence[Repair], handle: Handle, *, at_once: bool = False
@@ -110,19 +112,19 @@ class EntryComparer:
         why nothing came of the others.
         """
         wanted = [one.entry.id for one in repairs]
-        drivers = drivers_in_use(self._inventory)
-        offered = self._inventory.present.offered
+        drivers = drivers_in_use(self._context)
+        offered = self._context.present.offered
         todo = [
             Rebuild(one, one.entry.environment, ReplayReason.ASKED)
-            for one in await asyncio.to_thread(self._inventory.catalog.read, entries_by_id, wanted)
+            for one in await self._context.read(entries_by_id, wanted)
             if one.entry.environment is not None and one.entry.environment in offered
         ]
-        results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
+        results = _Replacing(self._context, drivers, asyncio.get_running_loop())
         try:
             if at_once:
                 every, todo = todo, []
                 for start in range(0, len(every), _BATCH):
-                    async with self._inventory.storing:
+                    async with self._context.locks.storing:
                         todo += await _to_its_end(results.keep, every[start : start + _BATCH])
             await self._compile(todo, results, drivers, handle, results.recipes)
         finally:
@@ -132,11 +134,11 @@ class EntryComparer:
 
     async def finish(self, handle: Handle) -> tuple[tuple[Entry, ...], dict[EntryId, RepairAction], dict[EntryId, str]]:
         """Compile what is left; give what that was, what was done about each, and why nothing came of the others."""
-        drivers = drivers_in_use(self._inventory)
+        drivers = drivers_in_use(self._context)
         offered = {environment for driver in drivers for environment in driver.environments}
         left, self._left = self._left, {}
         some = [(one, recipe) for one, recipe in left.values() if one.to in offered]
-        results = _Replacing(self._inventory, drivers, asyncio.get_running_loop())
+        results = _Replacing(self._context, drivers, asyncio.get_running_loop())
         todo = results.go_on(some)
         try:
             await self._compile(todo, results, drivers, handle, results.recipes)
@@ -163,8 +165,8 @@ class EntryComparer:
     ) -> None:
         if not todo:
             return
-        models = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)}
-        limit = self._inventory.settings.compile_timeout
+        models = {model.name: model for model in await self._context.read(all_models)}
+        limit = self._context.settings.compile_timeout
         began = time.monotonic()
 
         def beat() -> None:
@@ -233,9 +235,9 @@ class _Digests(_Counted):
 class _Replacing(_Counted):
     """Puts what was compiled in the place of what is damaged."""
 
-    def __init__(self, inventory: Inventory, drivers: Sequence[OtherDriver], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: Context, drivers: Sequence[OtherDriver], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self._inventory = inventory
+        self._context = context
         self._drivers = drivers
         self._loop = loop
         self.done: dict[EntryId, RepairAction] = {}
@@ -282,7 +284,7 @@ class _Replacing(_Counted):
         }
 
     def _take(self, entries: Sequence[Entry]) -> None:
-        for one, gone in quarantine(self._inventory, entries).items():
+        for one, gone in quarantine(self._context, entries).items():
             if gone:
                 self.done[one] = RepairAction.QUARANTINE
             else:
@@ -299,11 +301,11 @@ class _Replacing(_Counted):
             self.heard += 1
 
     async def _put(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        async with self._inventory.storing:
+        async with self._context.locks.storing:
             await asyncio.to_thread(self._replace, one, recipe, binary, seconds)
 
     def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        entry, catalog, now = one.entry.entry, self._inventory.catalog, self._inventory.clock()
+        entry, catalog, now = one.entry.entry, self._context.catalog, self._context.clock()
         if entry.id not in self.recipes:
             self._take([entry])
         if entry.id not in self.done:
@@ -335,14 +337,14 @@ async def _to_its_end(work: Callable[[list[Rebuild]], list[Rebuild]], some: list
         await asyncio.wait({doing})
 
 
-def quarantine(inventory: Inventory, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
+def quarantine(context: Context, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
     """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone."""
-    catalog, now = inventory.catalog, inventory.clock()
+    catalog, now = context.catalog, context.clock()
     ids = tuple(one.id for one in entries)
     catalog.write_durably(intend, ids, now)
     notes = {
         one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
     }
-    results = table.remove(entries, notes, inventory.problem_list.failed)
+    results = table.remove(entries, notes, context.problems.failed)
     catalog.write(fulfil, ids)
     return results

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.plans import ReplayPlan
     from xpucached.domain.targets import Target
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 
 def confirm(
-    plan: ReplayPlan, wanted: Collection[Target], driver: OtherDriver, models: Iterable[Model], inventory: Inventory
+    plan: ReplayPlan, wanted: Collection[Target], driver: OtherDriver, models: Iterable[Model], context: Context
 ) -> list[str]:
     """Ask each kind that the plan rebuilds entries of; give what it says of the targets that a driver is wanted for.
 
@@ -28,6 +28,6 @@ def confirm(
     for name, kind in KINDS.items():
         targets = {one.to for one in plan.rebuild if one.entry.entry.id.store.kind == name}.intersection(wanted)
         if targets and kind.rebuilder is not None:
-            timeout = inventory.settings.probe_timeout
-            words.append(kind.rebuilder.confirm(targets, driver, workloads, inventory.clock(), timeout))
+            timeout = context.settings.probe_timeout
+            words.append(kind.rebuilder.confirm(targets, driver, workloads, context.clock(), timeout))
     return words

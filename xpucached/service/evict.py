@@ -19,7 +19,7 @@ from xpucached.domain.models import Warmth
 from xpucached.domain.names import group
 from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
 from xpucached.domain.trash import TrashLabel
-from xpucached.errors import CatalogError, Conflict
+from xpucached.errors import CatalogError, Conflict, RequestError
 from xpucached.kinds import table
 from xpucached.planning.eviction import plan_eviction, plan_named
 from xpucached.planning.preselect import sift
@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached.api import EvictEntries
+    from xpucached import api
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
+    from xpucached.domain.jobs import Job
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy
     from xpucached.domain.stores import EntryId, Store
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
     from xpucached.service.prewarm import Prewarmer
+    from xpucached.service.scan import StoreScanner
     from xpucached.service.trash import TrashKeeper
+    from xpucached.service.verify import Verifier
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +115,26 @@ class Evictor:
     """Removes what the policy lets go."""
 
     def __init__(
-        self, inventory: Inventory, warming: Prewarmer, trash_keeper: TrashKeeper, changing: asyncio.Lock
+        self, context: Context, scanner: StoreScanner, prewarmer: Prewarmer, verifier: Verifier, trash: TrashKeeper
     ) -> None:
-        """``changing`` is held while a plan is carried out, so that no model runs meanwhile."""
-        self._inventory = inventory
-        self._trash_keeper = trash_keeper
+        self._context = context
+        self._scanner = scanner
+        self._prewarmer = prewarmer
+        self._verifier = verifier
+        self._trash = trash
         self._shown: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._prewarmer = warming
-        self._changing = changing
+
+    async def start(self, request: api.EvictEntries) -> Job:
+        """Evict what the policy lets go; see `api.EvictEntries`."""
+        for reason in request.reasons:
+            if reason not in set(EvictReason):
+                raise RequestError(f"reasons: unknown reason {reason!r}", hint=f"expected: {', '.join(EvictReason)}")
+        if request.refs:
+            _, kept = await self.named(request.refs)
+            for entry, why in kept.items():
+                raise Conflict(f"{entry.ref} stays: {why}", hint=f"see: xpucachectl show {entry.ref}")
+        work = self.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
+        return self._context.jobs.start("evict", self._verifier.before(work, lambda: self.damaged(request)))
 
     async def plan(
         self,
@@ -136,32 +151,32 @@ class Evictor:
         if refs:
             return (await self.named(refs, rooms))[0]
         # Read before the question, so that a clock that is set in between is not trusted.
-        now = self._inventory.clock()
-        if not asked and not self._trash_keeper.trusts_the_clock():
+        now = self._context.clock()
+        if not asked and not self._context.trusts_the_clock():
             return EvictionPlan()
         models = await self._prewarmer.statuses()
         warm = frozenset(status.model.name for status in models if status.warmth is Warmth.WARM)
-        inventory = self._inventory
+        context = self._context
 
         known = {status.model.name: status.model for status in models}
         wanted = frozenset(map(EvictReason, reasons)) or None
 
         def decide() -> EvictionPlan:
             return decided(
-                inventory.catalog,
-                inventory.present,
+                context.catalog,
+                context.present,
                 warm,
                 known,
-                inventory.settings.policy,
+                context.settings.policy,
                 now,
                 reasons=wanted,
                 asked=asked,
-                rooms=self._trash_keeper.rooms() if rooms is None else rooms,
+                rooms=self._trash.rooms() if rooms is None else rooms,
             )
 
         return await asyncio.to_thread(decide)
 
-    async def damaged(self, request: EvictEntries | None = None) -> frozenset[EntryId]:
+    async def damaged(self, request: api.EvictEntries | None = None) -> frozenset[EntryId]:
         """Give what is mended before it would go for a defect: of what is asked for, or of what goes by itself.
 
         What somebody named, or was shown as a plan, goes as it is.
@@ -171,7 +186,7 @@ class Evictor:
             as_it_is = request.dry_run or request.refs or request.plan
             if as_it_is or (request.reasons and EvictReason.DEFECTIVE not in request.reasons):
                 return frozenset()
-        if not (await asyncio.to_thread(self._inventory.catalog.read, catalog_summary)).defective:
+        if not (await self._context.read(catalog_summary)).defective:
             return frozenset()
         plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=asked)
         return frozenset(one.entry.entry.id for one in plan.evict)
@@ -180,14 +195,14 @@ class Evictor:
         self, refs: Sequence[str], rooms: Sequence[DiskSpace] | None = None
     ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
         """Decide about entries that somebody named, by the beginnings of their refs: what goes, and why others stay."""
-        inventory = self._inventory
+        context = self._context
 
         def decide() -> tuple[EvictionPlan, Mapping[EntryId, str]]:
-            entries = {one.entry.id: one for one in (inventory.catalog.read(find_entry, ref) for ref in refs)}
-            models = {model.name: model for model in inventory.catalog.read(all_models)}
-            now = inventory.clock()
-            measured = self._trash_keeper.rooms() if rooms is None else rooms
-            return plan_named(entries.values(), inventory.present, models, inventory.settings.policy, now, measured)
+            entries = {one.entry.id: one for one in (context.catalog.read(find_entry, ref) for ref in refs)}
+            models = {model.name: model for model in context.catalog.read(all_models)}
+            now = context.clock()
+            measured = self._trash.rooms() if rooms is None else rooms
+            return plan_named(entries.values(), context.present, models, context.settings.policy, now, measured)
 
         return await asyncio.to_thread(decide)
 
@@ -214,16 +229,15 @@ class Evictor:
                 while len(self._shown) > _PLANS:
                     self._shown.pop(next(iter(self._shown)))
                 return EvictionReport(plan, dry_run=True, plan_id=plan.id)
-            handle.progress(0, 0, "waiting for its turn")
-            async with self._changing:
+            async with self._context.turn(handle):
                 # The plan is made when it is our turn, from what is there then.
                 try:
-                    await self._inventory.scan_stores()
+                    await self._scanner.scan_stores()
                 except CatalogError as error:
                     # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
                     # is checked again on each entry before that goes.
                     log.warning("evicting by what was known before: %s", error.message)
-                rooms = await asyncio.to_thread(self._trash_keeper.rooms)
+                rooms = await asyncio.to_thread(self._trash.rooms)
                 plan = await self.plan(refs, reasons, asked=asked, rooms=rooms)
                 if plan_id is not None and plan.id != plan_id:
                     raise Conflict(
@@ -231,7 +245,7 @@ class Evictor:
                         hint="look at it again: xpucachectl evict --dry-run",
                     )
                 report = await self._carry_out(plan, rooms, handle)
-                await self._trash_keeper.tidy()
+                await self._trash.tidy()
                 return report
 
         return work
@@ -244,19 +258,19 @@ class Evictor:
         notes = await asyncio.to_thread(self._notes, plan, rooms)
         for batch in _batches(victims):
             handle.progress(len(removed) + len(busy), len(victims), "removing")
-            async with self._inventory.storing:
+            async with self._context.locks.storing:
                 results = await asyncio.to_thread(self._remove, batch, notes)
             for one in batch:
                 (removed if results[one.entry.id] else busy).append(one)
         handle.progress(len(victims), len(victims), "looking again")
         if stores:
             # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
-            await self._inventory.scan_stores(frozenset(store.root for store in stores))
+            await self._scanner.scan_stores(frozenset(store.root for store in stores))
         freed = sum(one.entry.allocated for one in removed)
         if victims:
             counts = Counter(one.reason for one in plan.evict)
             why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-            self._inventory.events.post(
+            self._context.events.post(
                 "evicted",
                 f"{len(removed)} entries, {freed} bytes; planned: {why}; busy: {len(busy)}",
                 {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
@@ -273,9 +287,9 @@ class Evictor:
 
     def _notes(self, plan: EvictionPlan, rooms: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
         """Give the labels of what goes into the trash: all but what has to make room on the disk."""
-        if self._inventory.settings.policy.trash_keep <= 0:
+        if self._context.settings.policy.trash_keep <= 0:
             return {}
-        now = self._inventory.clock()
+        now = self._context.clock()
         full = {room.store for room in rooms if room.free is not None and room.free < SCARCE}
         return {
             one.entry.entry.id: TrashLabel(now, one.reason, one.detail)
@@ -284,19 +298,19 @@ class Evictor:
         }
 
     def _remove(self, batch: Sequence[IndexedEntry], notes: Mapping[EntryId, TrashLabel]) -> Mapping[EntryId, bool]:
-        catalog = self._inventory.catalog
+        catalog = self._context.catalog
         ids = tuple(one.entry.id for one in batch)
         try:
             # Written down before the first lock is taken: were we killed now, our successor would finish.
-            catalog.write_durably(intend, ids, self._inventory.clock())
+            catalog.write_durably(intend, ids, self._context.clock())
         except CatalogError as error:
             # Our name in the lock tells a successor as much, only that it has to come across it.
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
-        problem_list = self._inventory.problem_list
-        results.update(table.remove([one.entry for one in batch], notes, problem_list.failed))
+        problems = self._context.problems
+        results.update(table.remove([one.entry for one in batch], notes, problems.failed))
         for root in {one.store.root for one, gone in results.items() if gone}:
-            problem_list.worked(root)
+            problems.worked(root)
         try:
             catalog.write(forget_entries, tuple(one for one, gone in results.items() if gone))
             catalog.write(fulfil, ids)

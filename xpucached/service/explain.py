@@ -12,7 +12,6 @@ from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
-from xpucached.errors import no_model
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Model, ModelStatus
     from xpucached.domain.names import ModelName
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
+    from xpucached.service.store_finder import StoreFinder
 
 _HISTORY: Final = 60
 """Runs that figures are compared over."""
@@ -37,10 +37,10 @@ _HISTORY: Final = 60
 class Explainer:
     """Finds out and explains."""
 
-    def __init__(self, inventory: Inventory, warming: Prewarmer) -> None:
-        self._inventory = inventory
-        self._catalog = inventory.catalog
-        self._prewarmer = warming
+    def __init__(self, context: Context, finder: StoreFinder, prewarmer: Prewarmer) -> None:
+        self._context = context
+        self._finder = finder
+        self._prewarmer = prewarmer
         self._checking = asyncio.Lock()
         self._unknown: dict[tuple[str, str], RuntimeCheck] = {}
         self._mapped: dict[ModelName, tuple[str, ...]] = {}
@@ -49,7 +49,7 @@ class Explainer:
     async def look(self) -> None:
         """See that every runtime was checked once that a model's runs had mapped, or that its program finds."""
         failed: Exception | None = None
-        for model in await asyncio.to_thread(self._catalog.read, all_models):
+        for model in await self._context.read(all_models):
             try:
                 await self.runtimes(model)
             except Exception as error:  # noqa: BLE001 - raised below: one model must not hide the others
@@ -76,9 +76,9 @@ class Explainer:
 
         Those count that its runs had mapped; as long as none was seen, those that its program finds.
         """
-        variables = {**self._inventory.settings.variables, **model.workload.variables}
-        signature = self._inventory.present.seen_by(model.name).signature
-        runs = await asyncio.to_thread(self._catalog.read, newest_runs, model.name, _HISTORY)
+        variables = {**self._context.settings.variables, **model.workload.variables}
+        signature = self._context.present.seen_by(model.name).signature
+        runs = await self._context.read(newest_runs, model.name, _HISTORY)
         mapped = diagnosis.mapped(model, runs)
         found = mapped
         if found is None:
@@ -88,7 +88,7 @@ class Explainer:
                 return ()
         # One after the other: two models with one runtime need one check.
         async with self._checking:
-            known = await asyncio.to_thread(self._catalog.read, known_runtime_checks, [one.build for one in found])
+            known = await self._context.read(known_runtime_checks, [one.build for one in found])
             runtime_checks = tuple(
                 [known.get(one.build) or await self._runtime_check(one, variables, signature) for one in found]
             )
@@ -104,12 +104,12 @@ class Explainer:
         preflight = KINDS[MODELS].preflight
         if preflight is None:
             raise ValueError(f"nobody can check {runtime.library}")
-        done = await asyncio.to_thread(preflight.check, runtime, variables, self._inventory.clock())
+        done = await asyncio.to_thread(preflight.check, runtime, variables, self._context.clock())
         if done.safety is Safety.UNKNOWN:
             self._unknown[key] = done
         else:
-            await asyncio.to_thread(self._catalog.write, record_runtime_check, done)
-        self._inventory.events.post(
+            await self._context.write(record_runtime_check, done)
+        self._context.events.post(
             "runtime-checked",
             f"{done.library}: {done.safety}: {done.evidence}",
             {"library": str(done.library), "safety": done.safety},
@@ -118,9 +118,9 @@ class Explainer:
 
     async def diagnose(self, name: ModelName) -> Diagnosis:
         """Say why a model is cold or slow, and what mends it."""
-        status = await self._status(name)
+        status = await self._prewarmer.status_of(name)
         model = status.model
-        found = await asyncio.to_thread(self._inventory.store_of, model)
+        found = await asyncio.to_thread(self._finder.store_of, model)
         discovery = KINDS[found.store.kind].discovery
 
         def look() -> tuple[Application, ...]:
@@ -143,10 +143,10 @@ class Explainer:
         return diagnosis.diagnose(
             status,
             runtimes=await self.runtimes(model),
-            runs=await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY),
+            runs=await self._context.read(newest_runs, name, _HISTORY),
             store=found.store.root,
             applications=await asyncio.to_thread(look),
-            entries=await asyncio.to_thread(self._catalog.read, all_entries),
+            entries=await self._context.read(all_entries),
             baselines=await self.history(name),
             uid=os.getuid(),
             option_variables=discovery.OPTION_VARIABLES,
@@ -155,25 +155,23 @@ class Explainer:
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Give a model's figures over its last runs."""
-        await asyncio.to_thread(self._catalog.read, find_model, name)
-        return baselines(await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY))
+        await self._context.read(find_model, name)
+        return baselines(await self._context.read(newest_runs, name, _HISTORY))
 
-    async def variables(self, name: ModelName) -> Mapping[str, str]:
-        """Give what a model's application has to find in its environment: the cache, if it may be on."""
-        status = await self._status(name)
-        found = await asyncio.to_thread(self._inventory.store_of, status.model)
-        variables = self._inventory.variables(found)
-        runs = await asyncio.to_thread(self._catalog.read, newest_runs, name, _HISTORY)
+    async def variables(self, name: ModelName | None) -> Mapping[str, str]:
+        """Give what a program needs in its environment to use the cache; a model's application, if the cache may be on.
+
+        That is our own cache, or that of the model.
+        """
+        if name is None:
+            return self._finder.variables(await asyncio.to_thread(self._finder.managed))
+        status = await self._prewarmer.status_of(name)
+        found = await asyncio.to_thread(self._finder.store_of, status.model)
+        variables = self._finder.variables(found)
+        runs = await self._context.read(newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].discovery.OFF}
-
-    async def _status(self, name: ModelName) -> ModelStatus:
-        statuses = await self._prewarmer.statuses()
-        for status in statuses:
-            if status.model.name == name:
-                return status
-        raise no_model(name, (status.model.name for status in statuses))
 
 
 def _unsafe(check_runtime: RuntimeCheck, models: list[ModelName]) -> Problem:

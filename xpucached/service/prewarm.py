@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from xpucached.catalog.builds import count_built
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
-from xpucached.catalog.models import all_models
+from xpucached.catalog.models import all_models, checked_models
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.stores import EntryId, StoreOrigin
 from xpucached.domain.workloads import Variant
-from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
 from xpucached.host.drivers import mapped_drivers
 from xpucached.incidents import unexpected
 from xpucached.kinds.table import KINDS, MODELS
@@ -34,15 +34,19 @@ from xpucached.service.trial import TrialRunner, concluded, needed, summed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from xpucached import api
     from xpucached.domain.host import Host
+    from xpucached.domain.jobs import Job
     from xpucached.domain.models import Coverage, Model, Run, Trial
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import PrewarmPlan, Warm
     from xpucached.domain.stores import FoundStore
     from xpucached.processes.results import RunResult
     from xpucached.processes.supervised import ProcessStarter
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.scan import StoreScanner
+    from xpucached.service.survey import Surveyor
     from xpucached.service.trial import Attempt
 
 
@@ -70,15 +74,27 @@ class _Course:
 class Prewarmer:
     """Runs models and records what came of it."""
 
-    def __init__(self, inventory: Inventory, starter: ProcessStarter, changing: asyncio.Lock) -> None:
-        """``changing`` is held while one model runs."""
-        self._inventory = inventory
-        self._catalog = inventory.catalog
-        self.throttle = Throttle(inventory)
-        self._proofs = ProofKeeper(inventory)
-        self._trials = TrialRunner(inventory, starter, self.throttle, self._proofs)
-        self._changing = changing
+    def __init__(self, context: Context, scanner: StoreScanner, surveyor: Surveyor, starter: ProcessStarter) -> None:
+        self._context = context
+        self._scanner = scanner
+        self._finder = scanner.finder
+        self._surveyor = surveyor
+        self.throttle = Throttle(context)
+        self._proofs = ProofKeeper(context)
+        self._trials = TrialRunner(context, scanner, starter, self.throttle, self._proofs)
         self._running: set[ModelName] = set()
+
+    async def start(self, request: api.PrewarmModels) -> Job:
+        """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
+        models = await self._context.read(checked_models, request.models)
+        elsewhere = any(
+            model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models
+        )
+        if not (self._context.present.offered or elsewhere):
+            raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
+        every = frozenset(model.name for model in models)
+        named = None if request.stale else frozenset(request.models) or every
+        return self._context.jobs.start("prewarm", self.work(named, force=request.force))
 
     async def startable(self) -> bool:
         """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
@@ -87,11 +103,11 @@ class Prewarmer:
 
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
-        models = await asyncio.to_thread(self._catalog.read, all_models)
-        inventory = self._inventory
-        present = inventory.present
+        models = await self._context.read(all_models)
+        context = self._context
+        present = context.present
         coverage = await asyncio.to_thread(self._proofs.coverage, present)
-        return plan_prewarm(models, coverage, present, inventory.settings.policy, inventory.clock(), force=force)
+        return plan_prewarm(models, coverage, present, context.settings.policy, context.clock(), force=force)
 
     def work(
         self,
@@ -129,7 +145,7 @@ class Prewarmer:
                     late += [Deferred(name, self.throttle.waiting[name].why, None) for name in left]
                     break
                 tell(f"{warm.model.name}: waiting for its turn")
-                async with self._changing:
+                async with self._context.locks.changing:
                     if automatic and gives_way():
                         late += [Deferred(name, "something else comes first", None) for name in left]
                         break
@@ -138,7 +154,7 @@ class Prewarmer:
                     if current is None:
                         covered.append(warm.model.name)
                         continue
-                    silence = await asyncio.to_thread(self._inventory.silence, current)
+                    silence = await asyncio.to_thread(self._finder.silence, current)
                     if silence:
                         late.append(Deferred(warm.model.name, silence, None))
                         continue
@@ -162,14 +178,14 @@ class Prewarmer:
     async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
         """Run one model until it is proven warm, or until it is clear that it will not be."""
         model = warm.model
-        inventory = self._inventory
-        found = await asyncio.to_thread(inventory.store_of, model)
-        signature = inventory.present.seen_by(model.name).signature
-        reached = await asyncio.to_thread(inventory.reached, model)
-        run = await asyncio.to_thread(self._catalog.write, begin_run, model, warm.reason, signature, inventory.clock())
+        context = self._context
+        found = await asyncio.to_thread(self._finder.store_of, model)
+        signature = context.present.seen_by(model.name).signature
+        reached = await asyncio.to_thread(self._surveyor.reached, model)
+        run = await self._context.write(begin_run, model, warm.reason, signature, context.clock())
         self._running.add(model.name)
         occasion = self.throttle.run_priority(warm.reason).occasion
-        inventory.events.post(
+        context.events.post(
             "run-started",
             model.name,
             {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
@@ -197,8 +213,8 @@ class Prewarmer:
                 asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
             )
             if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
-                await inventory.survey()
-            inventory.events.post(
+                await self._surveyor.survey()
+            context.events.post(
                 "run-finished",
                 f"{model.name}: {course.outcome}",
                 {"model": model.name, "outcome": course.outcome, "run": str(run.id), "detail": course.detail},
@@ -207,9 +223,9 @@ class Prewarmer:
 
     async def _carry_out(self, warm: Warm, found: FoundStore, course: _Course, tell: Callable[[str], None]) -> None:
         """Run the variants of a model, and note in ``course`` what comes of each as it comes."""
-        model, inventory = warm.model, self._inventory
-        await asyncio.to_thread(inventory.refuse_foreign, model)
-        stores = await asyncio.to_thread(inventory.run_stores, found)
+        model = warm.model
+        await asyncio.to_thread(self._finder.refuse_foreign, model)
+        stores = await asyncio.to_thread(self._finder.run_stores, found)
         for one in stores:
             if one.origin is StoreOrigin.MANAGED:
                 await asyncio.to_thread(one.store.root.mkdir, 0o700, parents=True, exist_ok=True)
@@ -219,7 +235,7 @@ class Prewarmer:
             course.outcome = variants.outcome or Outcome.FAILED
             course.detail = variants.detail or "no device was found"
             return
-        before = after = await inventory.entries_now(stores)
+        before = after = await self._scanner.entries_now(stores)
         for variant in variants:
             name = model.name if variant == Variant() else f"{model.name} {variant.label}"
 
@@ -237,30 +253,30 @@ class Prewarmer:
 
     def _met_another_driver(self, run: Run) -> bool:
         """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
-        known = {file.target for file in self._inventory.present.seen_by(run.model).driver}
+        known = {file.target for file in self._context.present.seen_by(run.model).driver}
         return run.libraries is not None and not known.issuperset(run.libraries.further)
 
     def _covered(self, executions: Sequence[RunResult]) -> str:
         """Say how much of what a run needed after a driver change replay had made."""
         used = frozenset().union(*(one.used for one in executions))
         created = frozenset().union(*(one.created for one in executions))
-        made = self._catalog.read(count_built, used - created)
+        made = self._context.catalog.read(count_built, used - created)
         return f"; replay had made {made} of the {len(used | created)}" if made else ""
 
     def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
         executions, needs = course.executions, needed(course.attempts)
-        entries = self._catalog.read(entries_by_id, attribution.created | attribution.used)
+        entries = self._context.catalog.read(entries_by_id, attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)
         output = executions[-1].output if executions else ""
         if outcome is not Outcome.WARMED:
             output = next((one.output for one in trials if one.outcome is outcome), output)
         # What a link led to may be another file by now.
-        libraries = _mapped(run, executions, reached | self._inventory.reached(model))
-        now = self._inventory.clock()
+        libraries = _mapped(run, executions, reached | self._surveyor.reached(model))
+        now = self._context.clock()
         try:
-            return self._catalog.write(
+            return self._context.catalog.write(
                 finish_run,
                 run.id,
                 outcome,
@@ -294,15 +310,24 @@ class Prewarmer:
         """Give every model, how it stands, and its figures."""
         return await asyncio.to_thread(self.statuses_now)
 
+    async def status_of(self, name: ModelName) -> ModelStatus:
+        """Give one model, how it stands, and its figures."""
+        statuses = await self.statuses()
+        for status in statuses:
+            if status.model.name == name:
+                return status
+        raise no_model(name, (status.model.name for status in statuses))
+
     def statuses_now(self) -> tuple[ModelStatus, ...]:
-        """Give the same, in this thread."""
-        with self._catalog.moment():
-            models = self._catalog.read(all_models)
+        """Give every model and how it stands, in this thread."""
+        catalog = self._context.catalog
+        with catalog.moment():
+            models = catalog.read(all_models)
             if not models:
                 return ()
-            present = self._inventory.present
+            present = self._context.present
             coverage = {one.model: one for one in self._proofs.coverage(present)}
-            sizes = self._catalog.read(model_sizes)
+            sizes = catalog.read(model_sizes)
             return tuple(
                 self._status(model, present, coverage.get(model.name), *sizes.get(model.name, (0, 0)))
                 for model in models
@@ -311,17 +336,17 @@ class Prewarmer:
     def _status(
         self, model: Model, present: Host, coverage: Coverage | None, entries: int, allocated: int
     ) -> ModelStatus:
-        inventory = self._inventory
+        context = self._context
         warmth, why, reason = verdict.warmth(
             model,
             coverage,
             present.seen_by(model.name),
-            inventory.settings.policy,
-            inventory.clock(),
+            context.settings.policy,
+            context.clock(),
             warming=model.name in self._running,
             waiting=self.throttle.waiting.get(model.name),
         )
-        runs = self._catalog.read(newest_runs, model.name, 20)
+        runs = self._context.catalog.read(newest_runs, model.name, 20)
         # There is a second pass only where the first one found something to compile, in whatever cache.
         started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
         cold = next((one for one in started if one.exit_status == 0), None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Coverage, Model, Workload
     from xpucached.domain.names import ModelName
     from xpucached.processes.results import RunResult
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ _SILENT: Final = "its files do not answer: whether they changed is unknown"
 class ProofKeeper:
     """Notes and compares.  Its methods block, and are for threads; none waits for a file system without end."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
-        self._catalog = inventory.catalog
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._catalog = context.catalog
         self._comparer = DependencyChecker()
         self._needs: dict[int, tuple[Dependency, ...]] = {}
         self._unnoted: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ class ProofKeeper:
         before, earlier = looks[-1], looks[0] if len(looks) > 1 else None
         if before is None:
             return None
-        settings = self._inventory.settings
+        settings = self._context.settings
         stores = (status.store for status in self._catalog.read(all_stores))
         ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)

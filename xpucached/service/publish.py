@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Rebuild, Recipe
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.replay import ReplayRequest
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ class Publisher:
 
     def __init__(
         self,
-        inventory: Inventory,
+        context: Context,
         wish: ReplayRequest,
         drivers: Sequence[OtherDriver],
         skipped: Counter[NoRecipe] | None = None,
         failures: Iterable[str] = (),
     ) -> None:
         """``skipped`` are those that the plan left out, ``failures`` what went wrong so far."""
-        self._inventory = inventory
+        self._context = context
         self._wish = wish
         self._drivers = drivers
         # A compiler need not wait for the disk, unless too much waits for it already.
@@ -107,7 +107,7 @@ class Publisher:
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
             if isinstance(error, OSError) and into is None:
                 # Of a place that is no store of ours nobody would ever find out that it is well again.
-                self._inventory.problem_list.failed(entry.id.store.root, error)
+                self._context.problems.failed(entry.id.store.root, error)
             with self._lock:
                 self.failures.append(f"{entry.id.ref}: {error}")
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -117,7 +117,7 @@ class Publisher:
         finally:
             self._waiting.release()
         if into is None:
-            self._inventory.problem_list.worked(entry.id.store.root)
+            self._context.problems.worked(entry.id.store.root)
         with self._lock:
             self.compile_seconds += seconds
             self.rebuilt += key is not None
@@ -134,13 +134,13 @@ class Publisher:
             program_digest(binary).hexdigest(),
             self._heirs(one),
         )
-        self._inventory.catalog.write(record_build, built, self._inventory.clock())
+        self._context.catalog.write(record_build, built, self._context.clock())
 
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
         if self._wish.is_elsewhere:
             return one.entry.models
-        present = self._inventory.present
+        present = self._context.present
         return tuple(name for name in one.entry.models if one.to in present.seen_by(name).environments)
 
     def _refused(self, one: Rebuild, words: str) -> None:
@@ -148,14 +148,14 @@ class Publisher:
         lineage = table.rebuilder(entry).lineage_key(entry.id.key)
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
         if lineage is not None:
-            inventory, into = self._inventory, self._wish.into
+            context, into = self._context, self._wish.into
             store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
-            inventory.catalog.write(
+            context.catalog.write(
                 record_refusal,
                 store,
                 lineage,
                 one.to.fingerprint,
                 driver_for(one, self._drivers).stamp,
                 words,
-                inventory.clock(),
+                context.clock(),
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xpucached.domain.targets import Target
     from xpucached.processes.compiler import CompilerProcess
     from xpucached.processes.supervised import ProcessStarter
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -215,9 +215,9 @@ def workers() -> int:
     return min(_MOST_WORKERS, capacity.cores())
 
 
-def drivers_in_use(inventory: Inventory) -> tuple[OtherDriver, ...]:
+def drivers_in_use(context: Context) -> tuple[OtherDriver, ...]:
     """Give the drivers that programs on this host use, the host's own first."""
-    present, variables = inventory.present, inventory.settings.variables
+    present, variables = context.present, context.settings.variables
     return (
         OtherDriver(present.environments, present.stamp, variables),
         *(

@@ -15,32 +15,36 @@ from msgspec import Struct, structs
 
 from xpucached.catalog.builds import build_rates, forget_old_builds
 from xpucached.catalog.entries import all_entries
-from xpucached.catalog.models import all_models
+from xpucached.catalog.models import all_models, checked_models
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
-from xpucached.errors import NotFound, RequestError, Unconfirmed
-from xpucached.host import other_driver
+from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed
+from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
+from xpucached.service.paths import real_path, real_path_if_any
 from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace, workers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from xpucached import api
     from xpucached.domain.host import Host
+    from xpucached.domain.jobs import Job
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Rebuild
     from xpucached.domain.targets import Target
     from xpucached.processes.supervised import ProcessStarter
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +78,10 @@ class ReplayRequest(Struct, frozen=True):
 class Replayer:
     """Rebuilds what a driver lacks: the present one, or one that is named."""
 
-    def __init__(self, inventory: Inventory, starter: ProcessStarter, changing: asyncio.Lock) -> None:
-        """``changing`` is held while entries are rebuilt, so that no model compiles the same meanwhile."""
-        self._inventory = inventory
+    def __init__(self, context: Context, scanner: StoreScanner, starter: ProcessStarter) -> None:
+        self._context = context
+        self._scanner = scanner
         self._starter = starter
-        self._changing = changing
         self._busy = False
         self._nothing: tuple[object, ...] | None = None
         """What there was when a plan was last made and came out empty."""
@@ -88,16 +91,38 @@ class Replayer:
         """Whether entries are being rebuilt now: what changes in the stores meanwhile is mostly our own doing."""
         return self._busy
 
+    async def start(self, request: api.ReplayEntries) -> Job:
+        """Rebuild entries for the present driver; see `api.ReplayEntries`."""
+        await self._context.read(checked_models, request.models)
+        present = self._context.present.offered
+        if request.device is not None:
+            simulated_gpu.pretend(request.device)
+        if request.driver_root is None and request.device is None:
+            if not present:
+                raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
+            if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
+                raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
+        wish = ReplayRequest(
+            frozenset([await real_path(path) for path in request.stores]),
+            frozenset(request.models),
+            request.to,
+            request.driver_root,
+            request.device,
+            await real_path_if_any(request.into),
+            await real_path_if_any(request.driver_cache),
+        )
+        return self._context.jobs.start("replay", self.work(wish, dry_run=request.dry_run))
+
     async def plan(self, wish: ReplayRequest) -> ReplayPlan:
         """Decide what to rebuild for the installed driver."""
-        return await asyncio.to_thread(self._plan, wish, drivers_in_use(self._inventory))
+        return await asyncio.to_thread(self._plan, wish, drivers_in_use(self._context))
 
     async def wanted(self) -> bool:
         """Tell whether the installed driver lacks anything that nobody asked about.
 
         A plan reads every entry, so none is made where the sums say that it would be empty, or the last one was.
         """
-        catalog, present = self._inventory.catalog, self._inventory.present
+        catalog, present = self._context.catalog, self._context.present
         subtotals = await asyncio.to_thread(catalog.read, store_subtotals)
         if not replayable(subtotals, present):
             return False
@@ -113,8 +138,8 @@ class Replayer:
         return wanted
 
     def _plan(self, wish: ReplayRequest, drivers: Sequence[OtherDriver]) -> ReplayPlan:
-        inventory = self._inventory
-        target: Host = inventory.present
+        context = self._context
+        target: Host = context.present
         if wish.is_elsewhere:
             target = structs.replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
         if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
@@ -123,19 +148,19 @@ class Replayer:
         failed: set[tuple[Tail, Target]] = set()
         for driver in drivers:
             known = {environment.fingerprint: environment for environment in driver.environments}
-            refused = inventory.catalog.read(refused_by, driver.stamp)
+            refused = context.catalog.read(refused_by, driver.stamp)
             failed |= {
                 ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
             }
         scope = ReplayScope(wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None)
         return plan_replay(
-            inventory.catalog.read(all_entries),
+            context.catalog.read(all_entries),
             target,
-            {model.name: model for model in inventory.catalog.read(all_models)},
+            {model.name: model for model in context.catalog.read(all_models)},
             failed,
-            inventory.clock(),
+            context.clock(),
             scope,
-            Pace(inventory.catalog.read(build_rates), workers()),
+            Pace(context.catalog.read(build_rates), workers()),
             lineages=table.lineages(),
         )
 
@@ -149,13 +174,12 @@ class Replayer:
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
                     share = _share(plan.covered + len(plan.rebuild), sum(plan.skipped.values()))
                     return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
-                handle.progress(0, 0, "waiting for its turn")
-                async with self._changing:
+                async with self._context.turn(handle):
                     # What a replay that was killed had published is found by looking, so the plan goes on there.
-                    await self._inventory.scan_stores(wish.stores)
+                    await self._scanner.scan_stores(wish.stores)
                     if not wish.is_elsewhere:
                         # While it waited for its turn there may have come another.
-                        drivers = drivers_in_use(self._inventory)
+                        drivers = drivers_in_use(self._context)
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
                     return await self._carry_out(plan, wish, drivers, handle)
 
@@ -165,15 +189,15 @@ class Replayer:
         self, wish: ReplayRequest, handle: Handle, stack: contextlib.ExitStack
     ) -> tuple[OtherDriver, ...]:
         if not wish.is_elsewhere:
-            return drivers_in_use(self._inventory)
+            return drivers_in_use(self._context)
         # What makes a driver load from a folder must last until its last compiler has ended.
         place = Path(stack.enter_context(scratch.directory()))
         handle.progress(0, 0, "asking the driver who it is")
-        settings = self._inventory.settings
+        settings = self._context.settings
         other = await asyncio.to_thread(
             other_driver.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
         )
-        host = structs.replace(self._inventory.present, devices=other.devices, driver=other.driver, drivers=())
+        host = structs.replace(self._context.present, devices=other.devices, driver=other.driver, drivers=())
         return (structs.replace(other, environments=table.targets(host)),)
 
     async def _carry_out(
@@ -195,9 +219,9 @@ class Replayer:
         todo, confirmed, unconfirmed = await self._confirmed(plan, drivers)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
-        known = {model.name: model for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)}
-        results = Publisher(self._inventory, wish, drivers, Counter(plan.skipped), unconfirmed)
-        limit = self._inventory.settings.compile_timeout
+        known = {model.name: model for model in await self._context.read(all_models)}
+        results = Publisher(self._context, wish, drivers, Counter(plan.skipped), unconfirmed)
+        limit = self._context.settings.compile_timeout
         work = RebuildJob(self._starter, todo, drivers, known, limit, results, wish.driver_cache)
         results.on_full = work.cancel.set
 
@@ -211,8 +235,8 @@ class Replayer:
             await asyncio.shield(asyncio.to_thread(results.close))
         results.check()
         if plan.rebuild:
-            await asyncio.to_thread(self._inventory.catalog.write, forget_old_builds, self._inventory.clock())
-            await self._inventory.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
+            await self._context.write(forget_old_builds, self._context.clock())
+            await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
         handle.progress(len(plan.rebuild), len(plan.rebuild))
         there = plan.covered + results.rebuilt + results.present
         report = ReplayReport(
@@ -231,7 +255,7 @@ class Replayer:
             failures=tuple(results.failures[:_MOST_WORDS]),
         )
         if plan.rebuild:
-            self._inventory.events.post(
+            self._context.events.post(
                 "replayed",
                 f"{report.rebuilt} entries rebuilt in {report.seconds:.1f} s, {report.failed} failed",
                 {
@@ -258,11 +282,11 @@ class Replayer:
             wanted = {one.to for one in plan.rebuild if driver_for(one, drivers) is driver}
             models = [
                 model
-                for model in await asyncio.to_thread(self._inventory.catalog.read, all_models)
+                for model in await self._context.read(all_models)
                 if (model.name in driver.models if driver.models else model.name not in led)
             ]
             try:
-                words += await asyncio.to_thread(confirm, plan, wanted, driver, models, self._inventory)
+                words += await asyncio.to_thread(confirm, plan, wanted, driver, models, self._context)
             except Unconfirmed as error:
                 refused.append((driver, error))
         todo = [one for one in plan.rebuild if all(driver_for(one, drivers) is not driver for driver, _ in refused)]

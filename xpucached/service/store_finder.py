@@ -16,19 +16,19 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import Problem, Process
 from xpucached.domain.names import KindName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
+from xpucached.errors import Conflict
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, libraries
 from xpucached.printing import encodable
-from xpucached.service.owners import STORES, foreign, foreign_store, named_by, too_many
+from xpucached.service.owners import STORES, answers, foreign, foreign_store, named_by, too_many
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from datetime import datetime
 
-    from xpucached.catalog import Catalog
     from xpucached.domain.models import Model
-    from xpucached.settings import Settings
+    from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ WritersSince = Mapping[KindName, "datetime | None"]
 """When the oldest process began that could be writing to a store of each kind; None where there is none."""
 
 
-def writers_since(processes: Iterable[Process]) -> WritersSince:
-    """Tell when the oldest of these began that could be writing to a store of each kind."""
-    found = tuple(processes)
+def writers_since(processes: Iterable[Process] | None = None) -> WritersSince:
+    """Tell when the oldest of these began that could be writing to a store of each kind; of all of ours, if none."""
+    found = tuple(process_table.processes(os.getuid(), libraries()) if processes is None else processes)
     kinds = ((name, kind.discovery) for name, kind in KINDS.items())
     return {name: process_table.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
 
@@ -63,29 +63,78 @@ def _is_something_else(path: Path) -> bool:
 
 
 class StoreFinder:
-    """Finds stores, and remembers where they lay."""
+    """Finds stores, and remembers where they lay.  Its methods block."""
 
-    def __init__(self, catalog: Catalog, base: Mapping[str, str], started: datetime) -> None:
-        """``base`` is the environment of this process, for finding the stores of its user."""
-        self._catalog = catalog
-        self._base = base
-        self._started = started
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._started = context.clock()
         self._roots: dict[Path, Path] = {}
+        self._found: tuple[FoundStore, ...] = ()
+        self.problems: tuple[Problem, ...] = ()
+        """The stores that are left alone: of other users, and of the configuration if their kind is not clear."""
 
     def real_root(self, path: Path) -> Path:
-        """Give where a store lies, links resolved; as it was known, where its file system does not answer.  Blocks."""
+        """Give where a store lies, links resolved; as it was known, where its file system does not answer."""
         try:
             self._roots[path] = deadlines.ask(path, lambda: Path(os.path.realpath(path)))
         except TimeoutError:
             return self._roots.get(path, Path(os.path.abspath(path)))  # noqa: PTH100 - a text, and nothing is asked
         return self._roots[path]
 
-    def find(self, settings: Settings) -> tuple[tuple[FoundStore, ...], tuple[Problem, ...], WritersSince]:
-        """Collect every store that we know of, each once, and when the oldest programs that may write there began.
+    # -- ours, and those of models ------------------------------------------------------------------------------------
 
-        Those of other users come as problems, and what of the configuration is of no kind that is clear: both are
-        left alone.
-        """
+    def managed(self, kind: KindName = MODELS) -> FoundStore:
+        """Give our own store of a kind; that which models are proven by, if none is named."""
+        root = self.real_root(self._context.settings.managed(kind))
+        return FoundStore(Store(kind, root), StoreOrigin.MANAGED, "managed")
+
+    def store_of(self, model: Model) -> FoundStore:
+        """Give the store that a model caches in."""
+        if model.store is None:
+            return self.managed()
+        root = self.real_root(model.store)
+        return FoundStore(Store(MODELS, root), StoreOrigin.CONFIGURED, f"model {model.name}")
+
+    def silence(self, model: Model) -> str:
+        """Say why a model cannot be run, if the file system that it caches on does not answer."""
+        root = self.store_of(model).store.root
+        return "" if answers(root) else f"the file system of its cache does not answer: {root}"
+
+    def refuse_foreign(self, model: Model) -> None:
+        """Raise `Conflict` if a model would cache in a store that we do not work in."""
+        found = self.store_of(model)
+        owner = foreign(found.store)
+        if owner is not None:
+            problem = foreign_store(found, owner)
+            raise Conflict(problem.message, hint=problem.hint)
+
+    def run_stores(self, found: FoundStore) -> tuple[FoundStore, ...]:
+        """Give the stores that a run writes to which caches in this one: this, and of other kinds our own."""
+        managed = self._context.settings.managed
+        others = (name for name, kind in KINDS.items() if kind.discovery.enable(managed(name)))
+        return (found, *(self.managed(name) for name in others if name != found.store.kind))
+
+    def variables(self, found: FoundStore) -> Mapping[str, str]:
+        """Give what makes a program use a store, and of other kinds their managed ones."""
+        variables: dict[str, str] = {}
+        for name, kind in KINDS.items():
+            root = found.store.root if name == found.store.kind else self._context.settings.managed(name)
+            variables |= kind.discovery.enable(root)
+        return variables
+
+    # -- all ----------------------------------------------------------------------------------------------------------
+
+    def kinds_at(self, root: Path) -> frozenset[KindName]:
+        """Give the kinds of the stores that were found at a path; of a path that is not known, all."""
+        return frozenset(one.store.kind for one in self._found if one.store.root == root) or frozenset(KINDS)
+
+    def places(self) -> tuple[Path, ...]:
+        """Give the roots of all stores that can be found."""
+        return tuple(one.store.root for one in self.find()[0])
+
+    def find(self) -> tuple[tuple[FoundStore, ...], WritersSince]:
+        """Collect every store that we know of, each once, and when the oldest programs that may write there began."""
+        settings = self._context.settings
         processes = process_table.processes(os.getuid(), libraries())
         standard = Process(
             0,
@@ -93,7 +142,7 @@ class StoreFinder:
             self._started,
             "the standard place",
             None,
-            {**self._base, **settings.variables},
+            {**self._context.base, **settings.variables},
         )
         found: dict[Store, FoundStore] = {}
 
@@ -108,8 +157,8 @@ class StoreFinder:
             found.setdefault(real, FoundStore(real, origin, encodable(via), readers))
 
         whole = True
-        models = self._catalog.read(all_models)
-        readers = self._readers(settings, models, processes)
+        models = self._context.catalog.read(all_models)
+        readers = self._readers(models, processes)
         kinds = {path: self._kinds(path, said) for path, said in settings.store_paths.items()}
         for name, kind in KINDS.items():
             add(Store(name, settings.managed(name)), StoreOrigin.MANAGED, "managed")
@@ -125,7 +174,7 @@ class StoreFinder:
                 add(Store(name, place), StoreOrigin.FOUND, via)
         if settings.find_stores:
             # A program that ended leaves its store behind, and that is when the store needs us.
-            for known in self._catalog.read(all_stores):
+            for known in self._context.catalog.read(all_stores):
                 if known.origin is not StoreOrigin.FOUND or known.state is StoreState.MISSING or known.id in found:
                     continue
                 if len(found) < STORES:
@@ -136,9 +185,9 @@ class StoreFinder:
         problems = tuple(foreign_store(found[store], uid) for store, uid in owners.items() if uid is not None)
         problems += tuple(_unclear(path, names) for path, names in kinds.items() if len(names) != 1)
         problems += tuple(map(_no_directory, filter(_is_something_else, kinds)))
-        problems += () if whole else (too_many(),)
-        ours = tuple(one for store, one in found.items() if owners[store] is None)
-        return ours, problems, writers_since(processes)
+        self.problems = problems if whole else (*problems, too_many())
+        self._found = tuple(one for store, one in found.items() if owners[store] is None)
+        return self._found, writers_since(processes)
 
     def _kinds(self, path: Path, said: KindName | None) -> frozenset[KindName]:
         """Give the kind of a configured store: as it is said there, as its files say, or as it was known.
@@ -147,22 +196,23 @@ class StoreFinder:
         """
         if said is not None:
             return frozenset({said} & KINDS.keys())
-        known = {status.kind for status in self._catalog.read(all_stores) if status.store == self.real_root(path)}
+        known = {
+            status.kind for status in self._context.catalog.read(all_stores) if status.store == self.real_root(path)
+        }
         try:
             seen = deadlines.ask(path, lambda: {one.name for one in KINDS.values() if one.discovery.recognise(path)})
         except TimeoutError:
             seen = set()
         return frozenset(seen or known or {MODELS})
 
-    @staticmethod
-    def _readers(settings: Settings, models: Iterable[Model], processes: Collection[Process]) -> frozenset[str]:
+    def _readers(self, models: Iterable[Model], processes: Collection[Process]) -> frozenset[str]:
         """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
         preflight = KINDS[MODELS].preflight
         if preflight is None or not all(one.known for one in processes):
             return frozenset()
         found = {path for one in processes for path in one.libraries}
         for model in models:
-            variables = {**settings.variables, **model.workload.variables}
+            variables = {**self._context.settings.variables, **model.workload.variables}
             try:
                 found |= {one.library for one in runtimes_of(model, variables)}
             except TimeoutError:

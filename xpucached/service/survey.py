@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from xpucached import deadlines
 from xpucached.catalog.models import all_models
 from xpucached.catalog.runs import newest_runs
-from xpucached.catalog.surveys import last_survey, record_survey
+from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import LEADING, DriverInUse, Problem
 from xpucached.errors import HostError
 from xpucached.host import gpu_devices, survey
@@ -28,14 +28,12 @@ from xpucached.processes import driver_probe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from xpucached.catalog import Catalog
     from xpucached.domain.host import DriverFile, Host
     from xpucached.domain.libraries import Libraries, SyclRuntime
     from xpucached.domain.models import Model, Run
     from xpucached.domain.names import ModelName
     from xpucached.domain.targets import Target
-    from xpucached.service.events import Clock, Events
-    from xpucached.settings import Settings
+    from xpucached.service.context import Context
 
 _FINDING: Final = 30.0
 """Seconds that it may take to find a program's runtimes: libraries of some hundred megabytes are read."""
@@ -68,46 +66,63 @@ class _Led(Struct, frozen=True):
 class Surveyor:
     """Asks drivers, and remembers what they said."""
 
-    def __init__(self, catalog: Catalog, base: Mapping[str, str], clock: Clock, events: Events) -> None:
-        """``base`` is the environment of this process, which is below all variables that are given to children."""
-        self.host: Host | None = catalog.read(
-            last_survey
-        )  #: what the last survey found; None before the first one ever
-        self._catalog = catalog
-        self._base = base
-        self._clock = clock
-        self._events = events
-        self._surveyor = asyncio.Lock()
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._surveying = asyncio.Lock()
         self._answered: dict[str, bool] = {}  # by driver: whether it answered for good when it was last asked
         self._missing: dict[str, float] = {}  # by driver: since when a device of it is missing
+        self._watched: tuple[Mapping[str, str], ...] = ()
 
     @property
     def unsettled(self) -> float | None:
         """The seconds after which to look again, if a driver that was there does not answer."""
         return _UNSETTLED if self._missing else None
 
-    def ask_again(self) -> None:
-        """Ask every driver at the next survey."""
+    async def devices(self) -> Host:
+        """Give what the last survey found."""
+        if self._context.host is None:
+            raise HostError("the host has not been looked at yet", hint="ask again in a few seconds")
+        return self._context.host
+
+    async def look_again(self) -> None:
+        """Look again at the host, soon; see `api.Refresh`."""
+        # Files that are no driver's decide, too, whether one can be loaded: so the driver is asked, changed or not.
         self._answered.clear()
+        self._context.on_look()
 
-    def variables(self, settings: Settings) -> tuple[Mapping[str, str], ...]:
+    def watched(self) -> tuple[Mapping[str, str], ...]:
+        """Give the variables that lead to each driver in use: where changes of drivers are to be watched for."""
+        self._watched = self._variables()
+        return self._watched
+
+    async def meet_drivers(self) -> None:
+        """Ask drivers that nobody has asked yet: a model's own variables may lead to one."""
+        if self._context.host is not None:
+            await self.survey()
+            if self._variables() != self._watched:
+                await self._context.on_scan()
+
+    def _variables(self) -> tuple[Mapping[str, str], ...]:
         """Give the variables that lead to each driver in use, the host's own first."""
-        theirs = self.host.drivers if self.host is not None else ()
-        common = {**self._base, **settings.variables}
-        return (common, *({**common, **one.variables} for one in theirs))
+        common = self._common()
+        return (common, *({**common, **one.variables} for one in self._context.present.drivers))
 
-    async def survey(self, settings: Settings, *, force: bool = False) -> None:
+    def _common(self) -> Mapping[str, str]:
+        """Give the variables that all programs on this host have."""
+        return {**self._context.base, **self._context.settings.variables}
+
+    async def survey(self, *, force: bool = False) -> None:
         """Look at the host; ask a driver only if its files changed since it last answered."""
-        async with self._surveyor:
-            await self._survey(settings, force=force)
+        async with self._surveying:
+            await self._survey(force=force)
 
-    async def _survey(self, settings: Settings, *, force: bool) -> None:
-        old = self.host
+    async def _survey(self, *, force: bool) -> None:
+        settings, old = self._context.settings, self._context.host
         # The drivers are asked with our own variables below these, so the files are those that they name together.
-        files = await asyncio.to_thread(self._own_files, settings)
+        files = await asyncio.to_thread(self._own_files)
         before = old.seen_with(None) if old is not None else None
-        found = await self._look(_OWN, settings.variables, files, settings, before, force=force)
-        led = await asyncio.to_thread(self._led, settings, files)
+        found = await self._look(_OWN, settings.variables, files, before, force=force)
+        led = await asyncio.to_thread(self._led, files)
         known = {one.id: one for one in old.drivers} if old is not None else {}
         drivers: list[DriverInUse] = []
         for one in led:
@@ -119,7 +134,7 @@ class Surveyor:
                 drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
             variables = {**settings.variables, **one.variables}
-            seen = await self._look(driver.id, variables, one.files, settings, before, force=force)
+            seen = await self._look(driver.id, variables, one.files, before, force=force)
             drivers.append(
                 replace(
                     driver,
@@ -136,8 +151,8 @@ class Surveyor:
         found = replace(found, drivers=tuple(drivers))
         if found == old:
             return
-        await asyncio.to_thread(self._catalog.write, record_survey, found)
-        self.host = found
+        await self._context.write(record_survey, found)
+        self._context.host = found
         if old is not None:
             self._tell(old, found)
 
@@ -146,7 +161,6 @@ class Surveyor:
         id_: str,
         variables: Mapping[str, str],
         files: tuple[DriverFile, ...],
-        settings: Settings,
         old: Host | None,
         *,
         force: bool,
@@ -161,8 +175,8 @@ class Surveyor:
         )
         if old is not None and same and not force and self._answered.get(id_, False):
             return old
-        now = self._clock()
-        report = await asyncio.to_thread(driver_probe.ask, variables, settings.probe_timeout)
+        now = self._context.clock()
+        report = await asyncio.to_thread(driver_probe.ask, variables, self._context.settings.probe_timeout)
         found = await asyncio.to_thread(lambda: with_targets(survey.survey(report, variables, now, files=files)))
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
         if failed and old is not None and old.stamp == found.stamp and not found.answers:
@@ -187,9 +201,9 @@ class Surveyor:
         del self._missing[id_]
         return False
 
-    def reached(self, settings: Settings, model: Model) -> frozenset[Path]:
-        """Give the files of the driver to which a model's variables lead, whatever its processes load."""
-        named = {**self._base, **settings.variables, **model.workload.variables}
+    def reached(self, model: Model) -> frozenset[Path]:
+        """Give the files of the driver to which a model's variables lead, whatever its processes load.  Blocks."""
+        named = {**self._common(), **model.workload.variables}
         leading = {name: named[name] for name in LEADING if named.get(name)}
         try:
             files = deadlines.ask(
@@ -199,9 +213,9 @@ class Surveyor:
             return frozenset()
         return frozenset(file.target for file in files)
 
-    def _own_files(self, settings: Settings) -> tuple[DriverFile, ...]:
+    def _own_files(self) -> tuple[DriverFile, ...]:
         """Give the files of the host's own driver.  Raises `HostError` if they do not answer."""
-        variables = {**self._base, **settings.variables}
+        variables = self._common()
         try:
             return deadlines.ask("driver", lambda: driver_files(variables))
         except TimeoutError as error:
@@ -212,9 +226,9 @@ class Surveyor:
 
     # -- which driver is whose ----------------------------------------------------------------------------------------
 
-    def _led(self, settings: Settings, own: tuple[DriverFile, ...]) -> tuple[_Led, ...]:
+    def _led(self, own: tuple[DriverFile, ...]) -> tuple[_Led, ...]:
         """Give the drivers that models are led to by variables of their own, each once."""
-        common = {**self._base, **settings.variables}
+        common = self._common()
         usual = {name: common[name] for name in LEADING if name in common}
         by_variables: dict[tuple[tuple[str, str], ...], tuple[DriverFile, ...]] = {}
         found: dict[object, _Led] = {}
@@ -225,7 +239,7 @@ class Surveyor:
                 by_variables[text] = own if leading == usual else driver_files({**common, **leading})
             return by_variables[text]
 
-        for model in self._catalog.read(all_models):
+        for model in self._context.catalog.read(all_models):
             named = {**common, **model.workload.variables}
             leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
             libraries = next((run.libraries for run in self._runs(model)), None)
@@ -249,7 +263,7 @@ class Surveyor:
         return tuple(found.values())
 
     def _runs(self, model: Model) -> Iterator[Run]:
-        for run in self._catalog.read(newest_runs, model.name, _SEEN):
+        for run in self._context.catalog.read(newest_runs, model.name, _SEEN):
             if run.libraries is not None and run.workload == model.workload.digest:
                 yield run
 
@@ -264,7 +278,7 @@ class Surveyor:
             went = _words([one for one in before if one not in after])
             if came or went:
                 whom = f" (for {verdict.names(models)})" if models else ""
-                self._events.post(
+                self._context.events.post(
                     "driver-changed",
                     f"now: {came or 'nothing'}; before: {went or 'nothing'}{whom}",
                     {"appeared": came or "nothing", "vanished": went or "nothing", "models": ", ".join(models)},

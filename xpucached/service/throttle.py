@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import WarmReason
     from xpucached.domain.names import ModelName
     from xpucached.domain.throttling import RunPriority, ThrottlePolicy
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
 
 _SPAN: Final = 0.2
 """Seconds between two looks at the GPUs, which tell only what they did in between."""
@@ -36,8 +36,8 @@ _IGNORE: Final = 600.0
 class Throttle:
     """Knows whether a run may start, and gives each run somebody who says when to pause."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.booting = False
         """The daemon has just started: what is cold now is cold for that."""
         self.waiting: dict[ModelName, Waiting] = {}
@@ -45,7 +45,7 @@ class Throttle:
 
     @property
     def _policy(self) -> ThrottlePolicy:
-        return self._inventory.settings.throttle
+        return self._context.settings.throttle
 
     def run_priority(self, reason: WarmReason) -> RunPriority:
         """Give the effort of a run with this reason."""
@@ -53,7 +53,7 @@ class Throttle:
 
     def closed(self) -> str:
         """Say that this is not the time for runs that nobody waits for; empty if it is."""
-        now = self._inventory.clock().astimezone()
+        now = self._context.clock().astimezone()
         if is_open(self._policy, now.hour * 60 + now.minute):
             return ""
         begin, end = self._policy.window or (0, 0)
@@ -72,7 +72,7 @@ class Throttle:
 
     def admit(self, models: Iterable[ModelName], why: str) -> bool:
         """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
-        now = self._inventory.clock()
+        now = self._context.clock()
         names = tuple(models)
         since = {name: one.since for name, one in self.waiting.items()}
         self.waiting = {name: Waiting(since.get(name, now), why) for name in names} if why else {}

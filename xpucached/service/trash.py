@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from xpucached.domain.names import TrashRef
     from xpucached.domain.stores import Store, StoreStatus
     from xpucached.domain.trash import Trashed
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,9 @@ _PAGES: Final = 100
 class TrashKeeper:
     """Looks after what was taken out and may come back."""
 
-    def __init__(self, inventory: Inventory, changing: asyncio.Lock, trusts_the_clock: Callable[[], bool]) -> None:
-        """``changing`` is held while something comes back or goes for good."""
-        self._inventory = inventory
-        self._changing = changing
-        self.trusts_the_clock = trusts_the_clock
+    def __init__(self, context: Context, scanner: StoreScanner) -> None:
+        self._context = context
+        self._scanner = scanner
 
     async def all(self) -> tuple[Trashed, ...]:
         """Give what is in the trash of all stores, the newest first; no more than `LISTED`, if there is more."""
@@ -61,7 +60,7 @@ class TrashKeeper:
         return tuple(sorted(named, key=lambda one: (one.at, one.ref), reverse=True))
 
     def _items(self) -> Iterator[Trashed]:
-        known = self._inventory.catalog.read(all_stores)
+        known = self._context.catalog.read(all_stores)
         stores = [status.id for status in known if status.state is StoreState.OK]
         # Of what is too much a part is listed: every store has its turn some time.
         random.shuffle(stores)
@@ -88,7 +87,7 @@ class TrashKeeper:
 
         ``trashes`` are known already.
         """
-        stores = [one for one in self._inventory.catalog.read(all_stores) if one.state is StoreState.OK]
+        stores = [one for one in self._context.catalog.read(all_stores) if one.state is StoreState.OK]
         opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
         return tuple(_room(one, opened.get(one.store, frozenset()), trashes) for one in stores)
 
@@ -116,8 +115,7 @@ class TrashKeeper:
         """Give the work of a job: bring these back, or all that is whole."""
 
         async def work(handle: Handle) -> TrashReport:
-            handle.progress(0, 0, "waiting for its turn")
-            async with self._changing:
+            async with self._context.turn(handle):
                 report = TrashReport()
                 async for some in self._each() if everything else _once(await self._named(refs)):
                     wanted = tuple(one for one in some if one.whole and not one.quarantined) if everything else some
@@ -127,7 +125,7 @@ class TrashKeeper:
                                 f"{one.ref} is in quarantine: {one.detail}", hint="it would only do harm; let it go"
                             )
                     handle.progress(len(report.restored), len(report.restored) + len(wanted), "restoring")
-                    async with self._inventory.storing:
+                    async with self._context.locks.storing:
                         restored = await asyncio.to_thread(_restore, wanted)
                     report = _together(report, await self._restored(restored))
                 return report
@@ -135,14 +133,14 @@ class TrashKeeper:
         return work
 
     async def _restored(self, restored: Sequence[tuple[Store, Restored]]) -> TrashReport:
-        inventory = self._inventory
+        context = self._context
         if restored:
-            await inventory.scan_stores(frozenset(store.root for store, _ in restored))
+            await self._scanner.scan_stores(frozenset(store.root for store, _ in restored))
         places = [EntryId(store, one.key) if one.key is not None else None for store, one in restored]
         back = [place for place in places if place is not None]
-        await asyncio.to_thread(inventory.catalog.write, note_restored, back, inventory.clock())
+        await context.write(note_restored, back, context.clock())
         if back:
-            inventory.events.post(
+            context.events.post(
                 "restored",
                 "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
                 {"restored": str(len(back))},
@@ -158,8 +156,7 @@ class TrashKeeper:
         """Give the work of a job: let these go for good, or everything."""
 
         async def work(handle: Handle) -> TrashReport:
-            handle.progress(0, 0, "waiting for its turn")
-            async with self._changing:
+            async with self._context.turn(handle):
                 report = TrashReport()
                 async for some in _once(await self._named(refs)) if refs else self._each():
                     gone = await self._drop([Drop(one, DropReason.ASKED) for one in some])
@@ -169,14 +166,14 @@ class TrashKeeper:
         return work
 
     async def tidy(self) -> TrashReport:
-        """Let go what the policy lets go.  ``changing`` must be held, or nothing else be at work."""
-        inventory = self._inventory
+        """Let go what the policy lets go.  The lock ``changing`` must be held, or nothing else be at work."""
+        context = self._context
         # Read before the question, so that a clock that is set in between is not trusted.
-        read = inventory.clock()
-        now = read if self.trusts_the_clock() else None
+        read = context.clock()
+        now = read if context.trusts_the_clock() else None
 
         def decide(items: Sequence[Trashed], gone: Mapping[Store, int]) -> Sequence[Drop]:
-            allocated = sum(one.allocated for one in inventory.catalog.read(all_stores))
+            allocated = sum(one.allocated for one in context.catalog.read(all_stores))
             # What a trash takes is asked for once: of a large one that takes as long as it takes to read it.
             if not rooms:
                 known: Counter[Store] = Counter()
@@ -191,7 +188,7 @@ class TrashKeeper:
                 )
                 for one in rooms
             ]
-            return plan_trash(items, left, allocated, inventory.settings.policy, now)
+            return plan_trash(items, left, allocated, context.settings.policy, now)
 
         rooms: list[DiskSpace] = []
         gone: Counter[Store] = Counter()
@@ -210,20 +207,20 @@ class TrashKeeper:
 
         def drop() -> list[Trashed]:
             gone: set[tuple[Store, TrashRef]] = set()
-            problem_list = self._inventory.problem_list
+            problems = self._context.problems
             for store, refs in _by_store(one.item for one in drops):
                 trash = KINDS[store.kind].trash
-                some = trash.discard(store, refs, problem_list.failed) if trash is not None else frozenset()
+                some = trash.discard(store, refs, problems.failed) if trash is not None else frozenset()
                 if some.issuperset(refs):
-                    problem_list.worked(store.root)
+                    problems.worked(store.root)
                 gone |= {(store, ref) for ref in some}
             return [one.item for one in drops if (one.item.store, one.item.ref) in gone]
 
-        async with self._inventory.storing:
+        async with self._context.locks.storing:
             gone = await asyncio.to_thread(drop)
         if gone:
             freed = sum(one.allocated for one in gone)
-            self._inventory.events.post(
+            self._context.events.post(
                 "trash-emptied", f"{len(gone)} gone for good, {freed} bytes", {"freed": str(freed)}
             )
         return gone

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from xpucached.host.proofs import DependencySnapshot
     from xpucached.processes.results import RunResult
     from xpucached.processes.supervised import ProcessStarter
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.proofs import ProofKeeper
+    from xpucached.service.scan import StoreScanner
     from xpucached.service.throttle import Throttle
 
 _OWN: Final[Mapping[str, str]] = {
@@ -64,8 +65,16 @@ class Attempt:
 class TrialRunner:
     """Runs single variants."""
 
-    def __init__(self, inventory: Inventory, starter: ProcessStarter, throttle: Throttle, proofs: ProofKeeper) -> None:
-        self._inventory = inventory
+    def __init__(
+        self,
+        context: Context,
+        scanner: StoreScanner,
+        starter: ProcessStarter,
+        throttle: Throttle,
+        proofs: ProofKeeper,
+    ) -> None:
+        self._context = context
+        self._scanner = scanner
         self._proofs = proofs
         self._throttle = throttle
         self._starter = starter
@@ -77,13 +86,13 @@ class TrialRunner:
         """
         if model.workload.exercise.loader is Loader.COMMAND:
             return {}
-        place = self._inventory.settings.cache / "models" / model.name
+        place = self._context.settings.cache / "models" / model.name
         own = {name: str(place / folder) for name, folder in _OWN.items()}
         own["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
         return {name: text for name, text in own.items() if name not in self._given(model)}
 
     def _given(self, model: Model) -> Mapping[str, str]:
-        return {**self._inventory.settings.variables, **model.workload.variables}
+        return {**self._context.settings.variables, **model.workload.variables}
 
     def _watched(self, model: Model) -> tuple[Path, ...]:
         named = {**self._given(model), **self.own_variables(model)}
@@ -118,7 +127,7 @@ class TrialRunner:
         ``stores`` are those that it writes to, the model's own first; ``known`` is what they hold now.
         """
         found = stores[0]
-        entries, _ = (await asyncio.to_thread(self._inventory.catalog.read, model_sizes)).get(model.name, (0, 0))
+        entries, _ = (await self._context.read(model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
         files = await asyncio.to_thread(_files, watched)
         countless = False
@@ -131,7 +140,7 @@ class TrialRunner:
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
-            known, after = after, await self._inventory.entries_now(stores)
+            known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
@@ -197,12 +206,7 @@ class TrialRunner:
         off = KINDS[found.store.kind].discovery.OFF
         return await self._starter.execute(
             self._workload(model),
-            {
-                **self._inventory.variables(found),
-                **self.own_variables(model),
-                **tracing,
-                **({} if cache else off),
-            },
+            {**self._scanner.finder.variables(found), **self.own_variables(model), **tracing, **({} if cache else off)},
             _trace(stores),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
@@ -213,7 +217,7 @@ class TrialRunner:
 
     def _manner(self, reason: WarmReason, tell: Callable[[str], None]) -> RunLimits:
         run_priority = self._throttle.run_priority(reason)
-        throttle = self._inventory.settings.throttle
+        throttle = self._context.settings.throttle
         loop = asyncio.get_running_loop()
 
         def tell_here(what: str) -> None:
@@ -229,12 +233,12 @@ class TrialRunner:
         """Tell whether the work was done where it was meant to be, where that is, and how we know."""
         kind = (variant.device or model.workload.exercise.device).partition(":")[0]
         used = frozenset(entry for one in executions for entry in one.created | one.used)
-        rows = await asyncio.to_thread(self._inventory.catalog.read, entries_by_id, used)
+        rows = await self._context.read(entries_by_id, used)
         counts: dict[Target, int] = {}
         for row in rows:
             if row.entry.environment is not None:
                 counts[row.entry.environment] = counts.get(row.entry.environment, 0) + 1
-        devices = self._inventory.present.seen_by(model.name).devices
+        devices = self._context.present.seen_by(model.name).devices
         gpus = {one for device in devices if device.pci_address for one in device.environments}
         engines: dict[str, int] = {}
         for one in executions:

@@ -10,12 +10,10 @@ from xpucached.service import automatic
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xpucached.service.automatic import AutomaticWork, Part
+    from xpucached.service.automatic import Part
+    from xpucached.service.context import Context
     from xpucached.service.evict import Evictor
-    from xpucached.service.inventory import Inventory
-    from xpucached.service.jobs import Jobs, Work
+    from xpucached.service.jobs import Work
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.replay import Replayer
     from xpucached.service.trash import TrashKeeper
@@ -30,36 +28,32 @@ class Upkeep:
 
     def __init__(
         self,
-        inventory: Inventory,
-        jobs: Jobs,
-        parts: AutomaticWork,
-        warming: Prewarmer,
-        replaying: Replayer,
-        evictor: Evictor,
+        context: Context,
         verifier: Verifier,
-        trash_keeper: TrashKeeper,
-        changing: asyncio.Lock,
-        steady: Callable[[], bool],
+        replayer: Replayer,
+        prewarmer: Prewarmer,
+        evictor: Evictor,
+        trash: TrashKeeper,
     ) -> None:
-        """``changing`` is held while entries go for good; ``steady`` tells whether ages may be believed."""
-        self._inventory = inventory
-        self._jobs = jobs
-        self._parts = parts
-        self._prewarmer = warming
-        self._replayer = replaying
-        self._evictor = evictor
+        self._context = context
+        self._parts = context.automatic
         self._verifier = verifier
-        self._trash_keeper = trash_keeper
-        self._changing = changing
-        self._steady = steady
+        self._replayer = replayer
+        self._prewarmer = prewarmer
+        self._evictor = evictor
+        self._trash = trash
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._again = False
         self._evict_due = False
         self._replay_due = False
 
-    def begin(self, *, whole: bool) -> None:
-        """Do what is due, soon; after a look at the whole host everything is."""
+    def begin(self, *, whole: bool, booting: bool = False) -> None:
+        """Do what is due, soon; after a look at the whole host everything is.
+
+        ``booting`` says that the daemon has just started: what is cold now is cold for that.
+        """
+        self._prewarmer.throttle.booting = self._prewarmer.throttle.booting or booting
         self._evict_due = self._evict_due or whole
         self._replay_due = self._replay_due or whole
         self._again = True
@@ -98,9 +92,9 @@ class Upkeep:
         Then nothing goes before the next look, which takes it up again.
         """
         mended = True
-        if not self._inventory.settings.evict_automatically:
+        if not self._context.settings.evict_automatically:
             self._parts.forget(automatic.MEND)
-        elif self._evict_due and self._steady():
+        elif self._evict_due and self._context.trusts_the_clock():
             async with self._parts.part(automatic.MEND):
                 if await self._evictor.damaged() or self._verifier.unfinished:
                     try:
@@ -111,7 +105,7 @@ class Upkeep:
         return mended
 
     async def _replay(self) -> None:
-        if not self._inventory.settings.replay_automatically:
+        if not self._context.settings.replay_automatically:
             self._parts.forget(automatic.REPLAY)
         elif self._replay_due:
             self._replay_due = False
@@ -120,7 +114,7 @@ class Upkeep:
                     await self._do(automatic.REPLAY, self._replayer.work(ReplayRequest()))
 
     async def _prewarm(self) -> None:
-        if not self._inventory.settings.prewarm_automatically:
+        if not self._context.settings.prewarm_automatically:
             self._prewarmer.throttle.waiting = {}
             self._parts.forget(automatic.PREWARM)
             return
@@ -131,11 +125,11 @@ class Upkeep:
 
     def _replay_comes_first(self) -> bool:
         """Tell whether there was another look meanwhile, after which entries may have to be rebuilt."""
-        return self._replay_due and self._inventory.settings.replay_automatically
+        return self._replay_due and self._context.settings.replay_automatically
 
     async def _evict(self) -> None:
-        steady = self._steady()
-        if not self._inventory.settings.evict_automatically:
+        steady = self._context.trusts_the_clock()
+        if not self._context.settings.evict_automatically:
             self._parts.forget(automatic.EVICT)
             self._parts.forget(automatic.TIDY)
         elif self._evict_due and steady:
@@ -143,13 +137,13 @@ class Upkeep:
             async with self._parts.part(automatic.EVICT):
                 if (await self._evictor.plan(asked=False)).evict:
                     await self._do(automatic.EVICT, self._evictor.work(asked=False))
-            async with self._parts.part(automatic.TIDY), self._changing:
-                await self._trash_keeper.tidy()
+            async with self._parts.part(automatic.TIDY), self._context.locks.changing:
+                await self._trash.tidy()
 
     async def _do(self, part: Part, work: Work) -> None:
-        job = self._jobs.start(part.name, work)
+        job = self._context.jobs.start(part.name, work)
         while job.finished is None:
-            job = await self._jobs.wait(job.id, 60.0)
+            job = await self._context.jobs.wait(job.id, 60.0)
         automatic.check(job)
 
     # -- until the host is calm ---------------------------------------------------------------------------------------
@@ -163,7 +157,7 @@ class Upkeep:
     async def _until_calm(self) -> None:
         """Look again and again whether models that wait may be warmed, and then decide anew what is to be done."""
         throttle = self._prewarmer.throttle
-        end = time.monotonic() + self._inventory.settings.throttle.max_wait
+        end = time.monotonic() + self._context.settings.throttle.max_wait
         async with self._parts.part(automatic.CALM):
             while throttle.waiting and time.monotonic() < end:
                 await asyncio.sleep(_LOOK)

@@ -26,16 +26,22 @@ from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
+from xpucached.service.paths import real_path
+from xpucached.service.store_finder import writers_since
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+    from xpucached import api
+    from xpucached.domain.jobs import Job
     from xpucached.domain.names import EntryKey
     from xpucached.domain.plans import EvictionReport
+    from xpucached.domain.status import Status
     from xpucached.domain.stores import EntryId
     from xpucached.service.compare import EntryComparer
-    from xpucached.service.inventory import Inventory
+    from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +59,22 @@ _IN_PLACE: Final = frozenset(
 class Verifier:
     """Reads everything again, says what is wrong, and mends it if somebody asks."""
 
-    def __init__(self, inventory: Inventory, comparer: EntryComparer, changing: asyncio.Lock) -> None:
-        """``changing`` is held while something is mended."""
-        self._inventory = inventory
+    def __init__(self, context: Context, scanner: StoreScanner, comparer: EntryComparer) -> None:
+        self._context = context
+        self._scanner = scanner
         self._comparer = comparer
-        self._changing = changing
         self._part = 0
+
+    async def start(self, request: api.VerifyStores, status: Callable[[], Awaitable[Status]]) -> Job:
+        """Read everything again and say what is wrong, with what the ``status`` says; see `api.VerifyStores`."""
+        roots = frozenset([await real_path(path) for path in request.stores])
+        verifying = self.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
+
+        async def work(handle: Handle) -> VerifyReport:
+            report, now = await verifying(handle), await status()
+            return replace(report, watching=now.watching, problems=now.problems)
+
+        return self._context.jobs.start("verify", work)
 
     def work(
         self,
@@ -76,8 +92,7 @@ class Verifier:
 
         async def work(handle: Handle) -> VerifyReport:
             began = time.monotonic()
-            handle.progress(0, 0, "waiting for its turn")
-            async with self._changing:
+            async with self._context.turn(handle):
                 report = await self._look(roots, handle, fix=fix, faults_only=faults_only, deep=deep)
             await self.tell()
             return replace(report, seconds=time.monotonic() - began)
@@ -92,11 +107,10 @@ class Verifier:
 
         async def work(handle: Handle) -> VerifyReport:
             began = time.monotonic()
-            handle.progress(0, 0, "waiting for its turn")
             findings: dict[tuple[object, ...], Finding] = {}
-            async with self._changing:
+            async with self._context.turn(handle):
                 await self._finish(findings, handle)
-                await self._inventory.scan_stores()
+                await self._scanner.scan_stores()
                 wanted = frozenset(await due())
                 roots = frozenset(one.store.root for one in wanted)
                 await self._entries(roots, findings, handle, fix=True, due=wanted)
@@ -125,7 +139,7 @@ class Verifier:
     @property
     def unfinished(self) -> bool:
         """Whether a mending was cancelled that is to be gone on with."""
-        return self._inventory.settings.replay_automatically and self._comparer.unfinished
+        return self._context.settings.replay_automatically and self._comparer.unfinished
 
     async def _finish(self, findings: dict[tuple[object, ...], Finding], handle: Handle) -> None:
         """Compile what a mending that was cancelled has left in quarantine."""
@@ -138,14 +152,14 @@ class Verifier:
     async def _look(
         self, roots: frozenset[Path], handle: Handle, *, fix: bool, faults_only: bool, deep: bool
     ) -> VerifyReport:
-        inventory = self._inventory
+        context = self._context
         entries = 0
         findings: dict[tuple[object, ...], Finding] = {}
         if not faults_only:
-            entries = (await inventory.scan_stores(roots, full=True, progress=handle.progress)).entries
+            entries = (await self._scanner.scan_stores(roots, full=True, progress=handle.progress)).entries
         stores = [
             FoundStore(one.id, one.origin, one.via)
-            for one in await asyncio.to_thread(inventory.catalog.read, all_stores)
+            for one in await context.read(all_stores)
             if one.state is StoreState.OK and (not roots or one.store in roots)
         ]
         for found in stores:
@@ -161,8 +175,8 @@ class Verifier:
         return VerifyReport(fix, len(stores), entries, tuple(findings.values()), deep=compared)
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
-        now = self._inventory.clock()
-        since = self._inventory.writers()[found.store.kind]
+        now = self._context.clock()
+        since = writers_since()[found.store.kind]
         result: list[Finding] = []
         doctor = table.KINDS[found.store.kind].doctor
         for fault in doctor.faults(found, now, since) if doctor is not None else ():
@@ -205,7 +219,7 @@ class Verifier:
             at_once = [one for one in acting if one.action is not RepairAction.REBUILD]
             if at_once:
                 acting = at_once
-                async with self._inventory.storing:
+                async with self._context.locks.storing:
                     results = await asyncio.to_thread(self._mend, acting)
                 done = {one.entry.id: one.action for one in acting if results.get(one.entry.id)}
             else:
@@ -215,13 +229,13 @@ class Verifier:
             for one in acting:
                 findings[_place(one)] = _finding(one, done=done.get(one.entry.id), why=whys.get(one.entry.id, ""))
                 tried.add((one.entry.id, one.entry.stamp, one.action))
-            await self._inventory.scan_stores(frozenset(one.entry.id.store.root for one in acting))
+            await self._scanner.scan_stores(frozenset(one.entry.id.store.root for one in acting))
         if fix:
             await self._drop_what_is_over(roots, findings)
         if fix and (mended := Counter(one.action for one in findings.values() if one.done)):
             what = ", ".join(f"{number} {action}" for action, number in sorted(mended.items()))
             total = mended.total()
-            self._inventory.events.post("mended", f"{total} defects are mended: {what}", {"mended": str(total)})
+            self._context.events.post("mended", f"{total} defects are mended: {what}", {"mended": str(total)})
         return frozenset(rebuilt)
 
     async def _drop_what_is_over(self, roots: frozenset[Path], findings: dict[tuple[object, ...], Finding]) -> None:
@@ -256,18 +270,18 @@ class Verifier:
         refused: Mapping[EntryId, NoRecipe] | None = None,
         due: frozenset[EntryId] | None = None,
     ) -> Sequence[Repair]:
-        catalog = self._inventory.catalog
+        catalog = self._context.catalog
         entries = [one.entry for one in catalog.read(defective_entries) if one.entry.id.store.root in roots]
         trusted = catalog.read(trusted_digests)
-        compiling = due is None or self._inventory.settings.replay_automatically
-        offered = self._inventory.present.offered if compiling else ()
+        compiling = due is None or self._context.settings.replay_automatically
+        offered = self._context.present.offered if compiling else ()
         every = plan_mending(entries, offered, trusted, tried, refused)
         return every if due is None else tuple(one for one in every if one.entry.id in due)
 
     def _mend(self, repairs: Sequence[Repair]) -> Mapping[EntryId, bool]:
         in_place = [one for one in repairs if one.action in _IN_PLACE]
-        results = dict(table.mend(in_place, self._inventory.problem_list.failed))
-        results.update(quarantine(self._inventory, [one.entry for one in repairs if one.action not in _IN_PLACE]))
+        results = dict(table.mend(in_place, self._context.problems.failed))
+        results.update(quarantine(self._context, [one.entry for one in repairs if one.action not in _IN_PLACE]))
         return results
 
     # -- bit by bit -----------------------------------------------------------------------------------------------
@@ -285,30 +299,30 @@ class Verifier:
             read += mine
             return mine
 
-        await self._inventory.scan_stores(again=due)
+        await self._scanner.scan_stores(again=due)
         await self.tell()
         return read
 
     async def tell(self) -> None:
         """Show in the status whether a program has changed after it was written: no runtime ever does that."""
-        inventory = self._inventory
+        context = self._context
 
         def ask() -> int:
             query = EntryQuery(defect=CHANGED.code, limit=1)
-            return inventory.catalog.read(entry_page, query, present=(), now=inventory.clock()).total
+            return context.catalog.read(entry_page, query, present=(), now=context.clock()).total
 
         changed = await asyncio.to_thread(ask)
         if not changed:
-            inventory.problem_list.clear("digest-changed")
+            context.problems.clear("digest-changed")
             return
         problem = Problem(
             "digest-changed",
             f"{changed} compiled programs changed after they were written: a failing disk, or somebody's hand",
             "see: xpucachectl ls --defect bin-changed; xpucachectl verify --fix mends or replaces them",
         )
-        if problem not in inventory.problem_list.all():
-            inventory.events.post("alarm", problem.message, {"changed": str(changed)})
-        inventory.problem_list.note(problem)
+        if problem not in context.problems.all():
+            context.events.post("alarm", problem.message, {"changed": str(changed)})
+        context.problems.note(problem)
 
 
 def _place(one: Repair) -> tuple[object, ...]:

@@ -1,0 +1,114 @@
+"""What all flows share: settings, catalog, clock, what is told and shown, the host as last seen, and the locks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from xpucached.catalog.surveys import last_survey
+from xpucached.domain.host import Host
+from xpucached.service.automatic import AutomaticWork
+from xpucached.service.events import Events
+from xpucached.service.jobs import Jobs
+from xpucached.service.problems import ClockGuard, ProblemList, clock_jumped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from xpucached.catalog import Catalog, Question
+    from xpucached.domain.host import Problem
+    from xpucached.service.events import Clock
+    from xpucached.service.jobs import Handle
+    from xpucached.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+class Locks:
+    """Order the work.  Who needs several takes them in this order."""
+
+    def __init__(self) -> None:
+        self.looking = asyncio.Lock()
+        """Held while the daemon looks at what may have changed."""
+        self.changing = asyncio.Lock()
+        """Held while one model runs, or entries are rebuilt, mended, evicted, restored or let go for good."""
+        self.storing = asyncio.Lock()
+        """Held while a store is scanned or entries are removed: the two never overlap."""
+
+
+class Context:
+    """Holds it.  Used from one event loop, but for the catalog and the problems, which any thread may use."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, base: Mapping[str, str], clock: Clock = _now) -> None:
+        """``base`` is the environment of this process, which is below all variables that are given to children."""
+        self.settings = settings
+        self.settings_problems: tuple[Problem, ...] = ()
+        """What is wrong with settings that were refused."""
+        self.catalog = catalog
+        self.base = base
+        self.clock = clock
+        self.events = Events(clock, catalog)
+        self.problems = ProblemList()
+        self.jobs = Jobs(clock)
+        self.automatic = AutomaticWork(self)
+        self.host: Host | None = catalog.read(last_survey)
+        """What the last survey found; None before the first one ever."""
+        self.locks = Locks()
+        self.ready = False
+        """Whether everything was looked at once."""
+        self.on_look: Callable[[], None] = lambda: None
+        """What the daemon does when somebody says that something may have changed."""
+        self.on_scan: Callable[[], Awaitable[None]] = _nothing
+        """What the daemon does when stores were looked at because somebody asked."""
+        self._clock_guard = ClockGuard(clock)
+
+    @property
+    def present(self) -> Host:
+        """The host as the last survey found it; an empty one before the first."""
+        return self.host or Host(self.clock(), "", "", "")
+
+    async def read(self, ask: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Ask the catalog, in a thread."""
+        return await asyncio.to_thread(self.catalog.read, ask, *args, **kwargs)
+
+    async def write(self, do: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Note something in the catalog, in a thread."""
+        return await asyncio.to_thread(self.catalog.write, do, *args, **kwargs)
+
+    @asynccontextmanager
+    async def turn(self, handle: Handle) -> AsyncIterator[None]:
+        """Let a job wait until nothing else changes entries, and keep it so."""
+        handle.progress(0, 0, "waiting for its turn")
+        async with self.locks.changing:
+            yield
+
+    def mind_the_clock(self) -> int:
+        """Notice that the clock was set, and trust no ages for a while; give how often that has happened."""
+        jump = self._clock_guard.jumped()
+        if jump is not None:
+            problem = clock_jumped(jump)
+            log.warning("%s", problem.message)
+            self.events.post("clock-jumped", problem.message, {"seconds": f"{jump:.0f}"})
+            self.problems.note(problem)
+        elif not self._clock_guard.distrusted:
+            self.problems.clear("clock-jumped")
+        return self._clock_guard.jumps
+
+    def trusts_the_clock(self) -> bool:
+        """Tell whether ages may be believed: the clock was not set a short while ago."""
+        self.mind_the_clock()
+        return not self._clock_guard.distrusted

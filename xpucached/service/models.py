@@ -1,0 +1,103 @@
+"""Models: those of files, read again after each change, and those that somebody registers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+from xpucached import settings
+from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
+from xpucached.domain.host import Problem
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.secrecy import of_problem
+from xpucached.errors import Conflict
+from xpucached.service.owners import foreign
+
+if TYPE_CHECKING:
+    from xpucached.api import AddModel
+    from xpucached.domain.names import ModelName
+    from xpucached.service.context import Context
+    from xpucached.service.store_finder import StoreFinder
+    from xpucached.service.survey import Surveyor
+
+log = logging.getLogger(__name__)
+
+
+class ModelKeeper:
+    """Keeps the catalog's models equal to those that are declared."""
+
+    def __init__(self, context: Context, finder: StoreFinder, surveyor: Surveyor) -> None:
+        self._context = context
+        self._finder = finder
+        self._surveyor = surveyor
+        self.problems: tuple[Problem, ...] = ()
+        """What is wrong with model files."""
+
+    async def load(self) -> None:
+        """Read the model files again; what a damaged one said before stays, and the damage is shown."""
+        await asyncio.to_thread(self._load)
+
+    def _load(self) -> None:
+        config, catalog = self._context.settings, self._context.catalog
+        declared, problems = settings.models(config.models_directory)
+        if config.host_models is not None:
+            theirs, more = settings.models(config.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
+            # What is wrong with others' files is theirs to hear; the host's daemon says it.
+            names = {model.name for model in theirs}
+            declared = (*theirs, *(model for model in declared if model.name not in names))
+            log.debug("the host's model files have mistakes: %d", len(more))
+        wanted = {model.name: model for model in declared}
+        damaged = {problem.subject for problem in problems}
+        for model in catalog.read(all_models):
+            if model.source in damaged:
+                wanted.setdefault(model.name, model)
+        taken = catalog.write(sync_file_models, tuple(wanted.values()))
+        clashes = [
+            Problem(
+                "conflict",
+                f"{model.source}: the name {model.name} is registered already",
+                f"change the file, or run: xpucachectl model remove {model.name}",
+                model.source,
+            )
+            for model in declared
+            if model.name in taken
+        ]
+        fresh = (*problems, *clashes)
+        for problem in fresh:
+            if problem not in self.problems:
+                shown = of_problem(problem)
+                log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
+        self.problems = fresh
+        if any(
+            foreign(self._finder.store_of(model).store) is not None for model in declared if model.store is not None
+        ):
+            self._finder.find()
+
+    async def add(self, request: AddModel) -> None:
+        """Register a model, or with ``replace`` change it."""
+        known = {model.name: model for model in await self._context.read(all_models)}
+        old = known.get(request.name)
+        if old is not None and old.source != "socket":
+            raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
+        if old is not None and not request.replace:
+            raise Conflict(f"a model {request.name} is registered already", hint="give --replace to change it")
+        workload = Workload(
+            request.command, request.directory, dict(request.variables), request.timeout, request.exercise
+        )
+        model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
+        await asyncio.to_thread(self._finder.refuse_foreign, model)
+        await self._context.write(add_model, model)
+        await self._surveyor.meet_drivers()
+        self._context.events.post("model-added", request.name, {"model": request.name})
+
+    async def remove(self, name: ModelName) -> None:
+        """Forget a model; its entries stay until the policy lets them go."""
+        model = await self._context.read(find_model, name)
+        if model.source != "socket":
+            raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
+        await self._context.write(remove_model, name)
+        await self._surveyor.meet_drivers()
+        self._context.events.post("model-removed", name, {"model": name})

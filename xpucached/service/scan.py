@@ -1,0 +1,223 @@
+"""Scan: what is in the stores, looked at and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached.catalog.scans import known_entries, record_scan
+from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
+from xpucached.domain.activity import FileAct
+from xpucached.domain.plans import ScanReport
+from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, StoreState
+from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.kinds.table import KINDS
+from xpucached.service.owners import answers
+from xpucached.service.store_finder import writers_since
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from xpucached.domain.activity import FileEvent
+    from xpucached.domain.names import EntryKey
+    from xpucached.domain.stores import FoundStore, Store
+    from xpucached.service.context import Context
+    from xpucached.service.store_finder import StoreFinder
+
+log = logging.getLogger(__name__)
+
+_THOROUGH: Final = timedelta(days=1)
+"""So long a look goes by the directories.  What is written into a file in its place, no runtime does."""
+
+_TOUCHED: Final = 10_000
+"""Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
+
+
+def _sum(a: Delta, b: Delta) -> Delta:
+    return replace(b, added=a.added + b.added, changed=a.changed + b.changed, vanished=a.vanished + b.vanished)
+
+
+class StoreScanner:
+    """Keeps the catalog equal to the stores."""
+
+    def __init__(self, context: Context, finder: StoreFinder) -> None:
+        self._context = context
+        self.finder = finder
+        self._touched: dict[Path, set[str]] = {}
+        self._touching = threading.Lock()
+
+    async def scan_stores(
+        self,
+        roots: frozenset[Path] = frozenset(),
+        *,
+        full: bool = False,
+        thorough: bool = False,
+        again: Callable[[EntryKey], bool] | None = None,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> ScanReport:
+        """Look at these stores, or at all that can be found, and record what they hold.
+
+        What seems unchanged is not read again, unless ``full`` or ``again`` says so.  ``thorough`` looks at every file
+        even where no directory changed, which else is done once a day.
+        """
+        began = time.monotonic()
+        found, writers = await asyncio.to_thread(self.finder.find)
+        wanted = [one for one in found if not roots or one.store.root in roots]
+        missing = roots - {one.store.root for one in wanted}
+        if missing:
+            for problem in self.finder.problems:
+                if Path(problem.subject) in missing:
+                    raise Conflict(problem.message, hint=problem.hint)
+            raise NotFound(
+                f"no store at {', '.join(sorted(map(str, missing)))}",
+                hint="see: xpucachectl stores; further ones can be listed as stores.paths in the configuration",
+            )
+        total = Delta()
+        loop = asyncio.get_running_loop()
+
+        def far(number: int, root: Path, entries: int) -> None:
+            if progress:
+                seen = f"{root}: {entries} entries" if entries else str(root)
+                loop.call_soon_threadsafe(progress, number, len(wanted), seen)
+
+        failed: Exception | None = None
+        for number, one in enumerate(wanted):
+            seen = functools.partial(far, number, one.store.root)
+            seen(0)
+            try:
+                async with self._context.locks.storing:
+                    delta = await asyncio.to_thread(
+                        self.scan, one, writers[one.store.kind], full=full, thorough=thorough, again=again, seen=seen
+                    )
+            except CatalogError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below: one store must not hide the others
+                log.warning("%s could not be looked at: %r", one.store.root, error)
+                failed = failed or error
+            else:
+                total = replace(_sum(total, delta), entries=total.entries + delta.entries)
+        if failed is not None:
+            raise failed
+        if progress:
+            progress(len(wanted), len(wanted), "")
+        if not roots:
+            await asyncio.to_thread(self._forget_stores, {one.store for one in found})
+        if total.added or total.changed or total.vanished:
+            self._context.events.post(
+                "scanned",
+                f"{total.added} new, {total.changed} changed, {total.vanished} vanished entries",
+                {"added": str(total.added), "changed": str(total.changed), "vanished": str(total.vanished)},
+            )
+        seconds = time.monotonic() - began
+        return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds)
+
+    def scan(
+        self,
+        found: FoundStore,
+        writer_since: datetime | None,
+        *,
+        full: bool = False,
+        thorough: bool = False,
+        again: Callable[[EntryKey], bool] | None = None,
+        seen: Callable[[int], None] = lambda _entries: None,
+    ) -> Delta:
+        """Look at one store, in this thread, with the lock ``storing``; ``seen`` hears how many entries that were."""
+        now = self._context.clock()
+        looked = self._context.catalog.read(last_thorough_scan, found.store)
+        with self._touching:
+            touched = self._touched.pop(found.store.root, set())
+        recent = looked is not None and timedelta() <= now - looked < _THOROUGH
+        quick = recent and len(touched) < _TOUCHED and not (full or thorough)
+
+        def known() -> Iterator[KnownEntry]:
+            for row in known_entries(self._context.catalog, found.store):
+                if full or (again is not None and again(row.key)):
+                    yield KnownEntry(row.key)
+                elif row.key.rpartition("/")[0] in touched:
+                    yield KnownEntry(row.key, row.stamp)
+                else:
+                    yield row
+
+        whole = False
+        try:
+            delta, ours, whole = self._look(found, now, known(), writer_since, seen, quick=quick)
+        finally:
+            if touched and not whole:
+                with self._touching:
+                    self._touched.setdefault(found.store.root, set()).update(touched)
+        if ours:
+            # A predecessor was killed while it removed these: finish, and look again.
+            for key in ours:
+                KINDS[found.store.kind].remover.sweep(EntryId(found.store, key))
+            log.info("finished removals of a predecessor: %d", len(ours))
+            delta = _sum(delta, self._look(found, now, known(), writer_since, seen, quick=quick)[0])
+        return delta
+
+    def _look(
+        self,
+        found: FoundStore,
+        now: datetime,
+        known: Iterable[KnownEntry],
+        writer_since: datetime | None,
+        seen: Callable[[int], None],
+        *,
+        quick: bool,
+    ) -> tuple[Delta, tuple[EntryKey, ...], bool]:
+        """Look and record; give what changed, what is ours to finish, and whether the look came to its end."""
+        total = Delta()
+        looked = 0
+        ours: tuple[EntryKey, ...] = ()
+        silent = Scan(found, now, StoreState.UNREADABLE, None, notes=("its file system does not answer",), vanished=())
+        parts: Iterable[Scan] = (silent,)
+        scanner = KINDS[found.store.kind].scanner
+        if answers(found.store.root):
+            parts = scanner.parts(found, now, known, writer_since, quick=quick)
+        for part in parts:
+            total = _sum(total, self._context.catalog.write(record_scan, part, scanner.architecture))
+            ours = part.ours
+            looked += len(part.entries) + len(part.unchanged)
+            seen(looked)
+            if part.state is StoreState.UNREADABLE:
+                self._context.problems.unreadable(found.store.root, "; ".join(part.notes))
+            else:
+                self._context.problems.look(found.store.root)
+        if part.state is StoreState.OK:
+            self._context.problems.faults(found.store.root, part.faults)
+        return total, ours, part.state is StoreState.OK
+
+    def take_touch(self, file_event: FileEvent) -> None:
+        """Hear what a process did in a store; from any thread.  What it wrote is looked at, however quick the look."""
+        if file_event.act is FileAct.WRITTEN:
+            with self._touching:
+                some = self._touched.setdefault(file_event.store, set())
+                if len(some) < _TOUCHED:
+                    some.add(file_event.path.rpartition("/")[0])
+
+    async def entries_now(self, stores: Sequence[FoundStore]) -> frozenset[EntryId]:
+        """Look at stores, and give what is in them."""
+
+        def look() -> frozenset[EntryId]:
+            writers = writers_since()
+            for one in stores:
+                self.scan(one, writers[one.store.kind])
+            return frozenset(
+                EntryId(one.store, key) for one in stores for key in self._context.catalog.read(known_keys, one.store)
+            )
+
+        async with self._context.locks.storing:
+            return await asyncio.to_thread(look)
+
+    def _forget_stores(self, found: set[Store]) -> None:
+        for status in self._context.catalog.read(all_stores):
+            if status.id not in found and answers(status.store):
+                self._context.catalog.write(forget_store, status.id)
+                self._context.problems.forget(str(status.store))
