@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.daemons import Daemon, daemon
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, opening
 from xpucached.catalog import events as kept
 from xpucached.service import events
 from xpucached.service.events import LOST, Events
@@ -115,6 +115,7 @@ def test_a_catalog_that_cannot_be_written_stops_nothing_and_gets_them_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_UNWRITTEN", 2)
+    monkeypatch.setattr(opening, "BUSY", 0.05)
 
     async def live(catalog: Catalog) -> tuple[Event, ...]:
         log = Events(clock, catalog)
