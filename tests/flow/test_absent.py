@@ -45,7 +45,7 @@ def led(host: Daemon, runtime: Runtime, driver: Path, extra: str = "") -> None:
 @pytest.mark.parametrize("way", ["files", "configuration"])
 @pytest.mark.parametrize("replay", ["true", "false"])
 def test_a_model_runs_once_when_the_driver_changed_meanwhile(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, way: str, replay: str
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path, way: str, replay: str
 ) -> None:
     program, first, second = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
     link, own = tmp_path / "driver", tmp_path / "own"
@@ -53,9 +53,9 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
     switch(own, first)
     led(host, program, link, f"replay = {replay}")
     host.start()
-    names = (*host.add_models(program.python, workload), "trial")
+    names = (*host.add_models(program), "trial")
     icd = f"OCL_ICD_FILENAMES={own}/libintelocl.so"
-    host.ctl("model", "add", "trial", "--env", icd, "--", str(program.python), "-W", "ignore", str(workload), "small")
+    host.ctl("model", "add", "trial", "--env", icd, "--", *program.program("first", "fifth"))
     host.ctl("prewarm", *names)
     for name in names:
         assert warm(host, name)
@@ -83,13 +83,13 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_what_was_lost_while_no_daemon_ran_is_made_again_when_it_starts(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     program = runtime("rt2025.2")
     switch(tmp_path / "driver", program)
     led(host, program, tmp_path / "driver")
     host.start()
-    names = host.add_models(program.python, workload)
+    names = host.add_models(program)
     host.ctl("prewarm", *names)
     before = {name: warm(host, name)["entries"] for name in names}
     assert host.end() == 0

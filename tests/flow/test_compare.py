@@ -579,7 +579,7 @@ def test_flipped_bits_in_what_real_runtimes_wrote_are_found_and_mended(
     driven(real, first, tmp_path / "driver", f"[stores]\npaths = ['{root}']\n")
     real.configure(real.config.read_text() + "replay = false\nevict = false\nprewarm = false\n")
     real.start()
-    names = real.add_models(first.python, workload)
+    names = real.add_models(first)
     real.ctl("prewarm", *names)
     theirs = {name: warm(real, name)["entries"] for name in names}
     managed = sorted((real.home / ".cache/xpucached/sycl").glob("[0-9]*/*/*/*/0.bin"))

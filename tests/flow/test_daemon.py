@@ -373,26 +373,26 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
     driven(host, first, link, "[policy]\nkeep_driver_generations = 0\ngrace = '0s'\n")
     host.start()
     assert host.ask("status")["verdict"] == "no-models"
-    host.add_models(first.python, workload)
+    host.add_models(first)
+    host.ctl("model", "add", "app", "--", str(first.python), "-W", "ignore", str(workload), "small")
     assert host.ctl("status", "--check", check=None).returncode == 1
-    host.ctl("prewarm", "net", "loaded")
-    before, loaded = warm(host, "net"), warm(host, "loaded")
-    entries = host.rows("ls", "--model", "net")
-    assert len(entries) == before["entries"]
+    names = ("app", "net", "loaded")
+    host.ctl("prewarm", *names)
+    before = {name: warm(host, name)["entries"] for name in names}
+    entries = host.rows("ls", "--model", "app")
+    assert len(entries) == before["app"]
     assert entries
     assert host.ctl("status", "--check").returncode == 0
     drivers = {row["driver"] for row in entries}
     assert len(drivers) == 1
     assert all(row["kernels"] and row["state"] == "ok" for row in entries)
     # A second prewarming has nothing to do.
-    assert host.ask("prewarm", "net", "loaded")["report"]["runs"] == []  # type: ignore[index]
+    assert host.ask("prewarm", *names)["report"]["runs"] == []  # type: ignore[index]
 
     switch(link, second)
     host.until(lambda: host.ask("status")["changes"] != [])
     host.until(lambda: {row["driver"] for row in host.rows("ls")}.isdisjoint(drivers))
-    after = warm(host, "net")
-    assert after["entries"] == before["entries"]
-    assert warm(host, "loaded")["entries"] == loaded["entries"]
+    assert {name: warm(host, name)["entries"] for name in names} == before
     # That it is done is told after the last entry went.
     host.until(lambda: "evicted" in topics(host))
     assert topics(host).index("driver-changed") < topics(host).index("evicted")
@@ -402,7 +402,7 @@ def test_driver_upgrade_is_noticed_warmed_and_tidied(
         [first.python, "-W", "ignore", workload, "small"], env=real, capture_output=True, text=True, check=True
     )
     assert "has been cached" not in done.stderr
-    assert done.stderr.count("using cached device binary") == after["entries"]
+    assert done.stderr.count("using cached device binary") == before["app"]
 
 
 @pytest.mark.runtime
@@ -445,12 +445,12 @@ def test_every_runtimes_trace_is_understood(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real = runtime("rt2025.2")
     driven(host, real, tmp_path / "driver")
     host.start()
-    quiet = f"exec {real.python} -W ignore {workload} small 2>/dev/null"
+    quiet = f"exec {' '.join(real.program('first', 'second'))} 2>/dev/null"
     host.ctl("model", "add", "quiet", "--", "/bin/sh", "-c", quiet)
     host.ctl("prewarm", "quiet")
     assert host.ask("model", "show", "quiet")["warmth"] == "warm"
@@ -461,13 +461,13 @@ def test_a_model_that_keeps_its_stderr_is_judged_by_its_store(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_driver_that_is_away_for_a_moment_is_no_change(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real = runtime("rt2025.2")
     link = tmp_path / "driver"
     driven(host, real, link)
     host.start()
-    names = host.add_models(real.python, workload)
+    names = host.add_models(real)
     host.ctl("prewarm", *names)
     link.unlink()
     host.until(lambda: any(row["code"] == "no-opencl-driver" for row in host.ask("status")["problems"]))  # type: ignore[attr-defined]
@@ -483,13 +483,13 @@ def test_driver_that_is_away_for_a_moment_is_no_change(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_going_back_to_the_old_driver_needs_nothing(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link = tmp_path / "driver"
     driven(host, first, link)
     host.start()
-    names = host.add_models(first.python, workload)
+    names = host.add_models(first)
     host.ctl("prewarm", *names)
     proofs = {name: host.rows("runs", name)[0]["id"] for name in names}
     switch(link, second)
@@ -510,12 +510,12 @@ def test_going_back_to_the_old_driver_needs_nothing(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pinned", [True, False])
 def test_what_was_evicted_of_models_is_made_again_once_and_what_is_pinned_stays(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, *, pinned: bool
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path, *, pinned: bool
 ) -> None:
     real = runtime("rt2025.2")
     driven(host, real, tmp_path / "driver", "[policy]\ngrace = '0s'\nmax_bytes = 1\n")
     host.start()
-    names = host.add_models(real.python, workload, *["--pinned"] * pinned)
+    names = host.add_models(real, *["--pinned"] * pinned)
     host.ctl("prewarm", *names)
     before = {name: {row["ref"] for row in host.rows("ls", "--model", name)} for name in names}
     alone = before["loaded"] - before["net"]

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.flow.test_daemon import driven, switch, warm
 from tests.support.builders import sycl_target
 from tests.support.daemons import daemon
-from tests.support.torches import APPLICATION
 from tests.unit.planning import test_planning as planned
 from tests.unit.planning.test_planning import NOW
 from tests.unit.planning.test_planning_replay import indexed
@@ -41,14 +40,11 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import IndexedEntry
 
 
-def register(host: Daemon, name: str, python: Path, command: tuple[str, ...], variables: dict[str, str]) -> None:
+def register(host: Daemon, name: str, runtime: Runtime, variables: dict[str, str]) -> None:
     """Register a model of each sort, both led by these variables: a command, and ``NAME-loaded``."""
     given = [word for item in variables.items() for word in ("--env", "=".join(item))]
-    host.ctl("model", "add", name, *given, "--", str(python), "-W", "ignore", *command)
-    host.ctl(
-        *("model", "add", f"{name}-loaded", "--loader", "python", "--python", str(python), "--device", "xpu"),
-        *("--target", "products:attention", "--directory", str(APPLICATION), "--shape", "4", *given),
-    )
+    host.ctl("model", "add", name, *given, "--", *runtime.program("first", "second"))
+    host.ctl("model", "add", f"{name}-loaded", *runtime.loader("second", "third"), *given)
 
 
 def runs_of(host: Daemon, *names: str) -> dict[str, int]:
@@ -199,7 +195,7 @@ def test_the_proof_of_each_driver_is_kept_however_many_runs_follow(tmp_path: Pat
 @pytest.mark.runtime
 @pytest.mark.timeout(900)
 def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other(
-    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, trial, later = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
     link, own = tmp_path / "trial", tmp_path / "own"
@@ -211,7 +207,7 @@ def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other
         one.start()
         for name, driver in (("old", own), ("new", link)):
             variables = {"LD_LIBRARY_PATH": str(first.lib), "OCL_ICD_FILENAMES": f"{driver}/libintelocl.so"}
-            register(one, name, first.python, (str(workload), "small"), variables)
+            register(one, name, first, variables)
         names = ("old", "old-loaded", "new", "new-loaded")
         one.ctl("prewarm", *names)
         for name in names:
@@ -259,14 +255,14 @@ def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_a_driver_that_a_program_finds_by_itself_is_its_driver(
-    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real, trial = runtime("rt2025.2"), runtime("drv2025.3")
     with daemon(home, short_dir) as one:
         driven(one, real, tmp_path / "driver")
         one.start()
         # As a script does that activates something.
-        script = f"OCL_ICD_FILENAMES={trial.driver} exec {real.python} -W ignore {workload} small"
+        script = f"OCL_ICD_FILENAMES={trial.driver} exec {' '.join(real.program('first'))}"
         one.ctl("model", "add", "net", "--", "/bin/sh", "-c", script)
         one.ctl("prewarm", "net")
         assert warm(one, "net")["reason"] is None
@@ -280,14 +276,14 @@ def test_a_driver_that_a_program_finds_by_itself_is_its_driver(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_a_driver_that_does_not_answer_is_told_of_and_costs_only_its_own_models(
-    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     real, gone = runtime("rt2025.2"), tmp_path / "nowhere" / "libintelocl.so"
     with daemon(home, short_dir) as one:
         driven(one, real, tmp_path / "driver")
         one.start()
-        register(one, "net", real.python, (str(workload), "small"), {})
-        register(one, "lost", real.python, (str(workload), "small"), {"OCL_ICD_FILENAMES": str(gone)})
+        register(one, "net", real, {})
+        register(one, "lost", real, {"OCL_ICD_FILENAMES": str(gone)})
         names = ("lost", "lost-loaded")
         one.ctl("prewarm", "net", "net-loaded")
         warm(one, "net")

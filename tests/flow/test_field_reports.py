@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests import REPOSITORY
 from tests.support.daemons import daemon
-from tests.support.torches import APPLICATION, Torch, run
+from tests.support.torches import APPLICATION, COMPILING, Torch, run
 from xpucached import settings
 from xpucached.domain.models import Model, Outcome, RanOn, Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
@@ -229,7 +229,7 @@ def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file(host: Dae
         *("model", "add", "compiled", "--loader", "python", "--python", str(torch.python), "--device", "cpu"),
         *("--target", "networks:compiled", "--directory", str(APPLICATION), "--compile", "--require-device"),
         *("--store", "default", "--steps", "2", "--env", "PYTHONWARNINGS=default"),
-        *("--env", "TORCHINDUCTOR_COMPILE_THREADS=1"),  # each one more would load a torch of its own
+        *(word for item in COMPILING.items() for word in ("--env", "=".join(item))),
     )
     last = prewarmed(host, "compiled")
     trials = last["trials"]

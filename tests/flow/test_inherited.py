@@ -165,7 +165,7 @@ def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
-    keeper: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    keeper: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link = tmp_path / "driver"
@@ -173,7 +173,7 @@ def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
     with keeper.config.open("a") as file:
         file.write("prewarm = false\nreplay = false\n")
     keeper.start()
-    names = keeper.add_models(first.python, workload)
+    names = keeper.add_models(first)
     keeper.ctl("prewarm", *names)
     before = {name: keeper.ask("model", "show", name)["entries"] for name in names}
     switch(link, second)

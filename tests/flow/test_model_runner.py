@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import asdict
 
-from tests.support.torches import APPLICATION, Torch, run
+from tests.support.torches import APPLICATION, COMPILING, Torch, run
 from xpucached.domain.models import Outcome, RanOn
 from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.libexec import evidence, loaders, model_runner, run_order
@@ -393,7 +393,7 @@ def test_what_a_compiler_writes_is_written_once(torch: Torch, tmp_path: Path) ->
     variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # each one more would load a torch of its own
+        **COMPILING,
     }
     exercise = torch.exercise(Loader.PYTHON, "networks:compiled", compile=True)
 

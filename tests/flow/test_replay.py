@@ -193,13 +193,14 @@ def test_a_driver_change_is_replayed_and_proven(
     link = tmp_path / "driver"
     driven(replayer, first, link)
     replayer.start()
-    replayer.add_models(first.python, workload)
-    replayer.ctl("prewarm", "net", "loaded")
+    replayer.ctl("model", "add", "app", "--", str(first.python), "-W", "ignore", str(workload), "small")
+    names = ("app", *replayer.add_models(first))
+    replayer.ctl("prewarm", *names)
     entries = len(replayer.rows("ls"))
     assert "nothing to rebuild" in replayer.ctl("replay").stdout
     switch(link, second)
     replayer.until(lambda: any(event["topic"] == "replayed" for event in replayer.rows("events")))
-    for name in ("net", "loaded"):
+    for name in names:
         replayer.until(lambda name=name: len(replayer.rows("runs", name)) == 2)  # type: ignore[misc]
         warm(replayer, name)
         newest = replayer.rows("runs", name)[0]

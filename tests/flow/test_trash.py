@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.daemons import Daemon, daemon
+from tests.support.runtimes import Runtime
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def host(home: Path, short_dir: Path, sycl_store: SyclStore) -> Iterator[Daemon]
 
 def add_models(host: Daemon, store: SyclStore) -> tuple[str, str]:
     """Register a model of each sort in a store; without a device neither can run."""
-    return host.add_models(Path(sys.executable), host.home / "app.py", "--pinned", "--store", str(store.root))
+    return host.add_models(Runtime("none", host.home), "--pinned", "--store", str(store.root))
 
 
 def assert_untouched(host: Daemon, names: tuple[str, str]) -> None:

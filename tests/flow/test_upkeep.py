@@ -192,7 +192,7 @@ def subjects(host: Daemon) -> set[str]:
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_a_replay_that_the_daemon_tries_in_vain_is_a_problem_until_it_succeeds(
-    host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    host: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
@@ -207,7 +207,7 @@ def test_a_replay_that_the_daemon_tries_in_vain_is_a_problem_until_it_succeeds(
     host.configure(f"{text}prewarm = false\nscan_interval = '2s'\n")
     host.start()
     # No interpreter beside which another runtime would be found.
-    host.ctl("model", "add", "net", "--", "/bin/sh", "-c", f"exec {program.python} -W ignore {workload} small")
+    host.ctl("model", "add", "net", "--", "/bin/sh", "-c", f"exec {' '.join(program.program('first', 'second'))}")
     host.ctl("prewarm", "net")
     assert host.ctl("status", "--check").returncode == 0
 
@@ -267,7 +267,7 @@ class Pressure:
 @pytest.mark.runtime
 @pytest.mark.timeout(900)
 def test_models_that_wait_for_a_calm_host_hold_nobody_up(
-    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, second, third = runtime("rt2025.2"), runtime("drv2025.3"), runtime("drv2026.0")
     link = tmp_path / "driver"
@@ -276,7 +276,7 @@ def test_models_that_wait_for_a_calm_host_hold_nobody_up(
         one.words = ("-c", PRESSED.format(proc=str(tmp_path / "proc")))
         driven(one, first, link)
         one.start()
-        one.add_models(first.python, workload)
+        one.add_models(first)
         one.ctl("prewarm", "net", "loaded")
         entries = len(one.rows("ls"))
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from tests.support import forks
-from tests.support.torches import APPLICATION
 from xpucached import api
 from xpucached.api.client import Client
 from xpucached.catalog import Catalog
@@ -26,10 +25,12 @@ from xpucached.errors import XpucachedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from tests.support.runtimes import Runtime
     from xpucached.api.endpoints import Request
     from xpucached.messages import Json
 
 PATIENCE = 90.0
+LONGEST_NAP: Final = 0.3
 
 _T = TypeVar("_T")
 
@@ -134,13 +135,14 @@ class Daemon:
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+        while (asked := time.monotonic()) < end:
             if self.process is not None and self.process.poll() is not None:
                 raise AssertionError(f"the daemon ended: {self.log.read_text()}")
             with contextlib.suppress(LookupError, TypeError):
                 if holds():
                     return
-            time.sleep(0.05)
+            # Each question takes the time of what is waited for: a tenth of it at most.
+            time.sleep(min(max(9 * (time.monotonic() - asked), 0.01), LONGEST_NAP))
         raise AssertionError(f"waited in vain: {self.log.read_text()}")
 
     @property
@@ -208,17 +210,14 @@ class Daemon:
         with Client(api.socket_path(user=True, environ=self.environment)) as client:
             return fetch(client)
 
-    def add_models(self, python: Path, workload: Path, *options: str) -> tuple[str, str]:
+    def add_models(self, runtime: Runtime, *options: str) -> tuple[str, str]:
         """Register a model of each sort, and return their names.
 
-        ``net`` is a command, ``loaded`` is brought to life by a loader; both get the options.
+        ``net`` is a command, ``loaded`` is brought to life by a loader; both get the options.  They share two kernels,
+        and each has one of its own.
         """
-        self.ctl("model", "add", "net", *options, "--", str(python), "-W", "ignore", str(workload), "small")
-        self.ctl(
-            *("model", "add", "loaded", "--loader", "python", "--python", str(python), "--device", "xpu"),
-            *("--target", "products:attention", "--directory", str(APPLICATION), "--shape", "4", "--store", "default"),
-            *options,
-        )
+        self.ctl("model", "add", "net", *options, "--", *runtime.program("first", "second", "third"))
+        self.ctl("model", "add", "loaded", "--store", "default", *runtime.loader("second", "third", "fourth"), *options)
         return "net", "loaded"
 
     def idle(self) -> bool:

@@ -211,7 +211,7 @@ class Campaign:
         common = {"name": name, "variables": {}, "store": str(self._store.root), "pinned": name == "one"}
         if not name.endswith("loaded"):
             return {**common, "command": self._command(kernels), "directory": "/"}
-        options = {"directory": str(self._home), "library": str(self._library), "names": json.dumps(kernels)}
+        options = {"directory": str(self._home), "library": str(self._library), "names": " ".join(kernels)}
         exercise = {"loader": "python", "python": sys.executable, "target": "kernels:use", "device": "cpu"}
         return {**common, "directory": str(self._home), "exercise": {**exercise, "steps": 1, "options": options}}
 

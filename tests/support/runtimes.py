@@ -21,8 +21,12 @@ for name in ("exp", "sqrt", "abs", "sum", "tanh"):
 y = t.astype(x, "i4") + 1
 os._exit(0)
 """
-"""A program with a handful of kernels.  A simulated device executes nothing, so results are not looked at; and it never
-ends well."""
+"""A program with a handful of operators.  A simulated device executes nothing, so results are not looked at; and it
+never ends well."""
+
+
+KERNELS: Final = Path(__file__).with_name("kernels.py")
+"""A program that loads nothing but a SYCL runtime: a third of a second, where one with dpctl takes two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,26 @@ class Runtime:
         """The OpenCL driver, for ``OCL_ICD_FILENAMES``."""
         return self.lib / "libintelocl.so"
 
+    def program(self, *kernels: str) -> list[str]:
+        """Give the words that start a program of these kernels."""
+        words = ["-I", "-S", "-B", str(KERNELS), str(SYCL_CHECK.parent), str(self._library)]
+        return [sys.executable, *words, *kernels]
+
+    def loader(self, *kernels: str) -> list[str]:
+        """Give the words with which a model is added that a loader brings to life as that program."""
+        given = {"directory": SYCL_CHECK.parent, "library": self._library, "names": " ".join(kernels)}
+        options = [word for name, value in given.items() for word in ("--option", f"{name}={value}")]
+        words = ["--loader", "python", "--python", sys.executable, "--device", "xpu", "--shape", "4"]
+        return [*words, "--target", "kernels:use", "--directory", str(KERNELS.parent), *options]
+
     def builder(self, shape: str) -> list[str]:
         """Give the words that start a program which makes a program of that shape with this SYCL runtime."""
-        library = self.lib / "libsycl.so.8"
-        words = ["-I", "-S", "-B", str(SYCL_CHECK), "--library", str(library), "--layout", "2", "--shape", shape]
+        words = ["-I", "-S", "-B", str(SYCL_CHECK), "--library", str(self._library), "--layout", "2", "--shape", shape]
         return [sys.executable, *words]
+
+    @property
+    def _library(self) -> Path:
+        return self.lib / "libsycl.so.8"
 
     def environment(self, cache: Path, *, driver: Path | None = None, trace: bool = False) -> dict[str, str]:
         """Give all the variables of a program that caches in ``cache``.
