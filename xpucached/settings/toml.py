@@ -19,8 +19,16 @@ if TYPE_CHECKING:
 _LONGEST: Final = 1 << 20
 """Bytes that a file may have: a hundred times what anybody writes, and read in a moment."""
 
-_LOOKED_THROUGH: Final = 8 << 20
+_LOOKED_THROUGH: Final = 2 << 20
 """Characters that are parsed at most to find a line.  Only a value of thousands of lines needs more."""
+
+_ENDS: Final = ("]", "}", '"""', "'''")
+"""What the last line of a statement of several lines holds."""
+
+_PARTS: Final = 16
+"""So many parts a key has at most; what a key costs the library grows with their square."""
+
+_WORD: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|\'[^\']*+\'?|[A-Za-z0-9_-]++|[ \t]++|(?P<other>.)')
 
 _DEEPEST: Final = 8
 """So many keys lead to a value at most; what is nested deeper is found by the table around it."""
@@ -107,6 +115,9 @@ class Toml:
     @classmethod
     def parse(cls, path: Path, text: str) -> Toml:
         """Read TOML.  Raises `SettingsError` with the line."""
+        for number, one in enumerate(text.split("\n"), start=1):
+            if one.count(".") >= _PARTS and _parts(one) > _PARTS:
+                raise refuse([ConfigMistake(f"{path}:{number}", f"a key has more than {_PARTS} parts")])
         try:
             return cls(path, text, tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
@@ -141,6 +152,21 @@ class Toml:
         return lines
 
 
+def _parts(line: str) -> int:
+    """Count the parts of the longest key of a line; in a text of several lines, words between dots count as well."""
+    most = parts = 0
+    between = True
+    for word in _WORD.finditer(line):
+        if word[0] == ".":
+            between = True
+        elif word["other"] is not None:
+            parts = 0
+        elif not word[0].isspace():
+            parts, between = parts + 1 if between else 1, False
+            most = max(most, parts)
+    return most
+
+
 def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Give every place that a (valid) TOML text writes to, with the line where the statement begins."""
     table: tuple[str, ...] = ()
@@ -151,6 +177,8 @@ def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
                 continue
             begin = number
         chunk += line + "\n"
+        if number > begin and not any(end in line for end in _ENDS):
+            continue
         spent += len(chunk)
         if spent > _LOOKED_THROUGH:
             return

@@ -7,6 +7,7 @@ import math
 import os
 import pwd
 import re
+import tomllib
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -859,5 +860,39 @@ def test_of_many_mistakes_the_first_are_told_and_the_text_is_looked_through_once
 
 
 def test_a_key_that_is_nested_deeply_has_its_line_too(tmp_path: Path) -> None:
-    read = Toml.parse(tmp_path / "x", "b = 1\n" + "a." * 2000 + "a = 1\n")
+    read = Toml.parse(tmp_path / "x", "b = 1\n" + "a." * 15 + "a = 1\n")
     assert read.line(("a",) * 2000) == 2
+
+
+def test_a_key_of_thousands_of_parts_is_refused_before_the_library_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def loads(text: str) -> dict[str, object]:
+        read.append(text)
+        return {}
+
+    monkeypatch.setattr(tomllib, "loads", loads)
+    for key in (".".join(["a"] * 500_000), " . ".join(['"a b"', "'c'"] * 9), f"[{'.'.join('a' * 17)}]"):
+        text = f"first = 1\n{key}{'' if key[0] == '[' else ' = 1'}\n"
+        with pytest.raises(SettingsError, match=r"/x:2: a key has more than 16 parts"):
+            Toml.parse(Path("/x"), text)
+    assert read == []
+    # What a value holds is no key, however it is quoted.
+    for value in ('"' + "a." * 50 + '"', "'" + "a." * 50 + "'", "[1.5" + ", 1.5" * 50 + "]", '"' + '\\".a' * 50 + '"'):
+        Toml.parse(Path("/x"), f"a.b.c = {value} # {'. ' * 50}\n")
+    assert len(read) == 4
+
+
+def test_the_line_behind_a_value_of_thousands_of_lines_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x = [" + "\n1," * 20_000 + "\n]\ny = '''" + "\nword" * 20_000 + "'''\n[table]\nkey = 5\n"
+    parsed: list[int] = []
+    loads = tomllib.loads
+    read = Toml.parse(Path("/x"), text)
+
+    def noting(some: str) -> dict[str, object]:
+        parsed.append(len(some))
+        return loads(some)
+
+    monkeypatch.setattr(tomllib, "loads", noting)
+    assert read.line(("table", "key")) == text.count("\n")
+    assert sum(parsed) < 4 * len(text)
