@@ -70,7 +70,8 @@ class StoreScanner:
         even where no directory changed, which else is done once a day.
         """
         began = time.monotonic()
-        found, writers = await asyncio.to_thread(self.finder.find)
+        # Who asks for a store wants to hear if it is none any more.
+        found, writers = await asyncio.to_thread(self.finder.find, frozenset() if full or thorough else roots)
         wanted = [one for one in found if not roots or one.store.root in roots]
         missing = roots - {one.store.root for one in wanted}
         if missing:

@@ -132,10 +132,18 @@ class StoreFinder:
         """Give the roots of all stores that can be found."""
         return tuple(one.store.root for one in self.find()[0])
 
-    def find(self) -> tuple[tuple[FoundStore, ...], WritersSince]:
-        """Collect every store that we know of, each once, and when the oldest programs that may write there began."""
+    def find(self, roots: frozenset[Path] = frozenset()) -> tuple[tuple[FoundStore, ...], WritersSince]:
+        """Collect every store that we know of, each once, and when the oldest programs that may write there began.
+
+        Those at certain ``roots`` are not searched for if they were found before, and are ours still.
+        """
         settings = self._context.settings
         processes = process_table.processes(os.getuid(), libraries())
+        models = self._context.catalog.read(all_models)
+        readers = self._readers(models, processes)
+        wanted = tuple(replace(one, readers=readers) for one in self._found if one.store.root in roots)
+        if roots and roots == {one.store.root for one in wanted} and not any(foreign(one.store) for one in wanted):
+            return wanted, writers_since(processes)
         standard = Process(
             0,
             os.getuid(),
@@ -157,8 +165,6 @@ class StoreFinder:
             found.setdefault(real, FoundStore(real, origin, encodable(via), readers))
 
         whole = True
-        models = self._context.catalog.read(all_models)
-        readers = self._readers(models, processes)
         kinds = {path: self._kinds(path, said) for path, said in settings.store_paths.items()}
         for name, kind in KINDS.items():
             add(Store(name, settings.managed(name)), StoreOrigin.MANAGED, "managed")

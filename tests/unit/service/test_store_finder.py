@@ -1,0 +1,85 @@
+"""Which stores are searched for, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import SyclStore
+from xpucached import settings
+from xpucached.catalog import Catalog
+from xpucached.catalog.entries import all_entries
+from xpucached.errors import NotFound
+from xpucached.service import owners, store_finder
+from xpucached.service.context import Context
+from xpucached.service.scan import StoreScanner
+from xpucached.service.store_finder import StoreFinder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Two:
+    """Two stores of the configuration, and whether others were searched for."""
+
+    def __init__(self, catalog: Catalog, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.catalog = catalog
+        self.stores = [SyclStore(place / name) for name in ("first", "second")]
+        for store in self.stores:
+            store.add("_ZTS1a")
+        environ = {**os.environ, "XPUCACHED_STORES_PATHS": ":".join(str(store.root) for store in self.stores)}
+        context = Context(settings.load(None, user=True, environ=environ), catalog, {})
+        self.finder = StoreFinder(context)
+        self.scanner = StoreScanner(context, self.finder)
+        self.searches = 0
+
+        def searching(*given: object) -> object:
+            self.searches += 1
+            return owners.named_by(*given)  # type: ignore[arg-type] # whatever that takes
+
+        monkeypatch.setattr(store_finder, "named_by", searching)
+        asyncio.run(self.scanner.scan_stores())
+        assert self.searches
+        self.searches = 0
+
+
+@pytest.fixture
+def two(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    with closing(Catalog.open(home / "catalog.sqlite")) as catalog:
+        yield Two(catalog, tmp_path.resolve(), monkeypatch)
+
+
+def test_where_one_store_changed_no_other_is_searched_for(two: Two) -> None:
+    for store in two.stores:
+        store.add("_ZTS1b")
+    report = asyncio.run(two.scanner.scan_stores(frozenset({two.stores[0].root})))
+    assert (report.stores, report.added, two.searches) == (1, 1, 0)
+    assert len(two.catalog.read(all_entries)) == 3
+
+
+def test_which_runtimes_read_a_store_is_asked_each_time(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two.finder, "_readers", lambda *_: frozenset({"libsycl.so.9"}))
+    (found,), _ = two.finder.find(frozenset({two.stores[0].root}))
+    assert found.store.root == two.stores[0].root
+    assert found.readers == {"libsycl.so.9"}
+
+
+def test_who_asks_for_a_store_that_is_none_any_more_hears_so(two: Two) -> None:
+    two.finder._context.settings = settings.load(
+        None, user=True, environ={**os.environ, "XPUCACHED_STORES_FOUND": "no"}
+    )
+    with pytest.raises(NotFound, match="no store at"):
+        asyncio.run(two.scanner.scan_stores(frozenset({two.stores[0].root}), thorough=True))
+    assert two.searches == 0
+
+
+def test_a_store_that_became_somebody_else_s_is_not_taken_for_known(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_finder, "foreign", lambda store: 1 if store.root == two.stores[0].root else None)
+    found, _ = two.finder.find(frozenset({two.stores[0].root}))
+    assert two.stores[0].root not in {one.store.root for one in found}
+    assert [one.code for one in two.finder.problems] == ["foreign-store"]
