@@ -28,7 +28,9 @@ from xpucached.service.context import Context
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.builders import SyclStore
     from tests.support.runtimes import Runtime
+    from xpucached.domain.trash import TrashReport
 
 PARTS: Final = {
     "survey": ("surveyor", "survey"),
@@ -53,9 +55,9 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
         yield one
 
 
-def alone(catalog: Catalog) -> Service:
+def alone(catalog: Catalog, *stores: Path) -> Service:
     """Give a service that looks at no store of other programs."""
-    environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false"}
+    environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": ":".join(map(str, stores))}
     return Service(Context(settings.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
 
 
@@ -132,6 +134,33 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
         asyncio.run(work(catalog))
     finally:
         catalog.close()
+
+
+def test_the_trash_is_tidied_once_after_what_the_daemon_evicts(
+    short_dir: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied: list[int] = []
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog, sycl_store.root)
+        tidy = service.trash.tidy
+
+        async def counted() -> TrashReport:
+            tidied.append(len(await service.trash.all()))
+            return await tidy()
+
+        monkeypatch.setattr(service.trash, "tidy", counted)
+        await service.reconciler.reconcile([Started()])
+        await settled(service)
+        await service.stop()
+
+    sycl_store.add(age=100 * 86400)
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
+    assert tidied == [1]
 
 
 def test_what_is_said_last_is_kept_though_what_programs_did_cannot_be_told(

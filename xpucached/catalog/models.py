@@ -17,7 +17,7 @@ from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import no_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # `Model.source` of what was registered; any other source is the file that declares it.
 REGISTERED: Final = "socket"
@@ -41,6 +41,11 @@ def find_model(connection: sa.Connection, name: ModelName) -> Model:
 def all_models(connection: sa.Connection) -> tuple[Model, ...]:
     """Give all models by name."""
     return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
+
+
+def models_by_name(connection: sa.Connection) -> Mapping[ModelName, Model]:
+    """Give all models, to look them up."""
+    return {model.name: model for model in all_models(connection)}
 
 
 def registered_model(connection: sa.Connection, name: ModelName) -> Model | None:

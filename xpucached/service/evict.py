@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.catalog.entries import find_entry, forget_entries
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.intents import fulfil, intend
-from xpucached.catalog.models import all_models
+from xpucached.catalog.models import models_by_name
 from xpucached.catalog.preselect import preselect_entries, store_subtotals
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.models import Warmth
@@ -199,7 +199,7 @@ class Evictor:
 
         def decide() -> tuple[EvictionPlan, Mapping[EntryId, str]]:
             entries = {one.entry.id: one for one in (context.catalog.read(find_entry, ref) for ref in refs)}
-            models = {model.name: model for model in context.catalog.read(all_models)}
+            models = context.catalog.read(models_by_name)
             now = context.clock()
             measured = self._trash.rooms() if rooms is None else rooms
             return plan_named(entries.values(), context.present, models, context.settings.policy, now, measured)
@@ -245,7 +245,9 @@ class Evictor:
                         hint="look at it again: xpucachectl evict --dry-run",
                     )
                 report = await self._carry_out(plan, rooms, handle)
-                await self._trash.tidy()
+                if asked:
+                    # What nobody asked for is followed by a tidying anyway, which is a part of its own.
+                    await self._trash.tidy()
                 return report
 
         return work
