@@ -440,7 +440,7 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
         results = Publisher(context, replay.ReplayRequest(), (driver,))
-        RebuildJob(ProcessStarter(os.environ, "test"), todo, (driver,), {}, 300.0, results).work_off()
+        RebuildJob(context, ProcessStarter(os.environ, "test"), todo, (driver,), results).work_off()
         results.close()
         results.check()
         return results, [str(one) for one in catalog.read(refused_by, "stamp")]

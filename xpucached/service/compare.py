@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached.catalog.builds import record_build
 from xpucached.catalog.entries import all_entries, entries_by_id
 from xpucached.catalog.intents import fulfil, intend
-from xpucached.catalog.models import all_models
 from xpucached.catalog.scans import trust_digests
 from xpucached.domain.defects import CHANGED, RepairAction
-from xpucached.domain.plans import Built, EvictReason, NoRecipe, Rebuild, ReplayReason
+from xpucached.domain.plans import EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, TrashLabel, Unproven
 from xpucached.kinds import table
 from xpucached.planning.repair import plan_comparing
-from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace
+from xpucached.service.rebuild import RebuildJob, drivers_in_use, note_built
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -70,8 +67,7 @@ class EntryComparer:
         Equal bytes prove an entry good, and from then on they are what is trusted.  Others prove nothing: one compiler
         need not write the same bytes twice.
         """
-        catalog = self._context.catalog
-        every = [one for one in await asyncio.to_thread(catalog.read, all_entries) if one.entry.id.store.root in roots]
+        every = [one for one in await self._context.read(all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
         todo, unproven = plan_comparing(rest, self._context.present.offered)
         compiled = _Digests()
@@ -80,9 +76,7 @@ class EntryComparer:
             unproven[why] += 1
         # A program may have written one anew while its old one was compiled; what it is compiled from is the same.
         await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in todo) or frozenset(roots))
-        there = {
-            one.entry.id: one.entry for one in await asyncio.to_thread(catalog.read, entries_by_id, compiled.digests)
-        }
+        there = {one.entry.id: one.entry for one in await self._context.read(entries_by_id, compiled.digests)}
         unproven[Unproven.CHANGED] += len(compiled.digests.keys() - there.keys())
         good = {one: digest for one, digest in compiled.digests.items() if one in there and there[one].digest == digest}
         differing = sorted(one.ref for one in there.keys() - good.keys())
@@ -165,15 +159,8 @@ class EntryComparer:
     ) -> None:
         if not todo:
             return
-        models = {model.name: model for model in await self._context.read(all_models)}
-        limit = self._context.settings.compile_timeout
-        began = time.monotonic()
-
-        def beat() -> None:
-            handle.progress(results.heard, len(todo), pace(results.heard, len(todo), began))
-
-        work = RebuildJob(self._starter, todo, drivers, models, limit, results, recipes=recipes)
-        await work.run(len(todo), beat)
+        work = RebuildJob(self._context, self._starter, todo, drivers, results, recipes=recipes)
+        await work.run(handle, len(todo))
 
 
 class _Counted:
@@ -305,7 +292,7 @@ class _Replacing(_Counted):
             await asyncio.to_thread(self._replace, one, recipe, binary, seconds)
 
     def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        entry, catalog, now = one.entry.entry, self._context.catalog, self._context.clock()
+        entry = one.entry.entry
         if entry.id not in self.recipes:
             self._take([entry])
         if entry.id not in self.done:
@@ -318,12 +305,9 @@ class _Replacing(_Counted):
             return
         if key == entry.id.key:
             self.done[entry.id] = RepairAction.REBUILD
-            stamp = driver_for(one, self._drivers).stamp
-            size, digest = len(recipe.image), program_digest(binary).hexdigest()
             # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
             heirs = one.entry.models
-            built = Built(entry.id, one.to, Origin.REBUILT, stamp, size, seconds, digest, heirs)
-            catalog.write(record_build, built, now)
+            note_built(self._context, entry.id, one, recipe, binary, seconds, Origin.REBUILT, self._drivers, heirs)
         else:
             self.whys[entry.id] = "another one is in its place"
 

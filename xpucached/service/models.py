@@ -9,7 +9,7 @@ import pwd
 from typing import TYPE_CHECKING
 
 from xpucached import settings
-from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
+from xpucached.catalog.models import add_model, all_models, find_model, models_by_name, remove_model, sync_file_models
 from xpucached.domain.host import Problem
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.secrecy import of_problem
@@ -78,8 +78,7 @@ class ModelKeeper:
 
     async def add(self, request: AddModel) -> None:
         """Register a model, or with ``replace`` change it."""
-        known = {model.name: model for model in await self._context.read(all_models)}
-        old = known.get(request.name)
+        old = (await self._context.read(models_by_name)).get(request.name)
         if old is not None and old.source != "socket":
             raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
         if old is not None and not request.replace:

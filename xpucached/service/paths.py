@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xpucached import deadlines
 from xpucached.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 async def real_path(path: Path) -> Path:
@@ -18,6 +22,11 @@ async def real_path(path: Path) -> Path:
         raise RequestError(
             f"the file system of {path} does not answer", hint="see: findmnt; try again later"
         ) from error
+
+
+async def real_paths(paths: Iterable[Path]) -> frozenset[Path]:
+    """Do the same for several."""
+    return frozenset([await real_path(path) for path in paths])
 
 
 async def real_path_if_any(path: Path | None) -> Path | None:

@@ -9,14 +9,13 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached.catalog.builds import record_build
 from xpucached.catalog.refusals import record_refusal
 from xpucached.domain.host import OtherDriver
-from xpucached.domain.plans import Built, NoRecipe
-from xpucached.domain.stores import EntryId, Store, program_digest
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.stores import EntryId, Store
 from xpucached.errors import XpucachedError
 from xpucached.kinds import table
-from xpucached.service.rebuild import driver_for
+from xpucached.service.rebuild import driver_for, note_built
 from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -65,6 +64,11 @@ class Publisher:
         self.on_full: Callable[[], None] = lambda: None
         """Called when nothing more can be kept."""
 
+    @property
+    def heard(self) -> int:
+        """How many are in their places."""
+        return self.rebuilt + self.present
+
     def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         """Take what was compiled."""
         self._waiting.acquire()
@@ -100,8 +104,9 @@ class Publisher:
         try:
             key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
             if key is not None:
-                store = Store(entry.id.store.kind, into or entry.id.store.root)
-                self._note(EntryId(store, key), one, recipe, binary, seconds)
+                made = EntryId(Store(entry.id.store.kind, into or entry.id.store.root), key)
+                origin, heirs = self._wish.origin, self._heirs(one)
+                note_built(self._context, made, one, recipe, binary, seconds, origin, self._drivers, heirs)
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
@@ -122,19 +127,6 @@ class Publisher:
             self.compile_seconds += seconds
             self.rebuilt += key is not None
             self.present += key is None
-
-    def _note(self, made: EntryId, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        built = Built(
-            made,
-            one.to,
-            self._wish.origin,
-            driver_for(one, self._drivers).stamp,
-            len(recipe.image),
-            seconds,
-            program_digest(binary).hexdigest(),
-            self._heirs(one),
-        )
-        self._context.catalog.write(record_build, built, self._context.clock())
 
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""

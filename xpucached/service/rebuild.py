@@ -9,24 +9,28 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
+from xpucached.catalog.builds import record_build
+from xpucached.catalog.models import models_by_name
 from xpucached.domain.host import OtherDriver
-from xpucached.domain.plans import NoRecipe
+from xpucached.domain.plans import Built, NoRecipe
+from xpucached.domain.stores import program_digest
 from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Rebuild, Recipe
     from xpucached.domain.stores import EntryId
-    from xpucached.domain.targets import Target
+    from xpucached.domain.targets import Origin, Target
     from xpucached.processes.compiler import CompilerProcess
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context
+    from xpucached.service.jobs import Handle
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +59,10 @@ _BEAT: Final = 0.2
 class Results(Protocol):
     """Hears what became of each rebuild, in the thread that did it."""
 
+    @property
+    def heard(self) -> int:
+        """How many came to their end."""
+
     def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         """Take what was compiled; the compiler waits meanwhile."""
 
@@ -70,24 +78,21 @@ class RebuildJob:
 
     def __init__(
         self,
+        context: Context,
         starter: ProcessStarter,
         todo: Iterable[Rebuild],
         drivers: Sequence[OtherDriver],
-        models: Mapping[ModelName, Model],
-        limit: float,
         results: Results,
         driver_cache: Path | None = None,
         recipes: Mapping[EntryId, Recipe] | None = None,
     ) -> None:
-        """``limit`` are the seconds for one entry; ``driver_cache`` stands in place of the models' own.
-
-        Of those with one in ``recipes`` nothing is read any more.
-        """
+        """``driver_cache`` stands in place of the models' own; what has one of the ``recipes`` is not read any more."""
+        self._context = context
         self._starter = starter
         self._todo = iter(todo)
         self._drivers = drivers
-        self._models = models
-        self._limit = limit
+        self._models: Mapping[ModelName, Model] = {}
+        self._limit = context.settings.compile_timeout
         self._results = results
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
@@ -101,12 +106,14 @@ class RebuildJob:
         self.cancel = threading.Event()
         """Whoever sets it ends the work."""
 
-    async def run(self, most: int, beat: Callable[[], None]) -> None:
-        """Compile, in at most so many threads; ``beat`` is called while that goes on.  Cancelled, it ends cleanly."""
-        threads = [asyncio.create_task(asyncio.to_thread(self.work_off)) for _ in range(min(workers(), most))]
+    async def run(self, handle: Handle, total: int) -> None:
+        """Compile, in some threads, and tell how far it is of so many.  Cancelled, it ends cleanly."""
+        self._models = await self._context.read(models_by_name)
+        began = time.monotonic()
+        threads = [asyncio.create_task(asyncio.to_thread(self.work_off)) for _ in range(min(workers(), total))]
         try:
             while threads and not all(thread.done() for thread in threads):
-                beat()
+                handle.progress(self._results.heard, total, _pace(self._results.heard, total, began))
                 await asyncio.wait(threads, timeout=_BEAT, return_when=asyncio.ALL_COMPLETED)
         finally:
             self.cancel.set()
@@ -233,7 +240,24 @@ def driver_for(one: Rebuild, drivers: Sequence[OtherDriver]) -> OtherDriver:
     return next((driver for driver in offering if driver.models.intersection(one.entry.models)), offering[0])
 
 
-def pace(done: int, total: int, since: float) -> str:
+def note_built(
+    context: Context,
+    built: EntryId,
+    one: Rebuild,
+    recipe: Recipe,
+    binary: bytes,
+    seconds: float,
+    origin: Origin,
+    drivers: Sequence[OtherDriver],
+    heirs: tuple[ModelName, ...],
+) -> None:
+    """Note that an entry is our work, and for which models it was done."""
+    stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
+    work = Built(built, one.to, origin, stamp, len(recipe.image), seconds, digest, heirs)
+    context.catalog.write(record_build, work, context.clock())
+
+
+def _pace(done: int, total: int, since: float) -> str:
     """Say how fast it goes since a moment of the monotonic clock, and how long it will last."""
     seconds = time.monotonic() - since
     if not done or seconds <= 0:

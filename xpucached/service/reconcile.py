@@ -10,7 +10,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError
 from xpucached.service import automatic
-from xpucached.service.paths import real_path
+from xpucached.service.paths import real_paths
 from xpucached.service.problems import catalog_rebuilt
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Reconciler:
         """Look at stores now; see `api.ScanStores`."""
 
         async def work(handle: Handle) -> ScanReport:
-            roots = frozenset([await real_path(path) for path in request.stores])
+            roots = await real_paths(request.stores)
             if not roots:
                 await self._models.load()
                 await self._surveyor.survey()

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from xpucached.catalog.builds import build_rates, forget_old_builds
 from xpucached.catalog.entries import all_entries
-from xpucached.catalog.models import all_models, checked_models
+from xpucached.catalog.models import all_models, checked_models, models_by_name
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.stores import all_stores
@@ -28,9 +28,9 @@ from xpucached.kinds import table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
-from xpucached.service.paths import real_path, real_path_if_any
+from xpucached.service.paths import real_path_if_any, real_paths
 from xpucached.service.publish import Publisher
-from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, pace, workers
+from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, workers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -103,7 +103,7 @@ class Replayer:
             if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
                 raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
         wish = ReplayRequest(
-            frozenset([await real_path(path) for path in request.stores]),
+            await real_paths(request.stores),
             frozenset(request.models),
             request.to,
             request.driver_root,
@@ -122,13 +122,13 @@ class Replayer:
 
         A plan reads every entry, so none is made where the sums say that it would be empty, or the last one was.
         """
-        catalog, present = self._context.catalog, self._context.present
-        subtotals = await asyncio.to_thread(catalog.read, store_subtotals)
+        present = self._context.present
+        subtotals = await self._context.read(store_subtotals)
         if not replayable(subtotals, present):
             return False
-        stores = await asyncio.to_thread(catalog.read, all_stores)
+        stores = await self._context.read(all_stores)
         sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
-        models = await asyncio.to_thread(catalog.read, all_models)
+        models = await self._context.read(all_models)
         stamps = (present.stamp, *(one.stamp for one in present.drivers))
         basis = (subtotals, sums, present.offered, stamps, models)
         if basis == self._nothing:
@@ -156,7 +156,7 @@ class Replayer:
         return plan_replay(
             context.catalog.read(all_entries),
             target,
-            {model.name: model for model in context.catalog.read(all_models)},
+            context.catalog.read(models_by_name),
             failed,
             context.clock(),
             scope,
@@ -219,18 +219,11 @@ class Replayer:
         todo, confirmed, unconfirmed = await self._confirmed(plan, drivers)
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
-        known = {model.name: model for model in await self._context.read(all_models)}
         results = Publisher(self._context, wish, drivers, Counter(plan.skipped), unconfirmed)
-        limit = self._context.settings.compile_timeout
-        work = RebuildJob(self._starter, todo, drivers, known, limit, results, wish.driver_cache)
+        work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache)
         results.on_full = work.cancel.set
-
-        def beat() -> None:
-            done = results.rebuilt + results.present
-            handle.progress(done, len(plan.rebuild), pace(done, len(plan.rebuild), began))
-
         try:
-            await work.run(len(plan.rebuild), beat)
+            await work.run(handle, len(plan.rebuild))
         finally:
             await asyncio.shield(asyncio.to_thread(results.close))
         results.check()
@@ -238,7 +231,7 @@ class Replayer:
             await self._context.write(forget_old_builds, self._context.clock())
             await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
         handle.progress(len(plan.rebuild), len(plan.rebuild))
-        there = plan.covered + results.rebuilt + results.present
+        there = plan.covered + results.heard
         report = ReplayReport(
             plan,
             dry_run=False,

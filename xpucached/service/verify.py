@@ -26,7 +26,7 @@ from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
-from xpucached.service.paths import real_path
+from xpucached.service.paths import real_paths
 from xpucached.service.store_finder import writers_since
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Verifier:
 
     async def start(self, request: api.VerifyStores, status: Callable[[], Awaitable[Status]]) -> Job:
         """Read everything again and say what is wrong, with what the ``status`` says; see `api.VerifyStores`."""
-        roots = frozenset([await real_path(path) for path in request.stores])
+        roots = await real_paths(request.stores)
         verifying = self.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
