@@ -475,7 +475,7 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
 
     async def work(catalog: Catalog) -> tuple[ReplayReport, list[Target]]:
         def meet(driver: str) -> Context:
-            environments = (replace(NEW, **{**sycl_store.defaults, "driver": driver}),)
+            environments = (sycl_target(**{**sycl_store.defaults, "driver": driver}),)
             catalog.write(record_survey, Host(clock(), "boot", "6", f"stamp {driver}", environments=environments))
             return Context(config, catalog, {}, clock)
 
