@@ -35,7 +35,7 @@ from xpucached.kinds import sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
 from xpucached.render.status import CHECKS, LEVELS
-from xpucached.settings.schema import keys
+from xpucached.settings.keys import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

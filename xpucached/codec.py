@@ -14,7 +14,7 @@ import types
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -146,6 +146,8 @@ def twin(kind: Hashable) -> object:
         )
         _ORIGINALS[made] = kind
         return made
+    if get_origin(kind) is Annotated:
+        return kind
     some = get_args(kind)
     others = tuple(map(twin, some))
     if others == some:

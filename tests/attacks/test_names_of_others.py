@@ -105,7 +105,7 @@ def test_what_the_host_s_daemon_remembers_is_its_own(host_daemon: HostDaemon) ->
     finally:
         os.umask(before)
 
-    file = host_daemon.settings.state / "users.json"
+    file = host_daemon.settings.paths.state / "users.json"
     assert b"hers" in file.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from tests.support.api_stub import NOW, Standin, running
-from xpucached import api, codec, settings
+from xpucached import api, codec
 from xpucached.api.endpoints import Right
 from xpucached.daemon import main
 from xpucached.domain.defects import RepairAction
@@ -36,6 +36,7 @@ from xpucached.service import automatic
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.problems import ProblemList
+from xpucached.settings import model_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -201,7 +202,7 @@ def quoting(place: Path) -> list[Problem]:
     """Give what settings say of a command that is no list, and of variables that are none: they quote the value."""
     for name, line in (("one", f'command = "python3 app.py {SECRET}"'), ("two", f'variables = ["TOKEN={SECRET}"]')):
         (place / f"{name}.toml").write_text(f"timeout = 5\n{line}\n")
-    _, found = settings.models(place)
+    _, found = model_files.models(place)
     return list(found)
 
 

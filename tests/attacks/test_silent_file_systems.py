@@ -13,7 +13,7 @@ import pytest
 from tests.flow.test_upkeep import settled
 from tests.support import silent_filesystem
 from tests.support.builders import SyclStore
-from xpucached import deadlines, settings
+from xpucached import deadlines
 from xpucached.api import AddModel
 from xpucached.catalog import Catalog
 from xpucached.catalog.runs import newest_runs
@@ -25,6 +25,7 @@ from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, owners, survey
 from xpucached.service.context import Context
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
         "XPUCACHED_STORES_PATHS": f"{away}/store:{away}:{store.root}",
     }
 
-    config = settings.load(None, user=True, environ=environ)
+    config = loading.load(None, user=True, environ=environ)
 
     async def work(catalog: Catalog) -> None:
         service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))

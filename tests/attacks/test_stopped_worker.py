@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import api_stub
-from xpucached import settings
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import NotFound, Unavailable
 from xpucached.hostd import units, user_client
@@ -21,6 +20,7 @@ from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.supervisor import __name__ as host_daemon
 from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.processes import child
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,9 +51,10 @@ class Running:
 
 
 def make(tmp_path: Path, place: Path) -> HostDaemon:
-    config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
+    config = loading.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
     (tmp_path / "state").mkdir()
-    config = replace(config, state=tmp_path / "state", socket=tmp_path / "s", models_directory=tmp_path / "models.d")
+    paths = replace(config.paths, state=tmp_path / "state", socket=tmp_path / "s", models=tmp_path / "models.d")
+    config = replace(config, paths=paths)
     made = HostDaemon(config, Running(), lambda _uid: place, lambda: api_stub.NOW, runtime=tmp_path)
     made._people = {OURS: "me", OURS + 1: "other"}
     made._known.said = {uid: UserStatus(name, uid) for uid, name in made._people.items()}

@@ -15,9 +15,10 @@ import pytest
 
 from tests.attacks.watching import LEAF, OWN, SPY, at_work, store
 from tests.flow.test_watchd import Client, rights
-from xpucached import logs, settings
+from xpucached import logs
 from xpucached.daemon import user_daemon
 from xpucached.domain.triggers import EventsLost, Periodic
+from xpucached.settings import loading
 from xpucached.watchd import kernel
 from xpucached.watchd.server import WatchServer
 
@@ -187,7 +188,7 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
 def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def looks(times: int) -> int:
         service = cast("Service", SimpleNamespace(context=SimpleNamespace(), tracker=SimpleNamespace(take=None)))
-        config = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
+        config = loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
         one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
         found = 0
         for _ in range(times):

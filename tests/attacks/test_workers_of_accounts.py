@@ -11,7 +11,7 @@ import pytest
 
 from xpucached import sockets
 from xpucached.hostd import users
-from xpucached.settings.schema import Workers
+from xpucached.settings.sections import Workers
 
 if TYPE_CHECKING:
     from tests.support.users import User
@@ -57,6 +57,6 @@ def test_who_logs_in_or_is_named_has_one_and_the_host_s_own_account_never(monkey
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
     assert [uid for uid in names.values() if users.may_have_worker(uid, None)] == [1000]
-    everyone = Workers.model_validate({"include": list(names)})
+    everyone = Workers(include=tuple(names))
     found = users.managed_users(everyone, (), host_daemon=301)
     assert sorted(found) == [300, 1000, 1001]

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
 from tests.support.builders import sycl_target
-from xpucached import deadlines, quantities, settings, sockets
+from xpucached import deadlines, quantities, sockets
 from xpucached.catalog import Catalog
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores
@@ -66,6 +66,7 @@ from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import owners, store_finder, trash, trial
 from xpucached.service.context import Context, Locks
 from xpucached.service.owners import named_by
+from xpucached.settings import loading
 from xpucached.watch import places
 
 if TYPE_CHECKING:
@@ -563,7 +564,7 @@ def test_more_stores_than_are_looked_at_are_a_problem_of_their_user(
     catalog = SimpleNamespace(read=lambda what: known if what == "stores" else [])
     if bound is not None:
         monkeypatch.setattr(owners if bound == "_NAMED" else store_finder, bound, 3)
-    config = settings.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    config = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
     context = SimpleNamespace(settings=config, catalog=catalog, base={}, clock=lambda: datetime.now(UTC))
     finder = store_finder.StoreFinder(context)  # type: ignore[arg-type] # all that it asks
     finder.find()
@@ -577,7 +578,7 @@ def test_how_a_store_was_found_is_told_though_its_words_are_no_text(
     said.write_text(f"SYCL_CACHE_DIR={store}\nSYCL_CACHE_PERSISTENT=1\n")
     monkeypatch.setattr(process_table, "processes", lambda *_given: (named(1, SYCL_CONFIG_FILE_NAME=str(said)),))
     with contextlib.closing(Catalog.open(home / "catalog.sqlite")) as catalog:
-        config = settings.load(None, user=True, environ=os.environ)
+        config = loading.load(None, user=True, environ=os.environ)
         stores, _ = store_finder.StoreFinder(Context(config, catalog, {})).find()
         (found,) = [one for one in stores if one.store.root == store]
         catalog.write(record_scan, Scan(found, datetime.now(UTC), StoreState.OK, 0), lambda _: Architecture("x86_64"))

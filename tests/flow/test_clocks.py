@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import pytest
 from tests import REPOSITORY
 from tests.flow.test_daemon import driven, switch
 from tests.system.test_faults import keys, old, problems, truth
-from xpucached import settings
 from xpucached.catalog import Catalog
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Policy
@@ -30,6 +28,7 @@ from xpucached.planning.trash import plan_trash
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -80,7 +79,7 @@ class SetClock:
     def live(self, work: Callable[[], Awaitable[None]]) -> None:
         async def whole(catalog: Catalog) -> None:
             environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": str(self.root)}
-            config = settings.load(None, user=True, environ=environ)
+            config = loading.load(None, user=True, environ=environ)
             self.service = Service(Context(config, catalog, {}, self.now), ProcessStarter({}, "test"))
             try:
                 await work()
@@ -146,7 +145,7 @@ def test_the_trash_is_tidied_by_the_time_before_the_clock_was_asked_about(
             set_clock.offset = timedelta(days=400)
             return True
 
-        monkeypatch.setattr(service.trash, "trusts_the_clock", trusted)
+        monkeypatch.setattr(service.context, "trusts_the_clock", trusted)
         assert (await service.trash.tidy()).dropped == ()
 
     set_clock.live(work)
@@ -240,7 +239,7 @@ def test_a_prewarm_and_a_replay_end_and_are_true_while_the_clock_is_set(
         *("model", "add", "loaded", "--store", str(root), "--loader", "python", "--python", sys.executable),
         *("--device", "cpu", "--target", "kernels:use", "--directory", str(here), "--steps", "1"),
         *("--option", f"directory={libraries[0]}", "--option", f"library={libraries[1]}"),
-        *("--option", f"names={json.dumps(['c', 'd'])}"),
+        *("--option", "names=c d"),
     )
 
     def stand() -> set[tuple[object, object]]:

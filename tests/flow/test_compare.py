@@ -20,7 +20,7 @@ from tests.flow.test_upkeep import settled
 from tests.kinds.test_sycl_damage import look
 from tests.support.builders import native, spirv, sycl_target
 from tests.support.daemons import daemon
-from xpucached import api, settings
+from xpucached import api
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
@@ -48,6 +48,7 @@ from xpucached.service.context import Context
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
 from xpucached.service.verify import Verifier
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ class Bench:
         driver = OtherDriver((environment,), "stamp", {}, (os.fspath(tool),))
         monkeypatch.setattr(compare, "drivers_in_use", lambda _context: (driver,))
         environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(store.root)}
-        self.config = config = settings.load(None, user=True, environ={**os.environ, **environ})
+        self.config = config = loading.load(None, user=True, environ={**os.environ, **environ})
 
         def clock() -> datetime:
             return datetime.now(UTC)
@@ -121,18 +122,17 @@ class Bench:
 
         return asyncio.run(work())
 
-    def service(self, **changed: object) -> Service:
-        """Give all of a daemon's parts, for these stores alone."""
-        service = Service(
-            Context(replace(self.config, **changed), self.catalog, {}), ProcessStarter(os.environ, "test")
-        )
+    def service(self, **changed: bool) -> Service:
+        """Give all of a daemon's parts, for these stores alone; by itself it does what the schedule says."""
+        config = replace(self.config, schedule=replace(self.config.schedule, **changed))
+        service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
 
         async def nothing(**_given: object) -> None: ...
 
         service.surveyor.survey = nothing  # type: ignore[method-assign]
         return service
 
-    def keep_up(self, **changed: object) -> list[Job]:
+    def keep_up(self, **changed: bool) -> list[Job]:
         """Do what a daemon does by itself after a look; give what it did."""
 
         async def work() -> list[Job]:
@@ -347,7 +347,7 @@ def test_who_asks_for_the_policy_gets_mended_what_the_daemon_would_mend(bench: B
     whole = {"first", "second+", "good"}
 
     async def work() -> Job:
-        service = bench.service(evict_automatically=False)
+        service = bench.service(evict=False)
         job = await service.evictor.start(api.EvictEntries(reasons=reasons))
         job = await service.context.jobs.wait(job.id, 60)
         await service.stop()
@@ -370,7 +370,7 @@ def test_what_was_shown_as_a_plan_goes_as_it_is(bench: Bench) -> None:
     slots = broken(bench)
 
     async def work() -> Job:
-        service = bench.service(evict_automatically=False)
+        service = bench.service(evict=False)
         shown = await service.context.jobs.wait((await service.evictor.start(api.EvictEntries(dry_run=True))).id, 60)
         assert "mended first" in render_job(shown, TextStyle(datetime.now(UTC)))
         assert isinstance(shown.report, EvictionReport)
@@ -407,7 +407,7 @@ def test_a_model_keeps_what_is_compiled_again_though_it_was_missing_meanwhile(
         await compiling(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EntryComparer, "_compile", looked)
-    bench.keep_up(prewarm_automatically=False)
+    bench.keep_up(prewarm=False)
     (one,) = bench.catalog.read(all_entries)
     assert missed == [0]
     assert one.models == (ModelName("net"),)
@@ -430,7 +430,7 @@ def test_a_dead_lock_is_judged_by_what_else_is_read_in_its_leaf(bench: Bench) ->
 
 def test_what_the_daemon_may_not_compile_by_itself_goes(bench: Bench) -> None:
     slots = broken(bench)
-    bench.keep_up(replay_automatically=False)
+    bench.keep_up(replay=False)
     assert {name for name, slot in slots.items() if slot.src.exists()} == {"first", "second+", "good"}
     assert not list(bench.made.glob("*.met"))
 
@@ -438,7 +438,7 @@ def test_what_the_daemon_may_not_compile_by_itself_goes(bench: Bench) -> None:
 def test_who_evicts_nothing_mends_nothing(bench: Bench) -> None:
     slots = broken(bench)
     before = {path: path.read_bytes() for path in bench.store.root.rglob("*") if path.is_file()}
-    assert bench.keep_up(evict_automatically=False) == []
+    assert bench.keep_up(evict=False) == []
     assert {path: path.read_bytes() for path in bench.store.root.rglob("*") if path.is_file()} == before
     assert slots
 

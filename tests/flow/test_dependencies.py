@@ -18,7 +18,6 @@ import pytest
 
 from tests.support import daemons
 from tests.support.builders import sycl_target
-from xpucached import settings
 from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
@@ -38,6 +37,7 @@ from xpucached.server.redact import redact
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.service.proofs import ProofKeeper
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -514,7 +514,7 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
             run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
             needs = None if name == "old" else proven(of)
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         proofs = ProofKeeper(context)
 
         def changed() -> dict[str, tuple[str, ...] | None]:
@@ -551,7 +551,7 @@ def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_un
             needs = proven(model.workload)
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
             (tmp_path / "data").write_text(host.stamp)
-        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         prewarmer = Service(context, ProcessStarter({}, "test")).prewarmer
         there = hosts[1]
         monkeypatch.setattr(Context, "present", property(lambda _: there))
@@ -588,7 +588,7 @@ def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
             needs = proven(of)
             assert 1 < len(needs) < 5
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
-        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         proofs = ProofKeeper(context)
         for number in range(4):
             assert [len(one.changes) for one in proofs.coverage(context.present)] == [1] * number + [0] * (4 - number)

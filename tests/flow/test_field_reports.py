@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from tests import REPOSITORY
 from tests.support.daemons import daemon
 from tests.support.torches import APPLICATION, COMPILING, Torch, run
-from xpucached import settings
 from xpucached.domain.models import Model, Outcome, RanOn, Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.kinds.sycl.runtimes import folders
+from xpucached.settings import model_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def example(name: str, models: Path) -> Model:
     """Read a documented model file as the daemon would."""
     models.mkdir(exist_ok=True)
     shutil.copy(EXAMPLES / f"{name}.toml", models)
-    found, problems = settings.models(models)
+    found, problems = model_files.models(models)
     assert problems == ()
     return next(model for model in found if model.name == name)
 

@@ -55,9 +55,9 @@ def test_a_store_and_a_user_have_limits_of_their_own() -> None:
     mine = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
     theirs = [at(one, OTHER) for one in mine]
     rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
-    by_store = replace(LONG, limits=(Limits(STORE.root, max_bytes=2000),))
-    by_user = replace(LONG, limits=(Limits(user=1001, max_bytes=1000),))
-    quota = replace(LONG, quota=2000, limits=(Limits(user=1001, max_bytes=3000),))
+    by_store = replace(LONG, stores=(Limits(STORE.root, max_bytes=2000),))
+    by_user = replace(LONG, users=(Limits(user=1001, max_bytes=1000),))
+    quota = replace(LONG, quota=2000, users=(Limits(user=1001, max_bytes=3000),))
 
     def gone(policy: Policy) -> list[tuple[str, str]]:
         made = planned(*mine, *theirs, policy=policy, rooms=rooms)
@@ -72,8 +72,8 @@ def test_a_store_and_a_user_have_limits_of_their_own() -> None:
 def test_a_stores_own_rules_come_before_its_users() -> None:
     some = [entry("a", used=10), at(entry("a", used=10), OTHER)]
     rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1000))
-    limits = (Limits(OTHER.root, max_unused=float("inf")), Limits(user=1000, max_unused=86400.0))
-    made = planned(*some, policy=Policy(limits=limits), rooms=rooms)
+    stores, its_user = Limits(OTHER.root, max_unused=float("inf")), Limits(user=1000, max_unused=86400.0)
+    made = planned(*some, policy=Policy(stores=(stores,), users=(its_user,)), rooms=rooms)
 
     assert [one.entry.entry.id.store for one in made.evict] == [STORE]
 
@@ -88,15 +88,15 @@ def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
         return len(made.evict)
 
     assert [gone(5000, 0), gone(3000, 0), gone(3000, 2000), gone(3000, 500)] == [0, 2, 0, 2]
-    policy = replace(policy, low_water=0.5)
+    policy = replace(policy, low_water=50)
     assert gone(3000, 0) == 7
 
 
 def test_low_water() -> None:
     some = [entry(str(number), used=number + 1) for number in range(10)]
 
-    assert len(planned(*some, policy=Policy(max_bytes=10000, low_water=0.5)).evict) == 0
-    assert len(planned(*some, policy=Policy(max_bytes=9999, low_water=0.5)).evict) == 6
+    assert len(planned(*some, policy=Policy(max_bytes=10000, low_water=50)).evict) == 0
+    assert len(planned(*some, policy=Policy(max_bytes=9999, low_water=50)).evict) == 6
 
 
 def test_what_a_process_has_open_stays() -> None:

@@ -131,12 +131,12 @@ def wanted(chance: random.Random, allocated: int) -> Policy:
         max_bytes=chance.choice((None, allocated // 2, allocated - 1)),
         min_free_bytes=chance.choice((None, 300_000)),
         quota=chance.choice((None, allocated // 3)),
-        low_water=chance.choice((1.0, 0.8)),
+        low_water=chance.choice((100, 80)),
     )
     limits = (
         Limits(STORES[1].root, None, 0, chance.choice((None, 86400.0)), chance.choice((None, 40_000)), grace=0.0),
     )
-    return replace(plain, limits=chance.choice(((), limits)))
+    return replace(plain, stores=chance.choice(((), limits)))
 
 
 @settings(max_examples=120, deadline=None)

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from tests.flow.test_daemon import driven, switch, warm
 from tests.support.builders import SyclStore, bomb, framed, native, spirv, sycl_target
 from tests.support.daemons import daemon
-from xpucached import settings
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.refusals import refused_by
@@ -45,6 +44,7 @@ from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, drivers_in_use
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -431,7 +431,7 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
         return datetime.now(UTC)
 
     with contextlib.closing(Catalog.open(place / "catalog.sqlite")) as catalog:
-        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         StoreScanner(context, StoreFinder(context)).scan(found, None)
         entries = sorted(catalog.read(all_entries), key=lambda one: one.entry.options)
         old = entries[0].entry.environment
@@ -471,7 +471,7 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
         replay, "drivers_in_use", lambda given: tuple(replace(one, command=command) for one in drivers_in_use(given))
     )
     environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
-    config = settings.load(None, user=True, environ={**os.environ, **environ})
+    config = loading.load(None, user=True, environ={**os.environ, **environ})
 
     async def work(catalog: Catalog) -> tuple[ReplayReport, list[Target]]:
         def meet(driver: str) -> Context:

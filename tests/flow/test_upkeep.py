@@ -15,7 +15,6 @@ import pytest
 from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
 from tests.support.daemons import Daemon, daemon
-from xpucached import settings
 from xpucached.catalog import Catalog
 from xpucached.catalog.events import events_after
 from xpucached.domain.status import Status
@@ -24,6 +23,7 @@ from xpucached.errors import CatalogError, Unconfirmed
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic
 from xpucached.service.context import Context
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
 def alone(catalog: Catalog, *stores: Path) -> Service:
     """Give a service that looks at no store of other programs."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": ":".join(map(str, stores))}
-    return Service(Context(settings.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
+    return Service(Context(loading.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
 
 
 async def settled(service: Service) -> None:

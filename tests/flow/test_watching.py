@@ -579,19 +579,19 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
 ) -> None:
     import asyncio  # noqa: PLC0415 - only here
 
-    from xpucached import settings  # noqa: PLC0415
     from xpucached.catalog import Catalog  # noqa: PLC0415
     from xpucached.domain.models import Model, Workload  # noqa: PLC0415
     from xpucached.domain.names import ModelName  # noqa: PLC0415
     from xpucached.processes.supervised import ProcessStarter  # noqa: PLC0415
     from xpucached.service import Service  # noqa: PLC0415
     from xpucached.service.context import Context  # noqa: PLC0415
+    from xpucached.settings import loading  # noqa: PLC0415
 
     async def work() -> None:
         catalog = Catalog.open(short_dir / "catalog.sqlite")
         try:
             service = Service(
-                Context(settings.load(None, user=True, environ=os.environ), catalog, {}), ProcessStarter({}, "test")
+                Context(loading.load(None, user=True, environ=os.environ), catalog, {}), ProcessStarter({}, "test")
             )
             witness = service.tracker
             # No test can be in a service: who it was is said here.
@@ -668,12 +668,12 @@ def test_entries_of_a_catalog_remember_who_loaded_them(sycl_store: SyclStore, ho
 def test_what_was_written_in_its_place_is_not_forgotten(
     home: Path, short_dir: Path, sycl_store: SyclStore, luck: str
 ) -> None:
-    from xpucached import settings  # noqa: PLC0415 - only here
     from xpucached.catalog import Catalog  # noqa: PLC0415
     from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin  # noqa: PLC0415
     from xpucached.service.context import Context  # noqa: PLC0415
     from xpucached.service.scan import StoreScanner  # noqa: PLC0415
     from xpucached.service.store_finder import StoreFinder  # noqa: PLC0415
+    from xpucached.settings import loading  # noqa: PLC0415 - only here
 
     def clock() -> datetime:
         # The directories of a second ago are trusted by then.
@@ -684,7 +684,7 @@ def test_what_was_written_in_its_place_is_not_forgotten(
     found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
     catalog = Catalog.open(short_dir / "catalog.sqlite")
     try:
-        context = Context(settings.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         scanner = StoreScanner(context, StoreFinder(context))
         scanner.scan(found, None)
         slot.cut(slot.bin, 5)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.support.builders import SyclStore
-from xpucached import api, settings
+from xpucached import api
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import entry_page
 from xpucached.catalog.stores import all_stores
@@ -40,6 +40,7 @@ from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.service.replay import ReplayRequest
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -82,7 +83,7 @@ class House:
                 "XPUCACHED_PATHS_SOCKET": str(self.place / "socket"),
                 "XPUCACHED_PATHS_CACHE": str(self.place / "cache"),
             }
-            config = settings.load(None, user=True, environ=environ)
+            config = loading.load(None, user=True, environ=environ)
             self.service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
             await self.done(await self.service.reconciler.start_scan(api.ScanStores()))
             # As if the driver had said so.

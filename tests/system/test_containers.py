@@ -19,11 +19,10 @@ import pytest
 
 from tests.support.runtimes import Runtime
 from tests.support.users import NOBODY
-from xpucached import settings
 from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin
 from xpucached.errors import SettingsError
 from xpucached.kinds import sycl
-from xpucached.settings import mounts
+from xpucached.settings import loading, mounts
 
 SELF: Final = {"rootless": "--map-root-user", "keep-id": "--map-user=1234"}
 """Who the program is in its container; to the kernel it is the same user each time."""
@@ -185,11 +184,11 @@ def test_a_catalog_on_a_network_file_system_is_refused(
     environ = {"HOME": str(home), "XDG_RUNTIME_DIR": str(tmp_path)}
     if user:
         with pytest.raises(SettingsError, match="network file system \\(nfs4\\)") as refused:
-            settings.load(None, user=True, environ=environ)
+            loading.load(None, user=True, environ=environ)
         assert "XPUCACHED_PATHS_STATE" in refused.value.hint
         # As the hint says.
         environ["XPUCACHED_PATHS_STATE"] = str(tmp_path / "state")
-    assert settings.load(None, user=user, environ=environ).state.is_relative_to(tmp_path if user else "/var/lib")
+    assert loading.load(None, user=user, environ=environ).paths.state.is_relative_to(tmp_path if user else "/var/lib")
 
 
 @pytest.mark.parametrize("how", ["another's", "open to all"])
@@ -204,4 +203,4 @@ def test_a_directory_for_the_catalog_that_is_not_ours_alone_is_refused(tmp_path:
         pytest.skip("only root can give a directory away")
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_STATE": str(state)}
     with pytest.raises(SettingsError, match="is not ours alone"):
-        settings.load(None, user=True, environ=environ)
+        loading.load(None, user=True, environ=environ)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import REPOSITORY
-from xpucached import api, settings, sockets
+from xpucached import api, sockets
 from xpucached.cli import arguments
 from xpucached.daemon import host_daemon
 from xpucached.daemon import main as daemon_main
@@ -21,6 +21,7 @@ from xpucached.errors import RunningError, SettingsError
 from xpucached.hostd import units
 from xpucached.kinds import sycl
 from xpucached.kinds.table import KINDS
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,27 +138,27 @@ def test_the_socket_is_where_daemon_and_client_look(where: str, tmp_path: Path) 
     user = where == "user"
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     socket = directives(FOLDERS[where] / UNITS[1])
-    config = settings.load(None, user=user, environ=environ)
+    config = loading.load(None, user=user, environ=environ)
 
-    assert socket["ListenStream"] == [str(config.socket).replace(str(tmp_path), "%t")]
-    assert config.socket == api.socket_path(user=user, environ=environ)
-    assert socket["SocketMode"] == [f"{config.socket_mode:04o}"]
+    assert socket["ListenStream"] == [str(config.paths.socket).replace(str(tmp_path), "%t")]
+    assert config.paths.socket == api.socket_path(user=user, environ=environ)
+    assert socket["SocketMode"] == [f"{config.paths.socket_mode:04o}"]
 
 
 def test_the_directories_that_systemd_makes_are_the_daemon_s() -> None:
     service = directives(SYSTEMD / UNITS[0])
-    usual = settings.load(None, user=False, environ={})
+    usual = loading.load(None, user=False, environ={})
     made = {
         "CONFIGURATION_DIRECTORY": str(Path("/etc", *service["ConfigurationDirectory"])),
         "STATE_DIRECTORY": str(Path("/var/lib", *service["StateDirectory"])),
         "RUNTIME_DIRECTORY": str(Path("/run", *service["RuntimeDirectory"])),
         **dict(line.split("=", 1) for line in service["Environment"]),
     }
-    under = settings.load(None, user=False, environ=made)
+    under = loading.load(None, user=False, environ=made)
 
-    assert (under.file, under.state, under.socket) == (usual.file, usual.state, usual.socket)
+    assert (under.file, under.paths.state, under.paths.socket) == (usual.file, usual.paths.state, usual.paths.socket)
     # systemd gives all in that directory to the daemon's user, also the socket that is for administrators.
-    assert under.socket.parent != Path(made["RUNTIME_DIRECTORY"])
+    assert under.paths.socket.parent != Path(made["RUNTIME_DIRECTORY"])
     assert service["RuntimeDirectoryPreserve"] == ["yes"]
 
 
@@ -207,16 +208,16 @@ def test_a_worker_is_where_the_host_s_daemon_looks_for_it() -> None:
     service = directives(SYSTEMD / "xpucached-worker@.service")
     variables = dict(line.split("=", 1) for line in service["Environment"])
     environ = {name: text.replace("%i", "1234") for name, text in variables.items()}
-    config = settings.load(None, user=True, worker=True, environ={"HOME": "/home/x", **environ})
+    config = loading.load(None, user=True, worker=True, environ={"HOME": "/home/x", **environ})
 
-    assert str(config.socket) == sockets.worker_path(1234)
+    assert str(config.paths.socket) == sockets.worker_path(1234)
     socket = directives(SYSTEMD / "xpucached-worker@.socket")
     assert [text.replace("%i", "1234") for text in socket["ListenStream"]] == [sockets.worker_path(1234)]
     # Nobody but the user, the host's daemon and root may even connect.
     assert (socket["SocketUser"], socket["SocketGroup"], socket["SocketMode"]) == (["%i"], [sockets.ACCOUNT], ["0660"])
     # In /run a user may fill nothing: it is in the memory of all.
     assert "RuntimeDirectory" not in service
-    assert config.state == Path("/var/lib", service["StateDirectory"][0].replace("%i", "1234"))
+    assert config.paths.state == Path("/var/lib", service["StateDirectory"][0].replace("%i", "1234"))
     assert daemon_main.parser().parse_args(shlex.split(service["ExecStart"][0])[1:]).worker
     assert units.unit(1234) == "xpucached-worker@1234.service"
     # A worker that steps aside has done what it should.
@@ -269,7 +270,7 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
     for further in ({}, {"XDG_CACHE_HOME": str(tmp_path / "elsewhere")}):
         done = subprocess.run([GENERATOR], env={**environ, **further}, capture_output=True, text=True, check=True)
         told = dict(line.split("=", 1) for line in done.stdout.splitlines())
-        store = settings.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
+        store = loading.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
 
         assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].discovery.enable(
             store
@@ -303,5 +304,5 @@ def test_who_watches_has_two_rights_a_user_and_the_place_where_daemons_look() ->
     assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == ["CAP_SYS_ADMIN CAP_DAC_READ_SEARCH"]
     assert [line[:2] for line in words] == [["u", *unit["User"]]]
     assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == sockets.WATCH
-    assert settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch_socket == Path(sockets.WATCH)
+    assert loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch.socket == Path(sockets.WATCH)
     assert unit["ExecStart"] == ["xpucached-watch"]

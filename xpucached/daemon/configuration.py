@@ -7,11 +7,12 @@ import os
 
 from xpucached import settings
 from xpucached.errors import SettingsError
+from xpucached.settings import apart
 
 
 def load(options: argparse.Namespace) -> settings.Settings:
     """Read the settings that the options ask for."""
-    return settings.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+    return apart.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
 
 
 def told(error: SettingsError, *, worker: bool) -> SettingsError:

@@ -49,11 +49,12 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    host_daemon = HostDaemon(config, runtime=Path(runtime) if runtime else config.socket.parent)
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(host_daemon, load))
+    host_daemon = HostDaemon(config, runtime=Path(runtime) if runtime else config.paths.socket.parent)
+    outdated = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, outdated.set)
     given = server.activated_by_name()
     # Without systemd there is the public one, at which root may do all.
-    listening = given or [("", server.bind(config.socket, config.socket_mode))]
+    listening = given or [("", server.bind(config.paths.socket, config.paths.socket_mode))]
     _more_descriptors()
     listeners: list[server.HttpListener | Apart] = []
     tasks: list[asyncio.Task[None]] = []
@@ -69,6 +70,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
             await listener.start([one])
         tasks = [
             asyncio.create_task(host_daemon.run(), name="host"),
+            asyncio.create_task(_follow_configuration(host_daemon, load, outdated), name="configuration"),
             asyncio.create_task(systemd.ping(), name="watchdog"),
         ]
         stop = asyncio.create_task(_until(stopping), name="stop")
@@ -90,7 +92,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
             await listener.stop()
         if not given:
             with contextlib.suppress(OSError):
-                server.clear(config.socket)
+                server.clear(config.paths.socket)
 
 
 def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> server.HttpListener:
@@ -112,14 +114,23 @@ async def _until(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None:
+async def _follow_configuration(host_daemon: HostDaemon, load: Callable[[], Settings], outdated: asyncio.Event) -> None:
+    while True:
+        await outdated.wait()
+        outdated.clear()
+        await _reload(host_daemon, load)
+
+
+async def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None:
     systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
-        fresh = load()
+        fresh = await asyncio.to_thread(load)
+    except RuntimeError as error:
+        log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
     except SettingsError as error:
         log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
     else:
         host_daemon.take_settings(fresh)
-        logging.getLogger().setLevel(fresh.log_level)
+        logging.getLogger().setLevel(fresh.log.level.upper())
         log.info("configuration read by process %d", os.getpid())
     systemd.notify("READY=1")

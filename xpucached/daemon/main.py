@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from xpucached.daemon import configuration, worker
 from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
 from xpucached.printing import lines, safe
+from xpucached.settings import model_files
+from xpucached.threads import ThreadPool
 
 _ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
 
@@ -40,28 +43,39 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+def _settings(options: argparse.Namespace) -> settings.Settings:
+    """Read the settings; as a worker see also whether our user may have one."""
+    config = configuration.first(options)
+    if options.worker:
+        worker.see_welcome()
+    return config
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
     options = parser().parse_args(arguments)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
+    share_memory()
     try:
-        config = configuration.first(options)
-        if options.worker:
-            worker.see_welcome()
+        with ThreadPool(1) as waiting:
+            reading = waiting.submit(_settings, options)
+            if not options.check:
+                # The half of a second that this takes is what a process of its own needs to read them.
+                importlib.import_module(f"xpucached.daemon.{'user' if options.user else 'host'}_daemon")
+            config = reading.result()
         if options.user:
-            found = len(settings.models(config.models_directory)[0])
-            problems = settings.models(config.models_directory)[1]
+            models, problems = model_files.models(config.paths.models)
+            found = len(models)
         else:
-            whose, problems = settings.owners(config.models_directory)
+            whose, problems = model_files.owners(config.paths.models)
             found = len(whose)
         if options.check:
             for problem in problems:
                 print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
             print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
-        logs.begin(config.log_level)
-        share_memory()
+        logs.begin(config.log.level.upper())
         if options.worker:
             worker.step_aside()
         if options.user:
@@ -71,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
 
-            with alone(config.state):
+            with alone(config.paths.state):
                 asyncio.run(host_daemon.serve(config, lambda: configuration.load(options)))
     except XpucachedError as error:
         print(f"xpucached: {lines(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet

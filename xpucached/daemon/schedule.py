@@ -31,11 +31,11 @@ class ClockSchedule:
 
     def take_settings(self, config: Settings) -> None:
         """Go on with these settings; what is due is counted from now on."""
-        self._put("look", self._look, "interval", seconds=config.scan_interval)
-        if config.scrub is None:
+        self._put("look", self._look, "interval", seconds=config.schedule.scan_interval)
+        if config.schedule.scrub is None:
             self._drop("scrub")
         else:
-            self._put("scrub", self._scrub, "interval", seconds=max(1.0, config.scrub / verify.PARTS))
+            self._put("scrub", self._scrub, "interval", seconds=max(1.0, config.schedule.scrub / verify.PARTS))
         window = config.throttle.window
         if window is None:
             self._drop("window")

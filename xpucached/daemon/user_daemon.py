@@ -63,6 +63,9 @@ _MESSAGES: Final = 200
 _WATCHING: Final = 60.0
 """Seconds that it may take to listen at everything."""
 
+_READING: Final = 30.0
+"""Seconds that a new configuration may take to be read; work goes on meanwhile."""
+
 _LOSSES: Final = 60.0
 """Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
 
@@ -88,6 +91,7 @@ class Daemon:
         self._triggers: set[Trigger] = set()
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._outdated = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
         self._watcher = Watcher(self.post, _means(config), service.tracker.take)
@@ -122,12 +126,13 @@ class Daemon:
         """Work until a signal says stop."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._loop.add_signal_handler(signal.SIGHUP, self._outdated.set)
         self._take(Started())
         self._schedule.take_settings(self._settings)
         self._schedule.start()
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
+            asyncio.create_task(self._follow_configuration(), name="configuration"),
             asyncio.create_task(ping(), name="watchdog"),
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
@@ -200,7 +205,7 @@ class Daemon:
         """Wait until hints stop coming: a driver's package is unpacked file by file."""
         if self._triggers <= {Started(), Periodic()}:
             return
-        quiet = self._settings.settle
+        quiet = self._settings.schedule.settle
         end = self._loop.time() + quiet * _SETTLE_LIMIT
         while self._loop.time() < end:
             self._woken.clear()
@@ -215,7 +220,7 @@ class Daemon:
         stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
         stores = await asyncio.to_thread(_answering, stores)
         drivers = await asyncio.to_thread(_driver_places, self._service.surveyor.watched())
-        models = [self._settings.models_directory]
+        models = [self._settings.paths.models]
         models.append(self._settings.file.parent)
         await asyncio.to_thread(self._watcher.use, _means(self._settings))
         # What does not answer all the same holds up the watching, and not the looks.
@@ -284,11 +289,20 @@ class Daemon:
                 fields = {name: text for name, text in shown.fields.items() if text != HIDDEN}
                 systemd.tell(what, shown.message, {**fields, **user})
 
-    def _reload(self) -> None:
+    async def _follow_configuration(self) -> None:
+        while True:
+            await self._outdated.wait()
+            self._outdated.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        read = functools.partial(configuration.load, self._options)
         try:
-            fresh = deadlines.ask("configuration", lambda: configuration.load(self._options))
+            fresh = await asyncio.to_thread(deadlines.ask, "configuration", read, _READING)
+        except RuntimeError as error:
+            log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
         except TimeoutError:
             log.error("the old configuration stays: the file system of the new one does not answer")  # noqa: TRY400 - expected
         except SettingsError as error:
@@ -297,14 +311,14 @@ class Daemon:
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.context.settings_problems = (problem,)
         else:
-            fixed = (self._settings.state, self._settings.cache, self._settings.socket)
-            if fixed != (fresh.state, fresh.cache, fresh.socket):
+            fixed = (self._settings.paths.state, self._settings.paths.cache, self._settings.paths.socket)
+            if fixed != (fresh.paths.state, fresh.paths.cache, fresh.paths.socket):
                 problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
                 self._service.context.settings_problems = (problem,)
             else:
                 self._settings = self._service.context.settings = fresh
                 self._service.context.settings_problems = ()
-                logging.getLogger().setLevel(fresh.log_level)
+                logging.getLogger().setLevel(fresh.log.level.upper())
                 self._schedule.take_settings(self._settings)
                 log.info("configuration read")
         self._take(ModelsChanged())
@@ -328,8 +342,8 @@ def _answering(stores: Iterable[Path]) -> list[Path]:
 
 
 def _means(config: settings.Settings) -> WatchOptions:
-    watch_socket = config.watch_socket if config.watch_mode == "auto" else None
-    return WatchOptions(watch_socket, loads=config.watch_loads, inotify=config.watch_mode != "polling")
+    watch_socket = config.watch.socket if config.watch.mode == "auto" else None
+    return WatchOptions(watch_socket, loads=config.watch.loads, inotify=config.watch.mode != "polling")
 
 
 def trim() -> None:
@@ -342,26 +356,28 @@ def trim() -> None:
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     """Run the daemon on its state, its catalog and its socket."""
     asyncio.get_running_loop().set_default_executor(ThreadPool(thread_name_prefix="asyncio"))
-    with alone(config.state):
+    with alone(config.paths.state):
         # A worker's state goes by its user's number, and numbers are given away again.
         account = worker.account() if options.worker else None
-        catalog = await asyncio.to_thread(Catalog.open, config.state / "catalog.sqlite", apart=True, account=account)
+        catalog = await asyncio.to_thread(
+            Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account
+        )
         try:
-            instance = hashlib.blake2b(os.fsencode(config.state), digest_size=8).hexdigest()
+            instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
             service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance))
             await service.recover()
             given = server.activated()
-            listening = given or [server.bind(config.socket, config.socket_mode)]
+            listening = given or [server.bind(config.paths.socket, config.paths.socket_mode)]
             may, tends = (owners_only, is_host_daemon) if options.worker else (allowed, None)
             listener = server.Server(Handlers(service), may, tends=tends)
             await listener.start(listening)
-            log.info("xpucached %s answers on %s", __version__, config.socket)
+            log.info("xpucached %s answers on %s", __version__, config.paths.socket)
             try:
                 await Daemon(options, config, service, listener).run()
             finally:
                 await listener.stop()
                 if not given:
-                    server.clear(config.socket)
+                    server.clear(config.paths.socket)
         finally:
             await asyncio.to_thread(catalog.close)
 

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from xpucached.domain.bounds import DAY, Duration, Units, Whole
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.stores import EntryId
@@ -28,7 +29,7 @@ class Workload(Struct, frozen=True):
     command: tuple[str, ...]  #: empty if the exercise's loader is another one
     directory: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = 1800.0  #: seconds for one pass
+    timeout: Annotated[float, Duration(0.001, DAY)] = 1800.0  #: seconds for one pass
     exercise: RunSpec = field(default_factory=RunSpec)
 
     @property
@@ -71,10 +72,10 @@ class Model(Struct, frozen=True):
     name: ModelName
     workload: Workload
     store: Path | None = None  #: where it caches; None is the managed store
-    priority: int = 50  #: higher is warmed earlier
+    priority: Annotated[int, Whole(0, 100)] = 50  #: higher is warmed earlier
     pinned: bool = False  #: its entries in a present environment are never evicted
     source: str = "socket"  #: ``socket``, or the file that declares it
-    before: tuple[str, ...] = ()  #: units of systemd that serve it, and wait until it is warm
+    before: Annotated[tuple[str, ...], Units()] = ()  #: units of systemd that serve it, and wait until it is warm
 
 
 class Outcome(StrEnum):

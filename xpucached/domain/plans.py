@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 from msgspec import Struct, field
 
+from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, ModelName
 from xpucached.domain.stores import Entry, EntryId, Store
@@ -18,18 +21,24 @@ from xpucached.domain.targets import Origin, Target
 class Policy(Struct, frozen=True):
     """What the administrator wants kept and tried."""
 
-    keep_driver_generations: int = 1
-    max_unused: float | None = 90 * 86400.0
-    max_bytes: int | None = None
-    grace: float = 600.0
-    attempts: int = 3
-    retry_after: float = 900.0  #: doubled after each further failure
-    min_free_bytes: int | None = None  #: what shall be free where a store lies
-    quota: int | None = None  #: what the stores of one user may hold
-    low_water: float = 1.0  #: when a limit is passed, evict down to this part of it
-    trash_keep: float = 7 * 86400.0
-    trash_max_bytes: int = 1 << 30  #: of one store's trash
-    limits: tuple[Limits, ...] = ()  #: of single stores and users, in place of those above
+    keep_driver_generations: Annotated[int, Whole(0, 1000)] = 1
+    max_unused: Annotated[float | None, Duration(1, 36500 * DAY, unlimited=None)] = 90 * DAY
+    max_bytes: Annotated[int | None, Size(unlimited=True)] = None
+    grace: Annotated[float, Duration(0, 365 * DAY)] = 600.0
+    min_free_bytes: Annotated[int | None, Size(unlimited=True)] = None  #: what shall be free where a store lies
+    quota: Annotated[int | None, Size(unlimited=True)] = None  #: what the stores of one user may hold
+    low_water: Annotated[int, Whole(1, 100)] = 100  #: when a limit is passed, evict down to so many percent of it
+    trash_keep: Annotated[float, Duration(0, 365 * DAY)] = 7 * DAY
+    trash_max_bytes: Annotated[int, Size()] = 1 << 30  #: of one store's trash
+    stores: Annotated[tuple[Limits, ...], NamedBy("store")] = ()
+    users: Annotated[tuple[Limits, ...], NamedBy("user")] = ()
+    attempts: Annotated[int, Whole(1, 100)] = 3
+    retry_after: Annotated[float, Duration(0, 365 * DAY)] = 900.0  #: doubled after each further failure
+
+    @property
+    def limits(self) -> tuple[Limits, ...]:
+        """What holds for single users and stores, in place of what holds for all; what comes later wins."""
+        return self.users + self.stores
 
 
 class Limits(Struct, frozen=True):
@@ -37,11 +46,12 @@ class Limits(Struct, frozen=True):
 
     store: Path | None = None
     user: int | None = None
-    keep_driver_generations: int | None = None
-    max_unused: float | None = None  #: infinite where nothing goes for its age
-    max_bytes: int | None = None
-    min_free_bytes: int | None = None
-    grace: float | None = None
+    keep_driver_generations: Annotated[int | None, Whole(0, 1000)] = None
+    max_unused: Annotated[float | None, Duration(1, 36500 * DAY, unlimited=math.inf)] = None
+    """Infinite where nothing goes for its age."""
+    max_bytes: Annotated[int | None, Size(unlimited=True)] = None
+    min_free_bytes: Annotated[int | None, Size(unlimited=True)] = None
+    grace: Annotated[float | None, Duration(0, 365 * DAY)] = None
 
 
 class DiskSpace(Struct, frozen=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from msgspec import Struct
 
+from xpucached.domain.bounds import DAY, Duration, Percent, Whole, Window
 from xpucached.domain.names import AwareDatetime
 
 
@@ -35,15 +37,15 @@ class RunPriority(Struct, frozen=True):
 class ThrottlePolicy(Struct, frozen=True):
     """When runs that nobody waits for may start, and when they pause."""
 
-    window: tuple[int, int] | None = None  #: from and to, in minutes after local midnight; None is always
+    window: Annotated[tuple[int, int] | None, Window()] = None
     only_when_idle: bool = False
-    cpu_pressure: float | None = 60.0  #: percent of the time in which something waits for it; None is no limit
-    memory_pressure: float | None = 10.0
-    io_pressure: float | None = 40.0
-    gpu_busy: float | None = 20.0  #: percent of the time in which an engine works for others
-    max_wait: float = 3600.0  #: so long a run waits, and so long it may be paused
+    cpu_pressure: Annotated[int | None, Percent()] = 60  #: of the time in which something waits for it
+    memory_pressure: Annotated[int | None, Percent()] = 10
+    io_pressure: Annotated[int | None, Percent()] = 40
+    gpu_busy: Annotated[int | None, Percent()] = 20  #: of the time in which an engine works for others
+    max_wait: Annotated[float, Duration(0, 7 * DAY)] = 3600.0  #: so long a run waits, and so long it may be paused
     isolate: bool = True  #: a control group for each child, where systemd gives one
-    tasks: int = 4096  #: processes and threads of a child
+    tasks: Annotated[int, Whole(16, 1_000_000)] = 4096  #: processes and threads of a child
 
 
 class Waiting(Struct, frozen=True):

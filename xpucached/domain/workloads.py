@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct, field
+
+from xpucached.domain.bounds import Size
 
 
 class Loader(StrEnum):
@@ -66,26 +68,28 @@ class Variant(Struct, frozen=True, order=True):
 
 
 class RunSpec(Struct, frozen=True):
-    """How a model is brought to life and used.  Of the loader `Loader.COMMAND` only the middle part counts."""
+    """How a model is brought to life and used.
+
+    To `Loader.COMMAND` only the device, the precisions, the shapes and what comes after the tolerance mean something,
+    save the options.
+    """
 
     loader: Loader = Loader.COMMAND
     python: str = ""  #: the interpreter that the application runs with
     target: str = ""  #: what is loaded: a path, or ``module:function``
     inputs: str = ""  #: a file with text or tensors, or `RANDOM`
+    device: str = ""  #: where it is meant to run; ``xpu:*`` is every GPU, once per distinct environment
+    precisions: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
     compile: bool = False  #: through ``torch.compile``
     steps: int = 5  #: how often it is used in one pass; the first is timed apart
     new_tokens: int = 16  #: that are generated, at most
     min_output_tokens: int = 1  #: fewer make a run invalid
     tolerance: float | None = None  #: how far a low precision may be from float32, relative to its size
-
-    device: str = ""  #: where it is meant to run; ``xpu:*`` is every GPU, once per distinct environment
-    precisions: tuple[str, ...] = ()
-    shapes: tuple[str, ...] = ()
     require_device: bool = False  #: a run whose work was not seen on that device has failed
     caches: tuple[Path, ...] = ()  #: further directories to which a second pass must add no file
-    memory: int | None = None  #: bytes that it may take; None is what the machine can spare
-    disk: int | None = None  #: bytes that it may write to its temporary directory, and to any one file
-
+    memory: Annotated[int | None, Size()] = None  #: bytes that it may take; None is what the machine can spare
+    disk: Annotated[int | None, Size()] = None  #: bytes that it may write to its temporary directory, or a file
     options: Mapping[str, str] = field(default_factory=dict)  #: for `Loader.PYTHON` and `Loader.TRAIN`, by name
 
     @property

@@ -76,7 +76,7 @@ class HostDaemon:
         self._place = place
         self._clock = clock
         self._started = clock()
-        self._memory = StateFile(config.state, runtime)
+        self._memory = StateFile(config.paths.state, runtime)
         kept = self._memory.recall()
         self._stamp, self._changed = kept.stamp, kept.changed
         self._known = KnownUsers(kept, clock)
@@ -153,7 +153,7 @@ class HostDaemon:
 
     async def _settled(self) -> None:
         """Wait until nobody pokes any more: in the middle of a transaction half of a driver is there."""
-        quiet = self.settings.settle
+        quiet = self.settings.schedule.settle
         for _ in range(10):
             before = self._pokes
             self._look.clear()
@@ -201,7 +201,7 @@ class HostDaemon:
 
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone."""
-        found = await asyncio.to_thread(driver_stamp.fingerprint, self.settings.variables)
+        found = await asyncio.to_thread(driver_stamp.fingerprint, self.settings.driver.variables)
         if found == self._stamp:
             return
         before, self._stamp = self._stamp, found

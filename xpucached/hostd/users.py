@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import settings, sockets
+from xpucached import sockets
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
-from xpucached.settings.schema import Workers
+from xpucached.settings import model_files
+from xpucached.settings.sections import Workers
 
 if TYPE_CHECKING:
     from xpucached.settings import Settings
@@ -61,7 +62,7 @@ def may_have_worker(uid: int, config: Settings | None) -> bool:
     if config is None:
         return uid in managed_users(Workers(), (), host_daemon=host_daemon)
     return uid in managed_users(
-        config.workers, settings.owners(config.models_directory)[0].values(), host_daemon=host_daemon
+        config.workers, model_files.owners(config.paths.models)[0].values(), host_daemon=host_daemon
     )
 
 
@@ -76,7 +77,7 @@ class ManagedUsers:
 
 def read_users(config: Settings) -> ManagedUsers:
     """See who is looked after.  Blocks for as long as the host's user database takes."""
-    named, problems = settings.owners(config.models_directory)
+    named, problems = model_files.owners(config.paths.models)
     numbers: dict[str, int] = {}
     for name in dict.fromkeys(named.values()):
         with contextlib.suppress(KeyError, ValueError):

@@ -35,7 +35,7 @@ RATE: Final = 2e-5
 
 def effective(policy: Policy, room: DiskSpace | None, store: Store) -> Policy:
     """Give the policy that holds for one store: its own limits before its user's, those before all others'."""
-    for one in sorted(policy.limits, key=lambda one: one.store is not None):
+    for one in policy.limits:
         if one.store == store.root or (one.store is None and room is not None and one.user == room.owner):
             unused = policy.max_unused if one.max_unused is None else one.max_unused
             policy = replace(
@@ -183,7 +183,7 @@ def pools(
         free += sum(rooms[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
             detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
-            yield Pool(frozenset(stores), wanted / policy.low_water - free, EvictReason.SPACE, detail)
+            yield Pool(frozenset(stores), wanted * 100 / policy.low_water - free, EvictReason.SPACE, detail)
     for one in policy.limits:
         if one.store is not None and one.max_bytes is not None:
             stores = {store for store in held if store.root == one.store}
@@ -203,4 +203,4 @@ def _limited(
     total = sum(held[store] for store in stores)
     if total > limit:
         detail = f"least worth keeping; {words} {total} bytes, more than the {limit} allowed"
-        yield Pool(stores, total - limit * policy.low_water, EvictReason.BUDGET, detail)
+        yield Pool(stores, total - limit * policy.low_water / 100, EvictReason.BUDGET, detail)

@@ -28,6 +28,6 @@ def confirm(
     for name, kind in KINDS.items():
         targets = {one.to for one in plan.rebuild if one.entry.entry.id.store.kind == name}.intersection(wanted)
         if targets and kind.rebuilder is not None:
-            timeout = context.settings.probe_timeout
+            timeout = context.settings.driver.probe_timeout
             words.append(kind.rebuilder.confirm(targets, driver, workloads, context.clock(), timeout))
     return words

@@ -76,7 +76,7 @@ class Explainer:
 
         Those count that its runs had mapped; as long as none was seen, those that its program finds.
         """
-        variables = {**self._context.settings.variables, **model.workload.variables}
+        variables = {**self._context.settings.driver.variables, **model.workload.variables}
         signature = self._context.present.seen_by(model.name).signature
         runs = await self._context.read(newest_runs, model.name, _HISTORY)
         mapped = diagnosis.mapped(model, runs)

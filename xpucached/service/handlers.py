@@ -96,7 +96,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(api.WaitJob, lambda service, asked: service.context.jobs.wait(asked.id, asked.timeout)),
         _by(api.CancelJob, lambda service, asked: service.context.jobs.cancel(asked.id)),
         _by(api.ListEvents, lambda service, asked: service.context.events.since(asked.since)),
-        _by(api.GetConfig, lambda service, _: service.context.settings.shown()),
+        _by(api.GetConfig, lambda service, _: service.context.settings.shown),
         _by(api.GetEnv, lambda service, asked: service.explainer.variables(asked.model)),
         _by(api.GetOpenApi, lambda _service, _: asyncio.to_thread(_description)),
     )

@@ -8,13 +8,13 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
-from xpucached import settings
 from xpucached.catalog.models import add_model, all_models, find_model, models_by_name, remove_model, sync_file_models
 from xpucached.domain.host import Problem
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict
 from xpucached.service.owners import foreign
+from xpucached.settings import model_files
 
 if TYPE_CHECKING:
     from xpucached.api import AddModel
@@ -42,9 +42,9 @@ class ModelKeeper:
 
     def _load(self) -> None:
         config, catalog = self._context.settings, self._context.catalog
-        declared, problems = settings.models(config.models_directory)
+        declared, problems = model_files.models(config.paths.models)
         if config.host_models is not None:
-            theirs, more = settings.models(config.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
+            theirs, more = model_files.models(config.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
             # What is wrong with others' files is theirs to hear; the host's daemon says it.
             names = {model.name for model in theirs}
             declared = (*theirs, *(model for model in declared if model.name not in names))

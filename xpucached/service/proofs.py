@@ -85,7 +85,7 @@ class ProofKeeper:
             return None
         settings = self._context.settings
         stores = (status.store for status in self._catalog.read(all_stores))
-        ours = tuple(map(os.path.realpath, (settings.cache, *stores, *model.workload.exercise.caches)))
+        ours = tuple(map(os.path.realpath, (settings.paths.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)
         others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
         files = done.told.files if done.told is not None else ()

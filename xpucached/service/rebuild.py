@@ -92,7 +92,7 @@ class RebuildJob:
         self._todo = iter(todo)
         self._drivers = drivers
         self._models: Mapping[ModelName, Model] = {}
-        self._limit = context.settings.compile_timeout
+        self._limit = context.settings.driver.compile_timeout
         self._results = results
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
@@ -224,7 +224,7 @@ def workers() -> int:
 
 def drivers_in_use(context: Context) -> tuple[OtherDriver, ...]:
     """Give the drivers that programs on this host use, the host's own first."""
-    present, variables = context.present, context.settings.variables
+    present, variables = context.present, context.settings.driver.variables
     return (
         OtherDriver(present.environments, present.stamp, variables),
         *(

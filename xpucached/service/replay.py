@@ -195,7 +195,12 @@ class Replayer:
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._context.settings
         other = await asyncio.to_thread(
-            other_driver.unpacked, wish.driver_root, wish.device, settings.variables, settings.probe_timeout, place
+            other_driver.unpacked,
+            wish.driver_root,
+            wish.device,
+            settings.driver.variables,
+            settings.driver.probe_timeout,
+            place,
         )
         host = structs.replace(self._context.present, devices=other.devices, driver=other.driver, drivers=())
         return (structs.replace(other, environments=table.targets(host)),)

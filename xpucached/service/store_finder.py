@@ -150,7 +150,7 @@ class StoreFinder:
             self._started,
             "the standard place",
             None,
-            {**self._context.base, **settings.variables},
+            {**self._context.base, **settings.driver.variables},
         )
         found: dict[Store, FoundStore] = {}
 
@@ -165,20 +165,20 @@ class StoreFinder:
             found.setdefault(real, FoundStore(real, origin, encodable(via), readers))
 
         whole = True
-        kinds = {path: self._kinds(path, said) for path, said in settings.store_paths.items()}
+        kinds = {path: self._kinds(path, said) for path, said in settings.stores.places.items()}
         for name, kind in KINDS.items():
             add(Store(name, settings.managed(name)), StoreOrigin.MANAGED, "managed")
-            for path in settings.store_paths:
+            for path in settings.stores.places:
                 if kinds[path] == {name}:
                     add(Store(name, path), StoreOrigin.CONFIGURED, "configuration")
             for model in models:
                 if model.store is not None and name == MODELS:
                     add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
-            named, all_named = named_by(kind, (standard, *processes)) if settings.find_stores else ((), True)
+            named, all_named = named_by(kind, (standard, *processes)) if settings.stores.found else ((), True)
             whole = whole and all_named
             for place, via in named:
                 add(Store(name, place), StoreOrigin.FOUND, via)
-        if settings.find_stores:
+        if settings.stores.found:
             # A program that ended leaves its store behind, and that is when the store needs us.
             for known in self._context.catalog.read(all_stores):
                 if known.origin is not StoreOrigin.FOUND or known.state is StoreState.MISSING or known.id in found:
@@ -218,7 +218,7 @@ class StoreFinder:
             return frozenset()
         found = {path for one in processes for path in one.libraries}
         for model in models:
-            variables = {**self._context.settings.variables, **model.workload.variables}
+            variables = {**self._context.settings.driver.variables, **model.workload.variables}
             try:
                 found |= {one.library for one in runtimes_of(model, variables)}
             except TimeoutError:

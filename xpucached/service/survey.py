@@ -109,7 +109,7 @@ class Surveyor:
 
     def _common(self) -> Mapping[str, str]:
         """Give the variables that all programs on this host have."""
-        return {**self._context.base, **self._context.settings.variables}
+        return {**self._context.base, **self._context.settings.driver.variables}
 
     async def survey(self, *, force: bool = False) -> None:
         """Look at the host; ask a driver only if its files changed since it last answered."""
@@ -121,7 +121,7 @@ class Surveyor:
         # The drivers are asked with our own variables below these, so the files are those that they name together.
         files = await asyncio.to_thread(self._own_files)
         before = old.seen_with(None) if old is not None else None
-        found = await self._look(_OWN, settings.variables, files, before, force=force)
+        found = await self._look(_OWN, settings.driver.variables, files, before, force=force)
         led = await asyncio.to_thread(self._led, files)
         known = {one.id: one for one in old.drivers} if old is not None else {}
         drivers: list[DriverInUse] = []
@@ -133,7 +133,7 @@ class Surveyor:
                 last = next((last for last in known.values() if set(one.models) & set(last.models)), driver)
                 drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
-            variables = {**settings.variables, **one.variables}
+            variables = {**settings.driver.variables, **one.variables}
             seen = await self._look(driver.id, variables, one.files, before, force=force)
             drivers.append(
                 replace(
@@ -176,7 +176,7 @@ class Surveyor:
         if old is not None and same and not force and self._answered.get(id_, False):
             return old
         now = self._context.clock()
-        report = await asyncio.to_thread(driver_probe.ask, variables, self._context.settings.probe_timeout)
+        report = await asyncio.to_thread(driver_probe.ask, variables, self._context.settings.driver.probe_timeout)
         found = await asyncio.to_thread(lambda: with_targets(survey.survey(report, variables, now, files=files)))
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
         if failed and old is not None and old.stamp == found.stamp and not found.answers:

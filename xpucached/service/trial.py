@@ -86,13 +86,13 @@ class TrialRunner:
         """
         if model.workload.exercise.loader is Loader.COMMAND:
             return {}
-        place = self._context.settings.cache / "models" / model.name
+        place = self._context.settings.paths.cache / "models" / model.name
         own = {name: str(place / folder) for name, folder in _OWN.items()}
         own["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
         return {name: text for name, text in own.items() if name not in self._given(model)}
 
     def _given(self, model: Model) -> Mapping[str, str]:
-        return {**self._context.settings.variables, **model.workload.variables}
+        return {**self._context.settings.driver.variables, **model.workload.variables}
 
     def _watched(self, model: Model) -> tuple[Path, ...]:
         named = {**self._given(model), **self.own_variables(model)}

@@ -92,7 +92,7 @@ class Upkeep:
         Then nothing goes before the next look, which takes it up again.
         """
         mended = True
-        if not self._context.settings.evict_automatically:
+        if not self._context.settings.schedule.evict:
             self._parts.forget(automatic.MEND)
         elif self._evict_due and self._context.trusts_the_clock():
             async with self._parts.part(automatic.MEND):
@@ -105,7 +105,7 @@ class Upkeep:
         return mended
 
     async def _replay(self) -> None:
-        if not self._context.settings.replay_automatically:
+        if not self._context.settings.schedule.replay:
             self._parts.forget(automatic.REPLAY)
         elif self._replay_due:
             self._replay_due = False
@@ -114,7 +114,7 @@ class Upkeep:
                     await self._do(automatic.REPLAY, self._replayer.work(ReplayRequest()))
 
     async def _prewarm(self) -> None:
-        if not self._context.settings.prewarm_automatically:
+        if not self._context.settings.schedule.prewarm:
             self._prewarmer.throttle.waiting = {}
             self._parts.forget(automatic.PREWARM)
             return
@@ -125,11 +125,11 @@ class Upkeep:
 
     def _replay_comes_first(self) -> bool:
         """Tell whether there was another look meanwhile, after which entries may have to be rebuilt."""
-        return self._replay_due and self._context.settings.replay_automatically
+        return self._replay_due and self._context.settings.schedule.replay
 
     async def _evict(self) -> None:
         steady = self._context.trusts_the_clock()
-        if not self._context.settings.evict_automatically:
+        if not self._context.settings.schedule.evict:
             self._parts.forget(automatic.EVICT)
             self._parts.forget(automatic.TIDY)
         elif self._evict_due and steady:

@@ -139,7 +139,7 @@ class Verifier:
     @property
     def unfinished(self) -> bool:
         """Whether a mending was cancelled that is to be gone on with."""
-        return self._context.settings.replay_automatically and self._comparer.unfinished
+        return self._context.settings.schedule.replay and self._comparer.unfinished
 
     async def _finish(self, findings: dict[tuple[object, ...], Finding], handle: Handle) -> None:
         """Compile what a mending that was cancelled has left in quarantine."""
@@ -273,7 +273,7 @@ class Verifier:
         catalog = self._context.catalog
         entries = [one.entry for one in catalog.read(defective_entries) if one.entry.id.store.root in roots]
         trusted = catalog.read(trusted_digests)
-        compiling = due is None or self._context.settings.replay_automatically
+        compiling = due is None or self._context.settings.schedule.replay
         offered = self._context.present.offered if compiling else ()
         every = plan_mending(entries, offered, trusted, tried, refused)
         return every if due is None else tuple(one for one in every if one.entry.id in due)

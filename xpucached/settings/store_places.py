@@ -12,13 +12,22 @@ from xpucached.domain.names import KindName
 
 _PLACE: Final = re.compile(r"(?:([a-z][a-z0-9-]{0,30}):)?(/[^\0]*)")
 
+_MOST: Final = 1000
 
-def checked(value: object) -> object:
-    """Read where a store is: an absolute path, or one with its kind in front."""
-    if not isinstance(value, str) or not _PLACE.fullmatch(value):
-        expected = "expected an absolute path (~ and variables are not expanded), or KIND:PATH"
-        raise ValueError(expected)
-    return value
+
+def checked(value: object) -> tuple[str, ...]:
+    """Read where stores are: absolute paths, or such with their kind in front."""
+    if not isinstance(value, list):
+        message = "expected an array"
+        raise ValueError(message)  # noqa: TRY004 - whoever reads values takes a ValueError for an answer
+    for one in value:
+        if not isinstance(one, str) or not _PLACE.fullmatch(one):
+            message = "expected an absolute path (~ and variables are not expanded), or KIND:PATH"
+            raise ValueError(message)
+    if len(value) > _MOST:
+        message = f"expected at most {_MOST} of them"
+        raise ValueError(message)
+    return tuple(value)
 
 
 def parted(places: Iterable[str]) -> Mapping[Path, KindName | None]:

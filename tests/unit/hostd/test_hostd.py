@@ -21,7 +21,7 @@ from msgspec.structs import fields, replace
 
 from tests.support import api_stub, users
 from tests.test_docs import codes, page, rows, section
-from xpucached import api, codec, server, settings, sockets, systemd
+from xpucached import api, codec, server, sockets, systemd
 from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
@@ -41,7 +41,9 @@ from xpucached.hostd.users import managed_users
 from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
-from xpucached.settings.schema import Workers
+from xpucached.settings import loading, model_files
+from xpucached.settings.sections import Workers
+from xpucached.settings.values import filled
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
@@ -163,7 +165,7 @@ def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(one for one in known if one.pw_uid == uid))
 
     def who(owners: tuple[str, ...] = (), **wanted: object) -> set[str]:
-        return set(managed_users(Workers.model_validate(wanted), owners, tmp_path, host_daemon=OURS).values())
+        return set(managed_users(filled(Workers, wanted), owners, tmp_path, host_daemon=OURS).values())
 
     assert who() == {"first", "last"}
     assert who(("llm", "root", "nobody")) == {"first", "last", "llm"}
@@ -196,10 +198,11 @@ class WorkerUnitsStub:
 
 
 def make(tmp_path: Path, worker_units: WorkerUnitsStub, place: Path) -> HostDaemon:
-    config = settings.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
+    config = loading.load(None, user=False, environ={"XPUCACHED_SCHEDULE_SETTLE": "0"})
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
-    config = replace(config, state=state, socket=tmp_path / "s", models_directory=tmp_path / "models.d")
+    paths = replace(config.paths, state=state, socket=tmp_path / "s", models=tmp_path / "models.d")
+    config = replace(config, paths=paths)
     runtime = tmp_path / "host"
     runtime.mkdir(exist_ok=True)
     made = HostDaemon(config, worker_units, lambda _uid: place, lambda: api_stub.NOW, runtime=runtime)
@@ -349,7 +352,7 @@ def test_a_user_database_that_fails_ends_nobody(
 
 
 def test_a_name_that_can_be_none_is_nobody_s(tmp_path: Path) -> None:
-    assert managed_users(Workers.model_validate({"humans": False}), ("a\0b",), tmp_path) == {}
+    assert managed_users(Workers(humans=False), ("a\0b",), tmp_path) == {}
 
 
 def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_dir: Path) -> None:
@@ -864,9 +867,9 @@ def test_a_model_of_the_host_is_its_user_s(tmp_path: Path) -> None:
         "c": 'command = ["/bin/true"]\n',
     }.items():
         (tmp_path / f"{name}.toml").write_text(text)
-    mine, problems = settings.models(tmp_path, user="llm")
-    owners, _ = settings.owners(tmp_path)
-    own, refused = settings.models(tmp_path)
+    mine, problems = model_files.models(tmp_path, user="llm")
+    owners, _ = model_files.owners(tmp_path)
+    own, refused = model_files.models(tmp_path)
 
     assert [model.name for model in mine] == ["a"]
     assert owners == {"a": "llm", "b": "other"}
@@ -994,7 +997,8 @@ def test_a_worker_whose_user_has_no_name_now_goes_on(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(pwd, "getpwuid", nameless)
     monkeypatch.setattr(systemd, "tell", lambda *words: told.append(words[2]))
-    service = SimpleNamespace(events=SimpleNamespace(began=0), subscribe=events)
+    context = SimpleNamespace(events=SimpleNamespace(began=0, subscribe=events))
+    service = SimpleNamespace(context=context)
     worker = SimpleNamespace(_options=SimpleNamespace(worker=True), _service=service)
     asyncio.run(user_daemon.Daemon._tell(worker))  # type: ignore[arg-type] # nothing else of it is asked
 

@@ -771,7 +771,7 @@ def test_a_store_in_which_all_is_only_counted_has_its_own_rules() -> None:
     rooms = (DiskSpace(STORE, free=500), DiskSpace(elsewhere, free=500))
 
     # Both lie on one file system, and only the other one's rules want room there.
-    policy = Policy(limits=(Limits(elsewhere.root, min_free_bytes=1000),))
+    policy = Policy(stores=(Limits(elsewhere.root, min_free_bytes=1000),))
     assert decided(evict(entry(), policy=policy, rooms=rooms, others=(other,))) == {"a": EvictReason.SPACE}
 
 

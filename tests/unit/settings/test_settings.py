@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
+import operator
 import os
 import pwd
 import re
@@ -18,17 +18,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
-from xpucached import api, quantities, settings
+from xpucached import api, quantities
 from xpucached.daemon import main as daemon
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Limits, Policy
 from xpucached.domain.throttling import ThrottlePolicy
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
-from xpucached.settings import toml
-from xpucached.settings.model_files import ModelFile
-from xpucached.settings.schema import keys, spell
+from xpucached.settings import loading, model_files, toml
+from xpucached.settings.keys import keys
 from xpucached.settings.toml import Toml
+from xpucached.settings.values import spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ def load(file: Path | None, text: str | None = None, *, user: bool = True, **var
     """Write the file, and load it with only these variables."""
     if file is not None and text is not None:
         file.write_text(text, encoding="utf-8")
-    return settings.load(file, user=user, environ={"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1", **variables})
+    return loading.load(file, user=user, environ={"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1", **variables})
 
 
 def refusal(file: Path | None, text: str | None = None, **variables: str) -> str:
@@ -63,7 +63,7 @@ def refusal(file: Path | None, text: str | None = None, **variables: str) -> str
 
 
 def places(found: Settings) -> tuple[str, ...]:
-    return tuple(map(str, (found.file, found.state, found.cache, found.socket, found.models_directory)))
+    return tuple(map(str, (found.file, found.paths.state, found.paths.cache, found.paths.socket, found.paths.models)))
 
 
 def test_places_of_a_user_without_variables() -> None:
@@ -129,24 +129,24 @@ def test_the_client_looks_for_the_socket_where_the_daemon_makes_it(
     usual = f"/run/user/{os.getuid()}"
     monkeypatch.setattr(os, "lstat", lambda path, **more: ours if path == usual else seen(path, **more))
 
-    assert settings.load(None, user=user, environ=environ).socket == api.socket_path(user=user, environ=environ)
+    assert loading.load(None, user=user, environ=environ).paths.socket == api.socket_path(user=user, environ=environ)
 
 
 def test_without_home_the_password_file_tells() -> None:
-    found = settings.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "relative"})
+    found = loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "relative"})
 
-    assert found.state == Path(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/xpucached")
+    assert found.paths.state == Path(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/xpucached")
 
 
 def test_without_a_runtime_directory_a_socket_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # Who runs the tests may have the usual one.
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(SettingsError, match="XDG_RUNTIME_DIR is not set") as caught:
-        settings.load(None, user=True, environ={"HOME": "/home/me"})
+        loading.load(None, user=True, environ={"HOME": "/home/me"})
     assert "XPUCACHED_SOCKET" in caught.value.hint
     environ = {"HOME": "/home/me", "XPUCACHED_SOCKET": "/home/me/.sock"}
-    assert settings.load(None, user=True, environ=environ).socket == Path("/home/me/.sock")
-    assert settings.load(None, user=False, environ={}).socket == Path("/run/xpucached/xpucached.sock")
+    assert loading.load(None, user=True, environ=environ).paths.socket == Path("/home/me/.sock")
+    assert loading.load(None, user=False, environ={}).paths.socket == Path("/run/xpucached/xpucached.sock")
 
 
 # -- values -------------------------------------------------------------------------------------------------------
@@ -222,11 +222,11 @@ def test_every_key_is_read(file: Path) -> None:
     found = load(file, FULL)
 
     assert places(found) == (str(file), "/s", "/k", "/r/sock", "/m")
-    assert found.socket_mode == 0o660
+    assert found.paths.socket_mode == 0o660
     assert found.managed(KindName("sycl")) == Path("/k/sycl")
-    assert (found.find_stores, tuple(found.store_paths)) == (False, (Path("/a"), Path("/c")))
-    assert (found.variables, found.probe_timeout) == ({"LD_LIBRARY_PATH": "/d", "B": ""}, 5.0)
-    assert found.compile_timeout == 60.0
+    assert (found.stores.found, tuple(found.stores.places)) == (False, (Path("/a"), Path("/c")))
+    assert (found.driver.variables, found.driver.probe_timeout) == ({"LD_LIBRARY_PATH": "/d", "B": ""}, 5.0)
+    assert found.driver.compile_timeout == 60.0
     assert found.policy == Policy(
         keep_driver_generations=2,
         max_unused=14 * 86400.0,
@@ -236,13 +236,11 @@ def test_every_key_is_read(file: Path) -> None:
         retry_after=5400.0,
         min_free_bytes=2_000_000_000,
         quota=5_000_000_000,
-        low_water=0.8,
+        low_water=80,
         trash_keep=86400.0,
         trash_max_bytes=1_000_000,
-        limits=(
-            Limits(None, 0, keep_driver_generations=3, min_free_bytes=3_000_000_000),
-            Limits(Path("/a"), None, max_unused=math.inf, max_bytes=1_000_000_000, grace=0.0),
-        ),
+        users=(Limits(None, 0, keep_driver_generations=3, min_free_bytes=3_000_000_000),),
+        stores=(Limits(Path("/a"), None, max_unused=math.inf, max_bytes=1_000_000_000, grace=0.0),),
     )
     assert found.throttle == ThrottlePolicy(
         window=(22 * 60 + 30, 6 * 60 + 5),
@@ -255,14 +253,14 @@ def test_every_key_is_read(file: Path) -> None:
         isolate=False,
         tasks=100,
     )
-    assert (found.scan_interval, found.settle, found.scrub) == (60.0, 0.5, None)
-    automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
+    assert (found.schedule.scan_interval, found.schedule.settle, found.schedule.scrub) == (60.0, 0.5, None)
+    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict)
     assert automatic == (False, False, False)
-    assert (found.watch_mode, found.watch_loads, found.watch_socket) == ("inotify", True, Path("/w"))
+    assert (found.watch.mode, found.watch.loads, found.watch.socket) == ("inotify", True, Path("/w"))
     workers = found.workers
-    assert (workers.humans, workers.include, workers.exclude) == (False, ["llm", "1005"], ["bob"])
+    assert (workers.humans, workers.include, workers.exclude) == (False, ("llm", "1005"), ("bob",))
     assert (workers.every, workers.idle) == (7200.0, None)
-    assert logging.getLevelNamesMapping()[found.log_level] == logging.DEBUG
+    assert found.log.level == "debug"
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
 
@@ -271,13 +269,13 @@ def test_without_a_file_everything_has_a_default() -> None:
 
     assert found.policy == Policy()
     assert found.throttle == ThrottlePolicy()
-    assert (found.find_stores, found.store_paths, found.variables) == (True, {}, {})
-    assert (found.scan_interval, found.settle, found.scrub) == (600.0, 2.0, 7 * 86400.0)
-    automatic = (found.replay_automatically, found.prewarm_automatically, found.evict_automatically)
+    assert (found.stores.found, found.stores.places, found.driver.variables) == (True, {}, {})
+    assert (found.schedule.scan_interval, found.schedule.settle, found.schedule.scrub) == (600.0, 2.0, 7 * 86400.0)
+    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict)
     assert automatic == (True, True, True)
-    assert (found.watch_mode, found.watch_loads) == ("auto", False)
-    assert found.log_level == "INFO"
-    assert (found.socket_mode, load(None, user=False).socket_mode) == (0o600, 0o666)
+    assert (found.watch.mode, found.watch.loads) == ("auto", False)
+    assert found.log.level == "info"
+    assert (found.paths.socket_mode, load(None, user=False).paths.socket_mode) == (0o600, 0o666)
 
 
 def test_limits_of_a_user_whom_nobody_knows_are_refused(file: Path) -> None:
@@ -294,31 +292,31 @@ def test_limits_can_be_lifted(file: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "attribute", "value"),
     [
-        ("PATHS_STATE", "/x", "state", Path("/x")),
-        ("PATHS_SOCKET", "/x/s", "socket", Path("/x/s")),
-        ("SOCKET", "/x/s", "socket", Path("/x/s")),
-        ("PATHS_SOCKET_MODE", "0666", "socket_mode", 0o666),
-        ("STORES_FOUND", "yes", "find_stores", True),
-        ("STORES_PATHS", "/x:/y", "store_paths", {Path("/x"): None, Path("/y"): None}),
+        ("PATHS_STATE", "/x", "paths.state", Path("/x")),
+        ("PATHS_SOCKET", "/x/s", "paths.socket", Path("/x/s")),
+        ("SOCKET", "/x/s", "paths.socket", Path("/x/s")),
+        ("PATHS_SOCKET_MODE", "0666", "paths.socket_mode", 0o666),
+        ("STORES_FOUND", "yes", "stores.found", True),
+        ("STORES_PATHS", "/x:/y", "stores.places", {Path("/x"): None, Path("/y"): None}),
         (
             "STORES_PATHS",
             "neo:/x/../z:/y:sycl:/w",
-            "store_paths",
+            "stores.places",
             {Path("/z"): "neo", Path("/y"): None, Path("/w"): "sycl"},
         ),
-        ("STORES_PATHS", "", "store_paths", {}),
-        ("DRIVER_VARIABLES", '{"C": "d"}', "variables", {"LD_LIBRARY_PATH": "/d", "B": "", "C": "d"}),
-        ("DRIVER_PROBE_TIMEOUT", "10", "probe_timeout", 10.0),
-        ("SCHEDULE_PREWARM", "1", "prewarm_automatically", True),
-        ("SCHEDULE_EVICT", "On", "evict_automatically", True),
-        ("LOG_LEVEL", "error", "log_level", "ERROR"),
+        ("STORES_PATHS", "", "stores.places", {}),
+        ("DRIVER_VARIABLES", '{"C": "d"}', "driver.variables", {"LD_LIBRARY_PATH": "/d", "B": "", "C": "d"}),
+        ("DRIVER_PROBE_TIMEOUT", "10", "driver.probe_timeout", 10.0),
+        ("SCHEDULE_PREWARM", "1", "schedule.prewarm", True),
+        ("SCHEDULE_EVICT", "On", "schedule.evict", True),
+        ("LOG_LEVEL", "error", "log.level", "error"),
     ],
 )
 def test_a_variable_comes_before_the_file(file: Path, variable: str, text: str, attribute: str, value: object) -> None:
     found = load(file, FULL, user=True, **{f"XPUCACHED_{variable}": text})
 
-    assert getattr(found, attribute) == value
-    assert getattr(load(file, FULL), attribute) != value
+    assert operator.attrgetter(attribute)(found) == value
+    assert operator.attrgetter(attribute)(load(file, FULL)) != value
 
 
 def test_the_policy_can_be_set_by_variables() -> None:
@@ -328,7 +326,7 @@ def test_the_policy_can_be_set_by_variables() -> None:
 
 
 def test_the_daemons_own_variable_for_the_socket_wins() -> None:
-    assert load(None, XPUCACHED_SOCKET="/a/s", XPUCACHED_PATHS_SOCKET="/b/s").socket == Path("/b/s")
+    assert load(None, XPUCACHED_SOCKET="/a/s", XPUCACHED_PATHS_SOCKET="/b/s").paths.socket == Path("/b/s")
 
 
 def test_foreign_variables_are_let_be() -> None:
@@ -338,7 +336,7 @@ def test_foreign_variables_are_let_be() -> None:
 def test_it_shows_every_value_and_where_it_comes_from(file: Path) -> None:
     shown = load(
         file, '[policy]\n\ngrace = 90\n[stores]\npaths = ["/a"]\n', XPUCACHED_POLICY_ATTEMPTS="4", XPUCACHED_SOCKET="/x"
-    ).shown()
+    ).shown
 
     assert list(shown) == [f"{key.section}.{key.name}" for key in keys()]
     assert shown["policy.grace"] == f"90s ({file}:3)"
@@ -353,7 +351,7 @@ def test_it_shows_every_value_and_where_it_comes_from(file: Path) -> None:
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        load(None).state = Path("/x")  # type: ignore[misc]
+        load(None).paths.state = Path("/x")  # type: ignore[misc]
 
 
 @given(st.integers(0, 10**7))
@@ -428,7 +426,7 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
         ('[schedule]\nsettle = "2m"\n', 2, "schedule.settle: expected a duration"),
         ('[schedule]\n# a comment\n\n  "evict" = 1\n', 4, "schedule.evict: expected true or false"),
         ("schedule = { prewarm = true, evict = 1 }\n", 1, "schedule.evict: expected true or false"),
-        ('[log]\nlevel = "loud"\n', 2, "log.level: expected 'debug', 'info', 'warning' or 'error'; found 'loud'"),
+        ('[log]\nlevel = "loud"\n', 2, "log.level: expected one of: debug, info, warning, error; found 'loud'"),
     ],
 )
 def test_a_mistake_is_refused_with_its_line_and_what_was_expected(
@@ -460,7 +458,7 @@ def test_all_mistakes_are_told_in_the_order_of_their_lines(file: Path) -> None:
         ("XPUCACHED_STORES_PATHS", "/a:b", "expected an absolute path"),
         ("XPUCACHED_SOCKET", "sock", "expected an absolute path"),
         ("XPUCACHED_PATHS_SOCKET_MODE", "7", "expected permissions"),
-        ("XPUCACHED_LOG_LEVEL", "loud", "expected 'debug'"),
+        ("XPUCACHED_LOG_LEVEL", "loud", "expected one of: debug, info"),
         ("XPUCACHED_LOGLEVEL", "info", "unknown variable; did you mean XPUCACHED_LOG_LEVEL?"),
         ("XPUCACHED_SCHEDULE_SETLE", "1s", "did you mean XPUCACHED_SCHEDULE_SETTLE?"),
         ("XPUCACHED_POLICY", "{}", "unknown variable"),
@@ -475,6 +473,7 @@ def test_a_mistake_in_a_variable_names_the_variable(file: Path, name: str, text:
     assert expected in message
 
 
+@pytest.mark.flow
 def test_each_mistake_stands_in_a_line_of_its_own_where_the_daemon_refuses_to_start(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -586,7 +585,7 @@ def declare(directory: Path, **texts: str) -> Mapping[str, Model]:
     """Write model files that are in order, and read them."""
     for name, text in texts.items():
         (directory / f"{name}.toml").write_text(text, encoding="utf-8")
-    found, problems = settings.models(directory)
+    found, problems = model_files.models(directory)
     assert problems == ()
     return {one.name: one for one in found}
 
@@ -637,17 +636,17 @@ def test_only_visible_toml_files_are_models(models_d: Path) -> None:
     for name in ("a.conf", ".b.toml", "c.toml~", "d.toml.dpkg-new"):
         (models_d / name).write_text("nonsense")
 
-    assert settings.models(models_d) == ((), ())
+    assert model_files.models(models_d) == ((), ())
 
 
 def test_without_the_directory_there_are_no_models(tmp_path: Path) -> None:
-    assert settings.models(tmp_path / "models.d") == ((), ())
+    assert model_files.models(tmp_path / "models.d") == ((), ())
 
 
 def test_a_directory_that_is_none_is_a_problem(file: Path) -> None:
     file.write_text("")
 
-    found, (problem,) = settings.models(file)
+    found, (problem,) = model_files.models(file)
 
     assert found == ()
     assert problem.message == f"{file}: model files cannot be read: Not a directory"
@@ -712,7 +711,7 @@ def test_a_bad_model_file_is_a_problem_and_hides_no_other(models_d: Path, text: 
     (models_d / "bad.toml").write_text(text)
     (models_d / "good.toml").write_text('command = ["/bin/true"]')
 
-    found, (problem,) = settings.models(models_d)
+    found, (problem,) = model_files.models(models_d)
 
     assert [one.name for one in found] == ["good"]
     assert problem.message.startswith(f"{models_d}/bad.toml:{line}: ")
@@ -746,7 +745,7 @@ def test_a_model_file_says_how_the_model_is_brought_to_life(models_d: Path) -> N
 def test_every_mistake_of_a_model_file_is_told(models_d: Path) -> None:
     (models_d / "bad.toml").write_text("priority = -1\npinned = 1\n")
 
-    _, problems = settings.models(models_d)
+    _, problems = model_files.models(models_d)
 
     assert len(problems) == 3
     assert {one.subject for one in problems} == {str(models_d / "bad.toml")}
@@ -755,7 +754,7 @@ def test_every_mistake_of_a_model_file_is_told(models_d: Path) -> None:
 def test_a_file_whose_name_cannot_be_a_models_needs_one_inside(models_d: Path) -> None:
     (models_d / "a b.toml").write_text('command = ["/bin/true"]')
 
-    found, (problem,) = settings.models(models_d)
+    found, (problem,) = model_files.models(models_d)
 
     assert found == ()
     assert "the file's name is the model's: expected a letter or digit" in problem.message
@@ -766,7 +765,7 @@ def test_a_name_that_is_taken_is_a_problem(models_d: Path) -> None:
     (models_d / "a.toml").write_text('command = ["/bin/true"]')
     (models_d / "b.toml").write_text('name = "a"\ncommand = ["/bin/false"]')
 
-    found, (problem,) = settings.models(models_d)
+    found, (problem,) = model_files.models(models_d)
 
     assert [one.source for one in found] == [str(models_d / "a.toml")]
     assert problem.message == f"{models_d}/b.toml: the name a is taken by {models_d}/a.toml"
@@ -779,7 +778,7 @@ def test_things_that_are_no_files_are_problems(models_d: Path) -> None:
     (models_d / "writable.toml").write_text('command = ["/bin/true"]')
     (models_d / "writable.toml").chmod(0o666)
 
-    found, problems = settings.models(models_d)
+    found, problems = model_files.models(models_d)
 
     assert found == ()
     assert [one.message.removeprefix(f"{models_d}/") for one in problems] == [
@@ -817,7 +816,7 @@ def test_every_key_is_in_the_manual_and_no_other() -> None:
 
 
 def test_the_defaults_in_the_manual_are_those_in_effect() -> None:
-    shown = {name: value.removesuffix(" (default)") for name, value in load(None).shown().items()}
+    shown = {name: value.removesuffix(" (default)") for name, value in load(None).shown.items()}
     for key in keys():
         ((_, default),) = [one for one in manual_keys(f"`[{key.section}]`") if one[0] == key.name]
         if key.section != "paths":
@@ -825,7 +824,7 @@ def test_the_defaults_in_the_manual_are_those_in_effect() -> None:
 
 
 def test_every_key_of_a_model_file_is_in_the_manual_and_no_other() -> None:
-    assert [key for key, _ in manual_keys("Model files")] == list(ModelFile.model_fields)
+    assert [key for key, _ in manual_keys("Model files")] == list(model_files.KEYS)
 
 
 def test_the_examples_in_the_manual_are_in_order(file: Path, models_d: Path) -> None:
@@ -851,7 +850,7 @@ def test_of_many_mistakes_the_first_are_told_and_the_text_is_looked_through_once
     file = tmp_path / "xpucached.toml"
     file.write_text("[policy]\n" + "".join(f"unknown{number} = 1\n" for number in range(200)))
     with pytest.raises(SettingsError) as caught:
-        settings.load(file, user=True, environ={"HOME": str(tmp_path)})
+        loading.load(file, user=True, environ={"HOME": str(tmp_path)})
     told = caught.value.message.split("\n")
     assert told[-1] == "and 150 more mistakes"
     assert len(told) == 51

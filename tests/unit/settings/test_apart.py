@@ -1,0 +1,71 @@
+"""`settings.apart`: a process of its own reads the configuration, and what it says is what we would have read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.unit.settings.test_settings import FULL
+from xpucached.errors import SettingsError
+from xpucached.processes import child
+from xpucached.settings import apart, loading
+
+ENVIRON = {"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"}
+
+
+@pytest.mark.flow
+def test_what_a_process_of_its_own_reads_is_what_we_would_have_read(tmp_path: Path) -> None:
+    file = tmp_path / "xpucached.toml"
+    file.write_text(FULL, encoding="utf-8")
+    # A name that is no text: in the file there can be none.
+    environ = {**ENVIRON, "XPUCACHED_PATHS_STATE": os.fsdecode(b"/s\xff"), "PYTHONPATH": "/nowhere"}
+
+    found = apart.load(file, user=True, environ=environ, worker=True)
+
+    assert found == loading.load(file, user=True, environ=environ, worker=True)
+    assert found.policy.limits[1].max_unused == float("inf")
+
+
+@pytest.mark.flow
+def test_what_it_refuses_is_refused_with_the_same_words(tmp_path: Path) -> None:
+    file = tmp_path / "xpucached.toml"
+    file.write_text("[policy]\ngrace = -1\n[polcy]\n", encoding="utf-8")
+    told = []
+    for load in (apart.load, loading.load):
+        with pytest.raises(SettingsError) as caught:
+            load(file, user=True, environ=ENVIRON)
+        told.append((caught.value.message, caught.value.hint))
+
+    assert told[0] == told[1]
+
+
+def test_where_no_process_can_be_started_we_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise BlockingIOError
+
+    monkeypatch.setattr(child, "run", refused)
+
+    assert apart.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
+
+
+@pytest.mark.parametrize("ended", [child.Ended(None), child.Ended(1, b"{}"), child.Ended(0, b"")])
+def test_where_it_says_nothing_we_read_it(monkeypatch: pytest.MonkeyPatch, ended: child.Ended) -> None:
+    monkeypatch.setattr(child, "run", lambda *_, **__: ended)
+
+    assert apart.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
+
+
+@pytest.mark.flow
+def test_no_daemon_loads_what_only_reading_needs() -> None:
+    code = (
+        "import sys, xpucached.daemon.main, xpucached.daemon.user_daemon, xpucached.daemon.host_daemon; "
+        "print([one for one in ('pydantic', 'pydantic_settings', 'alembic') if one in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

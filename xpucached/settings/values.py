@@ -1,0 +1,296 @@
+"""Values as people write them, read as the types and the bounds of our fields say."""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, TypeVar, Union, get_args, get_origin
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
+
+from xpucached import quantities
+from xpucached.domain.bounds import UNLIMITED, Duration, NamedBy, Percent, Size, Units, Whole, Window
+from xpucached.domain.models import is_unit
+from xpucached.domain.plans import Limits
+from xpucached.errors import guess
+from xpucached.settings.toml import TOLD
+
+S = TypeVar("S", bound=Struct)
+
+RENAMED: Final[Mapping[str, str]] = {"manners": "throttle", "opens": "loads", "patience": "max_wait"}
+"""What keys were called before 0.1.0, and what they are called now."""
+
+_ALWAYS: Final = "always"
+_QUOTED: Final = 60
+_USER: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]{0,63}\$?", re.ASCII)
+_WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d) ?- ?([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+
+
+class Unexpected(ValueError):
+    """A value is not what was expected."""
+
+
+class Wrong(ValueError):
+    """What is wrong in a value: at which places in it, and what was expected there."""
+
+    def __init__(self, *mistakes: tuple[tuple[str, ...], str]) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = mistakes
+
+
+def declared(*kinds: type[Struct]) -> dict[str, FieldInfo]:
+    """Give what these values declare, by name."""
+    return {one.name: one for kind in kinds for one in fields(kind)}
+
+
+def shape(kind: object) -> tuple[object, object]:
+    """Give a field's type, without None, and what its value is bounded by."""
+    bound: object = None
+    if get_origin(kind) is Annotated:
+        kind, bound, *_ = get_args(kind)
+    if get_origin(kind) in {Union, types.UnionType}:
+        kind = next(one for one in get_args(kind) if one is not types.NoneType)
+    return kind, bound
+
+
+def table(keys: Mapping[str, FieldInfo], value: object) -> dict[str, object]:
+    """Read the keys that a table gives.  Raises `Wrong` with all that is wrong in it."""
+    if not isinstance(value, dict):
+        raise Wrong(((), _found("expected a table", value)))
+    read: dict[str, object] = {}
+    mistakes: list[tuple[tuple[str, ...], str]] = []
+    for name, inner in value.items():
+        try:
+            if name not in keys:
+                # To find the nearest key takes time, and nobody reads more of them.
+                mistakes.append(((name,), unknown(name, keys) if len(mistakes) < TOLD else "unknown key"))
+            else:
+                read[name] = _value(keys[name].type, inner)
+        except Wrong as error:
+            mistakes += [((name, *place), what) for place, what in error.mistakes]
+    if mistakes:
+        raise Wrong(*mistakes)
+    return read
+
+
+def filled(kind: type[S], given: Mapping[str, object], **more: object) -> S:
+    """Make a value of those of its fields that were read, and of some more."""
+    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given} | more)
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Say that there is no such key, and which may be meant."""
+    known = list(known)
+    if RENAMED.get(name) in known:
+        return f"unknown key; it is called {RENAMED[name]} now"
+    return f"unknown key; {guess(name, known) or 'expected one of ' + ', '.join(known)}"
+
+
+def _found(expected: str, value: object) -> str:
+    text = repr(value)
+    return f"{expected}; found {text[:_QUOTED]}{'…' if len(text) > _QUOTED else ''}"
+
+
+def _value(kind: object, value: object) -> object:
+    kind, bound = shape(kind)
+    try:
+        return _bounded(bound, value) if bound is not None else _typed(kind, value)
+    except Wrong:
+        raise
+    except ValueError as error:
+        raise Wrong(((), _found(str(error), value))) from error
+
+
+def _bounded(bound: object, value: object) -> object:
+    match bound:
+        case Whole(least, most):
+            number = _typed(int, value)
+            if not least <= int(str(number)) <= most:
+                raise Unexpected(f"expected a whole number from {least} to {most}")
+            return number
+        case Duration():
+            return _duration(bound, value)
+        case Size(unlimited):
+            return _size(value, unlimited=unlimited)
+        case Percent():
+            return _percent(value)
+        case Window():
+            return _window(value)
+        case Units():
+            if not isinstance(value, list) or not all(isinstance(one, str) and is_unit(one) for one in value):
+                raise Unexpected('expected an array of full names of units, such as ["app.service"]')
+            return tuple(value)
+        case NamedBy(name):
+            return _limits(name, value)
+        case _ if callable(bound):
+            return bound(value)
+    raise TypeError(bound)
+
+
+def _typed(kind: object, value: object) -> object:
+    if kind is bool or kind is str:
+        if not isinstance(value, bool if kind is bool else str):
+            raise Unexpected("expected true or false" if kind is bool else "expected a string")
+        return value
+    if kind is int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Unexpected("expected a whole number")
+        return value
+    if kind is float:
+        return float(_number(value, float, "expected a number"))
+    if kind is Path:
+        return absolute(value)
+    if kind == tuple[Path, ...]:
+        return tuple(absolute(one) for one in (value if isinstance(value, list) else [value]))
+    if kind == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise Unexpected('expected an array of strings, such as ["float16", "bfloat16"]')
+        return tuple(value)
+    if kind == Mapping[str, str]:
+        return _variables(value)
+    return _word(kind, value)
+
+
+def _word(kind: object, value: object) -> object:
+    """Read one of several words, without regard to its case."""
+    words = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else get_args(kind)
+    for word in words:
+        if isinstance(value, str) and value.lower() == word:
+            return word
+    raise Unexpected(f"expected one of: {', '.join(words)}")
+
+
+def _number(value: object, read: Callable[[str], float], expected: str) -> float:
+    if isinstance(value, str):
+        try:
+            return read(value)
+        except ValueError as error:
+            raise Unexpected(expected) from error
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise Unexpected(expected)
+
+
+def _duration(bound: Duration, value: object) -> object:
+    word = bound.unlimited is not False
+    if word and (value is None or value == UNLIMITED):
+        return bound.unlimited
+    expected = f"expected a duration such as 90s, 10m or 7d, from {spell(bound.least)} to {spell(bound.most)}"
+    expected += f', or "{UNLIMITED}"' if word else ""
+    seconds = _number(value, quantities.duration, expected)
+    if not bound.least <= seconds <= bound.most:
+        raise Unexpected(expected)
+    return float(seconds)
+
+
+def spell(seconds: float) -> str:
+    """Write a duration as it may stand in the configuration."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+def _size(value: object, *, unlimited: bool) -> int | None:
+    # To some runtimes 0 means no limit.  Here it could mean either, so it means nothing.
+    expected = "expected a size above 0 such as 512MB or 10GiB"
+    if unlimited:
+        expected += f', or "{UNLIMITED}"'
+        if value == UNLIMITED:
+            return None
+    number = 0 if isinstance(value, float) else int(_number(value, quantities.size, expected))
+    if not 0 < number < 1 << 63:
+        raise Unexpected(expected)
+    return number
+
+
+def _percent(value: object) -> int | None:
+    expected = f'expected whole percent, such as 40 or "40%", from 1 to 100, or "{UNLIMITED}"'
+    if value == UNLIMITED:
+        return None
+    number = _number(value, lambda text: float(text.removesuffix("%")), expected)
+    if not 1 <= number <= 100:  # noqa: PLR2004 - the sentence says it
+        raise Unexpected(expected)
+    return round(number)
+
+
+def _window(value: object) -> tuple[int, int] | None:
+    if value == _ALWAYS:
+        return None
+    match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match.groups()[:2] == match.groups()[2:]:
+        raise Unexpected(f'expected two different times of day, such as "22:00-06:00", or "{_ALWAYS}"')
+    hour, minute, last_hour, last_minute = map(int, match.groups())
+    return hour * 60 + minute, last_hour * 60 + last_minute
+
+
+def spell_window(window: tuple[int, int] | None) -> str:
+    """Write a window as it may stand in the configuration."""
+    return "-".join(f"{one // 60:02}:{one % 60:02}" for one in window) if window else _ALWAYS
+
+
+def absolute(value: object) -> Path:
+    """Read an absolute path."""
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise Unexpected("expected an absolute path (~ and variables are not expanded)")
+    return Path(value)
+
+
+def mode(value: object) -> int:
+    """Read permissions in octal digits, as ``chmod`` takes them."""
+    text = value if isinstance(value, str) else ""
+    if not (len(text) in {3, 4} and set(text) <= set("01234567")) or int(text, 8) & ~0o666 or not int(text, 8) & 0o600:
+        raise Unexpected('expected permissions to read and write in octal digits as a string, such as "0660"')
+    return int(text, 8)
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Read users, by name or number."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and _USER.fullmatch(one) for one in value):
+        raise Unexpected('expected an array of users, by name or number, such as ["llm", "1005"]')
+    return tuple(value)
+
+
+def _variables(value: object) -> Mapping[str, str]:
+    if not isinstance(value, dict):
+        raise Unexpected('expected a table of variables, such as { LD_LIBRARY_PATH = "/opt/driver/lib" }')
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name:
+            raise Unexpected(f"{name!r} cannot be the name of a variable")
+        if not isinstance(text, str) or "\0" in text:
+            raise Unexpected(f"{name}: expected a string")
+    return value
+
+
+def _limits(name: str, value: object) -> tuple[Limits, ...]:
+    """Read the limits of single stores or users, which their tables are named after."""
+    keys = {key: one for key, one in declared(Limits).items() if key not in {"store", "user"}}
+    if not isinstance(value, dict):
+        raise Unexpected("expected a table")
+    found: list[Limits] = []
+    mistakes: list[tuple[tuple[str, ...], str]] = []
+    for whose, inner in value.items():
+        try:
+            whole = Limits(Path(os.path.realpath(absolute(whose)))) if name == "store" else Limits(user=_uid(whose))
+            found.append(replace(whole, **table(keys, inner)))
+        except Wrong as error:
+            mistakes += [((whose, *place), what) for place, what in error.mistakes]
+        except ValueError as error:
+            mistakes.append(((whose,), str(error)))
+    if mistakes:
+        raise Wrong(*mistakes)
+    return tuple(found)
+
+
+def _uid(name: str) -> int:
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise Unexpected(f"there is no user {name!r} on this host") from error
