@@ -45,7 +45,7 @@ class ReadingResult(Struct, frozen=True):
 
 def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: bool = False) -> Settings:
     """Have the configuration read; see `loading.load`, which does it.  Raises `SettingsError`."""
-    asked = ReadingTask(Path(os.path.abspath(path)) if path is not None else None, user, worker)  # noqa: PTH100 - links stay
+    asked = ReadingTask(path.absolute() if path is not None else None, user, worker)
     answer = _ask(asked, {name: text for name, text in environ.items() if name in _READ or name.startswith(_BEGIN)})
     if answer is None:
         # There is no room for a process of its own, or whatever is wrong: it can be done here all the same.

@@ -44,6 +44,21 @@ def test_what_it_refuses_is_refused_with_the_same_words(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.flow
+def test_a_path_leads_where_links_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "elsewhere" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inner)
+    (inner.parent / "xpucached.toml").write_text("[policy]\nattempts = 4\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    path = Path("link/../xpucached.toml")
+
+    found = apart.load(path, user=True, environ=ENVIRON)
+
+    assert found == loading.load(path, user=True, environ=ENVIRON)
+    assert found.policy.attempts == 4
+
+
 def test_where_no_process_can_be_started_we_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> NoReturn:
         raise BlockingIOError
