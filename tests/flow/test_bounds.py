@@ -916,7 +916,7 @@ def test_what_a_runtime_writes_without_end_for_one_tiny_program_is_not_all_kept(
 ) -> None:
     for number in range(30):
         sycl_store.add(f"kernel{number}")
-    monkeypatch.setattr("xpucached.kinds.sycl.scan_state.PART", 10)
+    monkeypatch.setattr("xpucached.kinds.known_cursor.PART", 10)
     taken: list[int] = []
 
     def parts(*given: object) -> Iterator[Scan]:

@@ -1,7 +1,7 @@
-"""Four kinds that exist only in tests: one can only what it must, one can all, one has directories, and one only reads.
+"""Three kinds that exist only in tests: one can only what it must, one can all, and one has directories.
 
-The last reads real entries of the GPU driver's cache, and leaves them alone.  An entry of a `FakeKind` is one file: its
-first line names the target, what follows is its program.  Of a `NestKind` it is a directory with two files.
+An entry of a `FakeKind` is one file: its first line names the target, what follows is its program.  Of a `NestKind` it
+is a directory with two files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from xpucached.domain.host import Host, OtherDriver, Process
     from xpucached.domain.models import Workload
     from xpucached.domain.stores import FoundStore, KnownEntry
-    from xpucached.domain.trash import Repair, TrashLabel
+    from xpucached.domain.trash import Repair
     from xpucached.planning.activity import Half
 
     Failed = Callable[[Path, OSError], None]
@@ -352,38 +352,6 @@ class NestKind(FakeKind):
         return EntryKey(name) if self.files.fullmatch(name) and file in {"", "program", "target"} else None
 
 
-class NeoReader(FakeKind):
-    """Reads what the GPU driver wrote, and takes nothing away."""
-
-    def recognise(self, root: Path) -> bool:
-        return os.path.isfile(root / "config.file") and super().recognise(root)  # noqa: PTH113 - pathlib may raise
-
-    def read(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
-        program = (store.root / key).read_bytes()
-        return Entry(
-            EntryId(store, key),
-            _stamp(status),
-            status.st_size,
-            status.st_blocks * 512,
-            datetime.fromtimestamp(status.st_mtime, UTC),
-            None,
-            binary=images.image_format(program),
-            digest=program_digest(program).hexdigest(),
-            kernels=images.kernels(program),
-        )
-
-    def remove(
-        self,
-        entries: Sequence[Entry],
-        notes: Mapping[EntryId, TrashLabel] | None = None,  # noqa: ARG002 - nothing goes
-        failed: Failed | None = None,  # noqa: ARG002
-    ) -> Mapping[EntryId, bool]:
-        return {one.id: False for one in entries}
-
-    def sweep(self, entry: EntryId) -> bool:  # noqa: ARG002 - it begins nothing
-        return False
-
-
 _bare = FakeKind(KindName("bare"), re.compile(r"[0-9a-f-]+\.bare"))
 _full = FullKind(
     KindName("full"),
@@ -394,8 +362,6 @@ _full = FullKind(
     defects=(EMPTY,),
     MARKS=(b"full: ",),
 )
-_neo = NeoReader(KindName("neo"), re.compile(r"([0-9a-f]/[0-9a-f]/)[0-9a-f]{16}\.(?:cl|l0)_cache"), depth=2)
-
 _nest = NestKind(KindName("nest"), re.compile(r"[0-9a-f-]+\.nest"))
 FULL_TRASH: Final = _trash_of("full", "", beside=True)
 NEST_TRASH: Final = _trash_of("nest", FOLDER, beside=False)
@@ -415,7 +381,6 @@ FULL: Final = Kind(
     doctor=_full,
     preflight=_full,
 )
-NEO_READER: Final = Kind(_neo.name, (), _neo, _neo, _neo)
 
 
 def fill(root: Path, kind: Kind, target: Target, names: Iterable[str] = ("a1", "b2", "c3")) -> None:

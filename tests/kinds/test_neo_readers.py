@@ -128,14 +128,19 @@ def test_notes_of_others_are_passed_over() -> None:
         b"\1",
         struct.pack("<3I", 0xFFFFFFFF, 0xFFFFFFFF, 6),
         struct.pack("<3I", 8, 0xFFFFFF00, 6) + b"IntelGT\0",
-        notes((b"IntelGT\0", 6, b"\1\2")),
         struct.pack("<3I", 0, 0, 0) * 1000,
     ],
 )
-def test_forged_notes_say_nothing_and_the_driver_does_not_mind(made: bytes) -> None:
+def test_forged_notes_are_damage(made: bytes) -> None:
     data = native(300, (b".note.intelgt.compat", made))
     with pytest.raises(zebin.NotesError):
         zebin.read(data)
+    assert zebin.damage(data) == "the notes of its compiler do not hold together"
+
+
+def test_a_note_of_another_size_says_nothing() -> None:
+    data = native(300, (b".note.intelgt.compat", notes((b"IntelGT\0", 6, b"\1\2"))))
+    assert zebin.read(data).ip is None
     assert zebin.damage(data) is None
 
 
@@ -145,8 +150,9 @@ def test_forged_notes_say_nothing_and_the_driver_does_not_mind(made: bytes) -> N
 def test_the_total_is_the_sum_of_the_entries() -> None:
     data = (RECORDED / "config.file").read_bytes()
     assert totals.total(data) == sum(path.stat().st_size for path in RECORDED.rglob("*_cache"))
-    assert totals.total_bytes(totals.total(data) or 0) == data
-    assert totals.total(data[:7]) is None
+    assert totals.total_bytes(totals.total(data)) == data
+    assert totals.total(data[:1]) == data[0]
+    assert totals.total(b"") == 0
     assert totals.total(data + b"x") == totals.total(data)
 
 

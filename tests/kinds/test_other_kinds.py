@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ from xpucached.domain.workloads import Variant
 from xpucached.errors import RequestError
 from xpucached.host import process_table
 from xpucached.kinds import sycl
+from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.table import KINDS
 from xpucached.planning.repair import plan_mending
 from xpucached.processes.supervised import ProcessStarter
@@ -57,7 +59,7 @@ class House:
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place = place
-        for kind in (fakes.BARE, fakes.FULL, fakes.NEO_READER):
+        for kind in (fakes.BARE, fakes.FULL):
             monkeypatch.setitem(KINDS, kind.name, kind)
         store = SyclStore(place / "sycl")
         for kernel in ("_ZTS1a", "_ZTS1b"):
@@ -137,7 +139,7 @@ def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
         }
         assert set(found["bare"]) == {"a1.bare", "b2.bare", "c3.bare"}
         assert set(found["neo"]) == {"c/3/c38a8531ff01c4ee.cl_cache", "d/9/d930dfee6f04d4c0.l0_cache"}
-        (shown,) = (await house.page(kernel="fixture_add", kind=fakes.NEO_READER.name, limit=1)).entries
+        (shown,) = (await house.page(kernel="fixture_add", kind=neo.NAME, limit=1)).entries
         assert shown.entry.id.store.kind == "neo"
 
     house.live(work)
@@ -189,13 +191,18 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
     house.live(work)
 
 
-def test_what_a_kind_refuses_to_take_stays(house: House) -> None:
+def test_what_a_program_holds_the_lock_of_stays(house: House) -> None:
     async def work() -> None:
         before = await house.entries()
-        job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=tuple(before["neo"].values()))))
-        assert await house.entries() == before
-        assert isinstance(job.report, EvictionReport)
-        assert not job.report.removed
+        refs = tuple(before["neo"].values())
+        with (house.place / "neo" / "config.file").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
+            assert await house.entries() == before
+            assert isinstance(job.report, EvictionReport)
+            assert not job.report.removed
+        job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
+        assert "neo" not in await house.entries()
 
     house.live(work)
 

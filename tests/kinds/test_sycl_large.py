@@ -15,7 +15,7 @@ from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import known_keys
 from xpucached.domain.names import Architecture, EntryKey
 from xpucached.domain.stores import FoundStore, KnownEntry, Scan, Store, StoreOrigin
-from xpucached.kinds import sycl
+from xpucached.kinds import known_cursor, sycl
 from xpucached.kinds.sycl import reader, slots
 from xpucached.kinds.sycl import scan_state as looking
 
@@ -61,7 +61,7 @@ def verdicts(some: Iterable[Scan]) -> dict[EntryKey, tuple[object, ...]]:
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "PART", BOUND)
+    monkeypatch.setattr(known_cursor, "PART", BOUND)
     monkeypatch.setattr(slots, "KEPT", BOUND)
 
 
@@ -75,7 +75,7 @@ def test_a_large_leaf_is_judged_in_parts_as_at_once(store: SyclStore, monkeypatc
     }
     assert len(once) == 39 + 15 + 12
 
-    monkeypatch.setattr(looking, "PART", BOUND)
+    monkeypatch.setattr(known_cursor, "PART", BOUND)
     monkeypatch.setattr(slots, "KEPT", BOUND)
     found = parts(store.root)
 

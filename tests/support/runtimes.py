@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl.preflight import SYCL_CHECK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROGRAM: Final = """
 import os
@@ -138,3 +142,35 @@ class SimulatedGpu:
         assert done.returncode == 0, done.stderr[-2000:]
         created, used = sycl.trace.collect(cache, done.stderr.splitlines())
         return frozenset(map(str, created)), frozenset(map(str, used - created))
+
+    def start(self, jobs: Sequence[tuple[str, Path, str]], store: Path, **variables: str) -> subprocess.Popen[str]:
+        """Start ``gpu_programs.py``, which builds these with the driver caching in ``store``."""
+        libraries = self.root / "usr/lib/x86_64-linux-gnu"
+        python = Path(os.path.realpath(sys.executable))
+        places = (libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
+        loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, places)))
+        words = [json.dumps([how, str(path), options]) for how, path, options in jobs]
+        environment = {
+            "HOME": os.environ["HOME"],
+            "NEOReadDebugKeys": "1",
+            "UseAubStream": "0",
+            "SetCommandStreamReceiver": "1",
+            "ProductFamilyOverride": "bmg-g21",
+            "HardwareInfoOverride": "1x5x8",
+            "UseBindlessMode": "0",
+            "UseExternalAllocatorForSshAndDsh": "0",
+            "ZE_ENABLE_ALT_DRIVERS": str(libraries / "libze_intel_gpu.so.1"),
+            "OCL_ICD_VENDORS": str(libraries / "intel-opencl/libigdrcl.so"),
+            "NEO_CACHE_PERSISTENT": "1",
+            "NEO_CACHE_DIR": str(store),
+            "NEO_CACHE_STATS": "1",
+            **variables,
+        }
+        return subprocess.Popen(
+            [*loader, python, "-I", "-S", Path(__file__).with_name("gpu_programs.py"), *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=store.parent,
+        )

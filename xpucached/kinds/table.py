@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.plans import NoRecipe
 from xpucached.kinds import sycl
+from xpucached.kinds.neo import kind as neo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from xpucached.domain.trash import Repair, TrashLabel
     from xpucached.kinds.interface import Kind, Rebuilder
 
-KINDS: Final[dict[KindName, Kind]] = {kind.name: kind for kind in (sycl.KIND,)}
+KINDS: Final[dict[KindName, Kind]] = {kind.name: kind for kind in (sycl.KIND, neo.KIND)}
 """Every kind there is."""
 
 MODELS: Final = sycl.NAME

@@ -24,10 +24,11 @@ from xpucached.service.owners import STORES, answers, foreign, foreign_store, na
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from datetime import datetime
 
     from xpucached.domain.models import Model
+    from xpucached.kinds.interface import Kind
     from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
@@ -167,13 +168,8 @@ class StoreFinder:
         whole = True
         kinds = {path: self._kinds(path, said) for path, said in settings.stores.places.items()}
         for name, kind in KINDS.items():
-            add(Store(name, settings.managed(name)), StoreOrigin.MANAGED, "managed")
-            for path in settings.stores.places:
-                if kinds[path] == {name}:
-                    add(Store(name, path), StoreOrigin.CONFIGURED, "configuration")
-            for model in models:
-                if model.store is not None and name == MODELS:
-                    add(Store(name, model.store), StoreOrigin.CONFIGURED, f"model {model.name}")
+            for root, origin, via in self._ours(kind, kinds, models):
+                add(Store(name, root), origin, via)
             named, all_named = named_by(kind, (standard, *processes)) if settings.stores.found else ((), True)
             whole = whole and all_named
             for place, via in named:
@@ -194,6 +190,20 @@ class StoreFinder:
         self.problems = problems if whole else (*problems, too_many())
         self._found = tuple(one for store, one in found.items() if owners[store] is None)
         return self._found, writers_since(processes)
+
+    def _ours(
+        self, kind: Kind, kinds: Mapping[Path, frozenset[KindName]], models: Iterable[Model]
+    ) -> Iterator[tuple[Path, StoreOrigin, str]]:
+        """Give the stores of a kind that we manage, or that the configuration or a model names."""
+        managed = self._context.settings.managed(kind.name)
+        if kind.discovery.enable(managed):
+            yield managed, StoreOrigin.MANAGED, "managed"
+        for path, names in kinds.items():
+            if names == {kind.name}:
+                yield path, StoreOrigin.CONFIGURED, "configuration"
+        for model in models:
+            if model.store is not None and kind.name == MODELS:
+                yield model.store, StoreOrigin.CONFIGURED, f"model {model.name}"
 
     def _kinds(self, path: Path, said: KindName | None) -> frozenset[KindName]:
         """Give the kind of a configured store: as it is said there, as its files say, or as it was known.

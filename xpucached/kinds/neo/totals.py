@@ -25,12 +25,9 @@ class Lookups(Struct, frozen=True):
     misses: int
 
 
-def total(data: bytes) -> int | None:
-    """Read what the driver believes that all entries have together; None if it stands nowhere.
-
-    The driver reads eight bytes, and takes what is missing of them for zero.
-    """
-    return _TOTAL.unpack_from(data)[0] if len(data) >= TOTAL_SIZE else None
+def total(data: bytes) -> int:
+    """Read what the driver believes that all entries have together; what is missing of eight bytes is zero to it."""
+    return int(_TOTAL.unpack(data[:TOTAL_SIZE].ljust(TOTAL_SIZE, b"\0"))[0])
 
 
 def total_bytes(size: int) -> bytes:

@@ -86,19 +86,23 @@ def read(data: bytes) -> Zebin:
 
 
 def damage(data: bytes) -> str | None:
-    """Say what is wrong with an entry so that the driver refuses it; None if nothing can be seen to be.
+    """Say what is wrong with an entry so that the driver refuses it, or crashes; None if nothing can be seen to be.
 
-    Flipped bits in code, symbols, SPIR-V or notes cannot be seen here, and what follows the tables is not looked at.
+    Flipped bits in code, symbols or SPIR-V cannot be seen here, and what follows the tables is not looked at.
     """
-    return images.damage(data, intel=True) if judged(data) else None
+    if not judged(data):
+        return None
+    wrong = images.damage(data, intel=True)
+    if wrong is None:
+        try:
+            read(data)
+        except NotesError as error:
+            wrong = str(error)
+    return wrong
 
 
 def _number(content: bytes | None) -> int | None:
-    if content is None:
-        return None
-    if len(content) != _NUMBER.size:
-        raise NotesError("a note of its compiler has another size")
-    return int(_NUMBER.unpack(content)[0])
+    return None if content is None or len(content) != _NUMBER.size else int(_NUMBER.unpack(content)[0])
 
 
 def _notes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -13,45 +13,15 @@ from xpucached.domain.defects import StoreFault
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreState, UnchangedEntry
 from xpucached.domain.targets import Target
+from xpucached.kinds import known_cursor
+from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.sycl import defects, doctor
-
-PART: Final = 1000
-"""Entries that are handed over at a time.  A store of any size takes the memory of so many."""
 
 OURS: Final = 200
 """Removals of a dead daemon that are finished after one look; what says that it is one may be forged."""
 
 _WEIGHT: Final = 64 << 20
 """So many characters of names are handed over at a time, and one entry's: they may be forged."""
-
-
-class KnownCursor:
-    """What is remembered of a store, in the order of its keys, taken as the look comes by."""
-
-    def __init__(self, rows: Iterable[KnownEntry]) -> None:
-        self._rest = iter(rows)
-        self._next = next(self._rest, None)
-        self.passed: list[EntryKey] = []
-        """Those between what was taken: nothing that is there has their names."""
-
-    def take(self, prefix: str) -> list[KnownEntry]:
-        """Give those below a directory; those before it were passed."""
-        found: list[KnownEntry] = []
-        row = self._next
-        while row is not None and row.key.startswith(prefix):
-            found.append(row)
-            row = next(self._rest, None)
-        self._next = row
-        return found
-
-    def pass_before(self, prefix: str) -> bool:
-        """Pass those before a directory, or all if it has no name; False if there are so many that a part is full."""
-        while self._next is not None and (not prefix or self._next.key < prefix):
-            if len(self.passed) >= PART:
-                return False
-            self.passed.append(self._next.key)
-            self._next = next(self._rest, None)
-        return True
 
 
 @dataclass(slots=True)
@@ -104,7 +74,10 @@ class ScanState:
     @property
     def full(self) -> bool:
         """Whether what was found since the part before is enough for one."""
-        return len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= PART or self.weight >= _WEIGHT
+        return (
+            len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= known_cursor.PART
+            or self.weight >= _WEIGHT
+        )
 
     @property
     def store(self) -> Store:

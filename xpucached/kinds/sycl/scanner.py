@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
 from xpucached.kinds import fs, listing
+from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
 from xpucached.kinds.sycl import targets as valid
 from xpucached.kinds.sycl.reader import read_slots, unfinished
-from xpucached.kinds.sycl.scan_state import KnownCursor, ScanState
+from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slots, names_in
 from xpucached.kinds.sycl.unread import Changed
 

@@ -1,0 +1,495 @@
+"""A store of the GPU driver's: where it is, what is in it, what is wrong with it, and how entries go and come back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kinds import fakes
+from tests.support.builders import native
+from xpucached.domain.defects import Effect
+from xpucached.domain.host import Process
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import Entry, EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.trash import TrashLabel
+from xpucached.kinds import fs, known_cursor
+from xpucached.kinds.neo import counting, defects, discovery, doctor, layout, reader, remover, scanner, totals
+from xpucached.kinds.neo import kind as neo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from xpucached.domain.defects import Defect, StoreFault
+
+NOW = datetime.now(UTC) + timedelta(hours=1)
+LABEL = TrashLabel(NOW, EvictReason.UNUSED, "not used")
+CL, ZE = "2/5/25297eb0a9ff01c5.cl_cache", "f/d/fda88f9b82d687e4.l0_cache"
+
+
+class CacheOfTheDriver:
+    """A store with the entries that driver 26.27 wrote."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        shutil.copytree(fakes.NEO / "recorded", root, ignore=shutil.ignore_patterns("*.trace", "*.input", "stats"))
+        self.found = FoundStore(Store(neo.NAME, root), StoreOrigin.FOUND, "test")
+
+    def parts(self, known: Iterable[Entry] = (), *, quick: bool = False) -> list[Scan]:
+        rows = sorted((KnownEntry(one.id.key, one.stamp, one.place) for one in known), key=lambda row: row.key)
+        return list(scanner.parts(self.found, NOW, rows, None, quick=quick))
+
+    def entries(self) -> dict[str, Entry]:
+        return {one.id.key: one for part in self.parts() for one in part.entries}
+
+    def faults(self) -> tuple[StoreFault, ...]:
+        return doctor.faults(self.found, NOW, None)
+
+    @property
+    def total(self) -> int:
+        return totals.total((self.root / layout.TOTAL).read_bytes())
+
+    @property
+    def true_total(self) -> int:
+        return sum(path.stat().st_size for path in self.root.rglob("*_cache"))
+
+    def say(self, total: int) -> None:
+        (self.root / layout.TOTAL).write_bytes(totals.total_bytes(total))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CacheOfTheDriver:
+    return CacheOfTheDriver(tmp_path / "neo_compiler_cache")
+
+
+# -- where it is ------------------------------------------------------------------------------------------------------
+
+
+def asked(variables: dict[str, str], directory: str | None = "/w") -> Path | None:
+    place = None if directory is None else Path(directory)
+    found = discovery.locate(Process(7, os.getuid(), NOW, "app", place, variables))
+    return None if found is None else found[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "root"),
+    [
+        ({"HOME": "/h"}, "/h/.cache/neo_compiler_cache"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/x/neo_compiler_cache"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, "/h/.cache/neo_compiler_cache"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "x"}, "/w/x/neo_compiler_cache"),
+        ({"HOME": "/h", "NEO_CACHE_DIR": "/d/"}, "/d"),
+        ({"HOME": "/h", "NEO_CACHE_DIR": ""}, "/h/.cache/neo_compiler_cache"),
+        ({"HOME": "/h", "NEO_CACHE_DIR": "rel"}, "/w/rel"),
+        ({"HOME": "/h", "NEO_CACHE_DIR": "~/x"}, "/w/~/x"),
+        ({"HOME": ""}, None),
+        ({}, None),
+        *(({"HOME": "/h", "NEO_CACHE_PERSISTENT": off}, None) for off in ("0", "", "yes", "false", "00")),
+        *(
+            ({"HOME": "/h", "NEO_CACHE_PERSISTENT": on}, "/h/.cache/neo_compiler_cache")
+            for on in ("1", "2", "01", "-1", " 1x")
+        ),
+    ],
+)
+def test_a_program_caches_where_the_driver_was_seen_to(variables: dict[str, str], root: str | None) -> None:
+    assert asked(variables) == (None if root is None else Path(root))
+
+
+def test_a_relative_place_of_a_process_whose_directory_is_unknown_is_not_known() -> None:
+    assert asked({"HOME": "/h", "NEO_CACHE_DIR": "rel"}, None) is None
+
+
+def test_a_directory_with_a_total_and_an_entry_is_a_store(store: CacheOfTheDriver, tmp_path: Path) -> None:
+    assert discovery.recognise(store.root)
+    (store.root / layout.TOTAL).unlink()
+    assert not discovery.recognise(store.root)
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    (flat / layout.TOTAL).write_bytes(b"")
+    assert not discovery.recognise(flat)
+    (flat / "25297eb0a9ff01c5.cl_cache").write_bytes(b"x")
+    assert discovery.recognise(flat)
+
+
+def test_who_writes_has_the_total_or_a_new_entry_open() -> None:
+    for path in ("/s/config.file", "/s/cl_cache.AbC123", "/s/cl_cache.AbC123 (deleted)"):
+        assert discovery.writes(path)
+    for path in ("/s/config.file2", "/s/2/5/25297eb0a9ff01c5.cl_cache", "/s/cl_cache.AbC1234"):
+        assert not discovery.writes(path)
+
+
+# -- what is in it ----------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_read_and_their_access_times_stay(store: CacheOfTheDriver) -> None:
+    before = {path: path.stat() for path in store.root.rglob("*") if path.is_file()}
+    for path, status in before.items():
+        os.utime(path, ns=(1, status.st_mtime_ns))
+    found = store.entries()
+    assert {one.state for one in found.values()} == {EntryState.OK}
+    assert {one.environment for one in found.values()} == {None}
+    assert found[CL].options == "-cl-fast-relaxed-math -DX=1"
+    assert [one.name for one in found[CL].kernels] == ["noinc"]
+    assert (found[ZE].image_size, found[ZE].binary) == (1424, "elf")
+    assert {path.stat().st_atime_ns for path in before} == {1}
+    assert found[CL].accessed == datetime.fromtimestamp(0, UTC)
+
+
+def test_both_layouts_are_walked_in_the_order_of_the_keys(store: CacheOfTheDriver) -> None:
+    for path in list(store.root.rglob("*_cache")):
+        shutil.copy(path, store.root / path.name)
+    keys = [one.id.key for part in store.parts() for one in part.entries]
+    assert len(keys) == 10
+    assert keys == sorted(keys)
+    known = store.entries().values()
+    (again,) = store.parts(known)
+    assert again.entries == ()
+    assert [one.key for one in again.unchanged] == keys
+    assert "entries of drivers up to 26.01, which later ones count and never read: 5" in again.notes
+
+
+def test_what_went_is_named_and_a_quick_look_leaves_what_is_settled(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = store.entries().values()
+    (quick,) = store.parts(known, quick=True)
+    assert (quick.entries, quick.unchanged, quick.vanished, quick.foreign) == ((), (), (), None)
+    (store.root / CL).unlink()
+    os.utime(store.root / "2/5", None)
+    monkeypatch.setattr(scanner, "_TICK", 0)
+    shutil.rmtree(store.root / "1")
+    for parts in (store.parts(known), store.parts(known, quick=True)):
+        gone = {key for part in parts for key in part.vanished or ()}
+        assert gone == {CL, "1/4/14393921d7ce9d06.cl_cache"}
+
+
+def test_many_entries_come_in_parts_and_the_next_look_goes_there_again(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_cursor, "PART", 2)
+    for number in range(5):
+        shutil.copy(store.root / CL, store.root / f"2/5/25{number:014x}.cl_cache")
+    parts = store.parts()
+    found = [one for part in parts for one in part.entries]
+    assert len(parts) > 3
+    assert len(found) == len({one.id.key for one in found}) == 10
+    assert all(one.place is None for one in found if one.id.key.startswith("2/5/"))
+    assert sum(part.thorough for part in parts) == 1
+    again = store.parts(found)
+    assert sum(len(part.unchanged) for part in again) == 10
+
+
+def test_what_is_not_the_driver_s_is_counted_and_left(store: CacheOfTheDriver) -> None:
+    (store.root / "stats").write_bytes(bytes(24))
+    (store.root / "x.trace").write_bytes(b"")
+    (store.root / "note.txt").write_bytes(b"")
+    (store.root / "2" / "5" / "note.txt").write_bytes(b"")
+    (store.root / "3").symlink_to(store.root / "2")
+    (store.root / "01cdef0123456789.trace").write_bytes(b"")
+    (scan,) = store.parts()
+    assert scan.foreign == 4
+    assert len(scan.entries) == 5
+    assert any("traced runs" in note and note.endswith(": 1") for note in scan.notes)
+
+
+def test_a_store_that_others_may_write_to_says_so(store: CacheOfTheDriver) -> None:
+    store.root.chmod(0o775)
+    assert "others may write here: programs load what they put there" in store.parts()[0].notes
+
+
+def test_a_root_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for name, state in (("nothing", StoreState.MISSING), ("file", StoreState.NOT_A_DIRECTORY)):
+        found = FoundStore(Store(neo.NAME, tmp_path / name), StoreOrigin.FOUND, "test")
+        assert [one.state for one in scanner.parts(found, NOW, (), None)] == [state]
+
+
+# -- what is wrong with an entry --------------------------------------------------------------------------------------
+
+
+def _link(to: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.rename(path.with_suffix(".kept"))
+        path.symlink_to(to.format(path.with_suffix(".kept")))
+
+    return make
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _move(path: Path) -> None:
+    other = path.parent.parent / ("0" if path.name[1] != "0" else "1")
+    other.mkdir(exist_ok=True)
+    path.rename(other / path.name)
+
+
+def _notes(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    at = data.index(b"IntelGT\0") - 12
+    struct.pack_into("<I", data, at, 0xFFFFFFFF)
+    path.write_bytes(data)
+
+
+DAMAGE: list[tuple[str, Callable[[Path], object], Defect]] = [
+    ("empty", lambda path: path.write_bytes(b""), defects.EMPTY),
+    ("short by one byte", lambda path: path.write_bytes(path.read_bytes()[:-1]), defects.DAMAGED),
+    ("half", lambda path: path.write_bytes(path.read_bytes()[:2000]), defects.DAMAGED),
+    ("zeros", lambda path: path.write_bytes(bytes(2000)), defects.DAMAGED),
+    ("garbage", lambda path: path.write_bytes(b"\x13\x37" * 1000), defects.DAMAGED),
+    ("pipe", _pipe, defects.FIFO),
+    ("misplaced", _move, defects.MISPLACED),
+    ("notes", _notes, defects.DAMAGED),
+    ("link", _link("{}"), defects.LINK),
+    ("link to nothing", _link("nothing"), defects.LINK_DANGLING),
+    ("link to a device", _link("/dev/null"), defects.LINK_AWAY),
+]
+
+
+@pytest.mark.parametrize(("how", "defect"), [row[1:] for row in DAMAGE], ids=[row[0] for row in DAMAGE])
+def test_damage_is_called_what_it_is(store: CacheOfTheDriver, how: Callable[[Path], object], defect: Defect) -> None:
+    how(store.root / ZE)
+    (found,) = [one for one in store.entries().values() if one.id.key.endswith(Path(ZE).name)]
+    assert found.defect == defect
+    assert (found.state is EntryState.OK) == (defect.effect is Effect.HARMLESS)
+
+
+def test_what_may_not_be_read_or_is_somebody_else_s_is_not_opened(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.root / ZE).chmod(0)
+    status = (store.root / ZE).stat()
+    mine = os.stat_result((status.st_mode, *status[1:4], 4711, *status[5:]))
+    told = store.entries()[ZE]
+    assert reader._unread(told, mine, 4711).defect == defects.UNREADABLE  # type: ignore[union-attr]
+    assert reader._unread(told, mine, 0).defect == defects.FOREIGN  # type: ignore[union-attr]
+    (store.root / ZE).chmod(0o600)
+    monkeypatch.setattr(reader, "_LIMIT", 5000)
+    assert store.entries()[ZE].defect == defects.LARGE
+
+
+def test_what_was_written_just_now_may_not_be_whole_yet(store: CacheOfTheDriver) -> None:
+    (store.root / ZE).write_bytes(b"\x7fELF")
+    (scan,) = scanner.parts(store.found, datetime.now(UTC), (), None)
+    (found,) = [one for one in scan.entries if one.id.key == ZE]
+    assert (found.state, found.stamp) == (EntryState.UNFINISHED, "")
+
+
+def test_an_entry_of_another_form_is_kept_as_it_is(store: CacheOfTheDriver) -> None:
+    (store.root / ZE).write_bytes(b"CTNI" + bytes(100))
+    found = store.entries()[ZE]
+    assert (found.state, found.defect, found.kernels) == (EntryState.OK, None, ())
+    (store.root / ZE).write_bytes(native(500))
+    assert store.entries()[ZE].defect is None
+
+
+# -- what is wrong with the store -------------------------------------------------------------------------------------
+
+
+def test_a_sound_store_has_no_faults(store: CacheOfTheDriver) -> None:
+    assert store.total == store.true_total
+    assert store.faults() == ()
+
+
+@pytest.mark.parametrize(
+    ("surplus", "fault"),
+    [(1, defects.TOTAL_HIGH), (1 << 30, defects.TOTAL_OVER), (-1, defects.TOTAL_LOW)],
+)
+def test_a_wrong_total_is_found_and_put_right_in_its_place(
+    store: CacheOfTheDriver, surplus: int, fault: StoreFault
+) -> None:
+    store.say(store.true_total + surplus)
+    inode = (store.root / layout.TOTAL).stat().st_ino
+    assert store.faults() == (fault,)
+    assert store.parts()[-1].faults == (fault,)
+    assert doctor.clear(store.found.store, fault, NOW, None)
+    assert (store.total, store.faults()) == (store.true_total, ())
+    assert (store.root / layout.TOTAL).stat().st_ino == inode
+
+
+def test_an_empty_total_is_zero_and_none_at_all_is_no_fault(store: CacheOfTheDriver) -> None:
+    (store.root / layout.TOTAL).write_bytes(b"")
+    assert store.faults() == (defects.TOTAL_LOW,)
+    (store.root / layout.TOTAL).unlink()
+    assert store.faults() == ()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.symlink_to("nothing"),
+    ],
+    ids=["directory", "pipe", "link"],
+)
+def test_what_stands_in_the_place_of_the_total_is_cleared(store: CacheOfTheDriver, how: Callable[[Path], None]) -> None:
+    total = store.root / layout.TOTAL
+    total.unlink()
+    how(total)
+    assert store.faults() == (defects.TOTAL_BLOCKED,)
+    assert doctor.clear(store.found.store, defects.TOTAL_BLOCKED, NOW, None)
+    assert not os.path.lexists(total)
+    assert store.faults() == ()
+
+
+def test_a_directory_that_holds_something_stays_in_its_place(store: CacheOfTheDriver) -> None:
+    total = store.root / layout.TOTAL
+    total.unlink()
+    (total / "x").mkdir(parents=True)
+    assert not doctor.clear(store.found.store, defects.TOTAL_BLOCKED, NOW, None)
+    assert (total / "x").is_dir()
+
+
+@pytest.mark.parametrize("name", ["3", "2/7", "2/5/2500000000000000.cl_cache"])
+def test_what_stands_in_the_way_is_told_and_left(store: CacheOfTheDriver, name: str) -> None:
+    if name.endswith("cache"):
+        (store.root / name).mkdir()
+    else:
+        (store.root / name).write_bytes(b"")
+    assert store.faults() == (defects.BLOCKED,)
+    assert not doctor.clear(store.found.store, defects.BLOCKED, NOW, None)
+
+
+def test_who_holds_the_lock_is_told_of(store: CacheOfTheDriver) -> None:
+    with (store.root / layout.TOTAL).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert store.faults() == (defects.LOCKED,)
+        store.say(1)
+        assert not doctor.clear(store.found.store, defects.TOTAL_LOW, NOW, None)
+        assert store.total == 1
+
+
+def test_what_died_while_it_wrote_is_cleared_away_once_it_is_old(store: CacheOfTheDriver) -> None:
+    left = store.root / "cl_cache.AbC123"
+    left.write_bytes(b"x")
+    assert store.faults() == (defects.LEFT_BEHIND,)
+    assert doctor.faults(store.found, datetime.now(UTC), None) == ()
+    assert doctor.clear(store.found.store, defects.LEFT_BEHIND, datetime.now(UTC), None)
+    assert left.exists()
+    assert doctor.clear(store.found.store, defects.LEFT_BEHIND, NOW, None)
+    assert not left.exists()
+
+
+def test_a_total_is_not_judged_where_the_driver_may_count_otherwise(store: CacheOfTheDriver, tmp_path: Path) -> None:
+    store.say(1)
+    (store.root / "9").mkdir()
+    (store.root / "9" / "x.cl_cache").symlink_to("nothing")
+    assert store.faults() == ()
+    strange = tmp_path / "x.l0_cache"
+    (store.root / "9" / "x.cl_cache").unlink()
+    store.root.rename(strange)
+    found = FoundStore(Store(neo.NAME, strange), StoreOrigin.FOUND, "test")
+    assert doctor.faults(found, NOW, None) == ()
+
+
+def test_what_is_mended_leaves_the_store(store: CacheOfTheDriver) -> None:
+    assert doctor.mend(()) == {}
+
+
+# -- taking out, and giving back --------------------------------------------------------------------------------------
+
+
+def test_the_total_is_exact_after_each_entry(store: CacheOfTheDriver) -> None:
+    for entry in store.entries().values():
+        assert neo.KIND.remover.remove([entry], {entry.id: LABEL}) == {entry.id: True}
+        assert store.total == store.true_total
+    trash = remover.TRASH.trash(store.found.store)
+    assert len(trash) == 5
+    assert store.total == 0
+    # Beside the store, where the driver neither counts nor evicts it.
+    assert not [path.name for path in store.root.iterdir() if path.name.startswith(".")]
+    assert (store.root.parent / f".xpucached.trash.{store.root.name}").is_dir()
+    for one in trash:
+        (back,) = remover.TRASH.restore(store.found.store, (one.ref,))
+        assert back.key == one.key
+        assert store.total == store.true_total
+    assert len(store.entries()) == 5
+
+
+def test_what_was_made_again_stays_and_counts_once(store: CacheOfTheDriver) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (store.root / ZE).write_bytes(native(500))
+    before = store.total
+    (one,) = remover.TRASH.trash(store.found.store)
+    assert remover.TRASH.restore(store.found.store, (one.ref,))[0].key == ZE
+    assert (store.root / ZE).read_bytes() == native(500)
+    assert store.total == before
+
+
+def test_nothing_comes_back_while_a_program_writes(store: CacheOfTheDriver) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (one,) = remover.TRASH.trash(store.found.store)
+    with (store.root / layout.TOTAL).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert remover.TRASH.restore(store.found.store, (one.ref,))[0].detail == "a program writes to the cache"
+    assert remover.TRASH.restore(store.found.store, (one.ref,))[0].key == ZE
+
+
+def test_a_lock_that_is_held_is_not_waited_for(store: CacheOfTheDriver) -> None:
+    entry = store.entries()[ZE]
+    with (store.root / layout.TOTAL).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        began = time.monotonic()
+        assert neo.KIND.remover.remove([entry]) == {entry.id: False}
+        assert time.monotonic() - began < 5
+    assert (store.root / ZE).exists()
+    assert neo.KIND.remover.remove([entry]) == {entry.id: True}
+
+
+@pytest.mark.parametrize("how", ["nothing", "pipe", "link", "short", "too small"])
+def test_a_strange_total_harms_nobody(store: CacheOfTheDriver, tmp_path: Path, how: str) -> None:
+    entry, total = store.entries()[ZE], store.root / layout.TOTAL
+    (tmp_path / "other").write_bytes(b"\1" * 8)
+    match how:
+        case "short":
+            total.write_bytes(b"")
+        case "too small":
+            store.say(1)
+        case _:
+            total.unlink()
+    if how == "pipe":
+        os.mkfifo(total)
+    elif how == "link":
+        total.symlink_to(tmp_path / "other")
+    # Drivers follow a link and lock what it leads to, and we do not; where nobody can write, there is nothing to lock.
+    assert neo.KIND.remover.remove([entry]) == {entry.id: how != "link"}
+    assert (tmp_path / "other").read_bytes() == b"\1" * 8
+    assert not total.is_file() or how == "link" or store.total == 0
+
+
+def test_the_lock_is_held_for_one_entry_at_a_time(store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
+    really = counting.add
+
+    def add(descriptor: int, size: int) -> None:
+        with (store.root / layout.TOTAL).open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append("held")
+        really(descriptor, size)
+
+    monkeypatch.setattr(counting, "add", add)
+    entries = list(store.entries().values())
+    neo.KIND.remover.remove(entries)
+    assert len(held) == len(entries)
+    with fs.root_directory(os.fspath(store.root)) as (root, _):
+        assert counting.free(root)
+
+
+def test_a_label_of_another_place_is_none_of_ours() -> None:
+    assert remover._is_place(["2", "5", "25297eb0a9ff01c5.cl_cache"])
+    assert remover._is_place(["25297eb0a9ff01c5.cl_cache"])
+    assert not remover._is_place(["..", "..", "25297eb0a9ff01c5.cl_cache"])
+    assert scanner.key("2/5/25297eb0a9ff01c5.cl_cache") == EntryKey(CL)

@@ -1,0 +1,95 @@
+"""Where the GPU driver keeps its cache, by its own rules (26.27)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from xpucached.domain.host import Process
+from xpucached.kinds.neo import layout
+
+LIBRARIES: Final = ("libze_intel_gpu", "libigdrcl")
+
+OFF: Final[Mapping[str, str]] = {}
+"""Nothing is switched off: what we ask a driver to compile for another store may well be kept here."""
+
+OPTION_VARIABLES: Final[tuple[str, ...]] = ()
+
+_NUMBER: Final = re.compile(r"\s*[+-]?\d+")
+_FOLDER: Final = "neo_compiler_cache"
+_LOOKED_INTO: Final = 64
+
+
+def enable(root: Path) -> Mapping[str, str]:  # noqa: ARG001 - there is no store of ours yet
+    """Give no variables: programs use the store that they use anyway, and the driver evicts there."""
+    return {}
+
+
+def locate(process: Process) -> tuple[Path, str] | None:
+    """Tell where a process keeps its store: a directory that is not there is made only below ``HOME``."""
+    variables = process.variables
+    via = process.name if process.pid == 0 else f"process {process.pid} ({process.name})"
+    if not enabled(process):
+        return None
+    # An empty value counts as none, and `~` is not expanded.
+    if root := variables.get("NEO_CACHE_DIR"):
+        pass
+    elif above := variables.get("XDG_CACHE_HOME"):
+        root = f"{above}/{_FOLDER}"
+    elif above := variables.get("HOME"):
+        root = f"{above}/.cache/{_FOLDER}"
+    else:
+        return None
+    if not root.startswith("/") and process.directory is None:
+        return None
+    return Path(os.path.normpath(root if root.startswith("/") else f"{process.directory}/{root}")), via
+
+
+def enabled(process: Process) -> bool:
+    """Tell whether the cache is on in a process: it is, unless a variable says 0, or no number."""
+    said = process.variables.get("NEO_CACHE_PERSISTENT")
+    if said is None:
+        return True
+    match = _NUMBER.match(said)
+    return match is not None and int(match.group()) != 0
+
+
+def recognise(root: Path) -> bool:
+    """Tell whether a directory looks like a store; see `Discovery.recognise`."""
+    # Pathlib's questions may raise.
+    if not os.path.isfile(root / layout.TOTAL):  # noqa: PTH113
+        return False
+    return any(map(_holds_entries, [os.fspath(root), *_directories(os.fspath(root))]))
+
+
+def _directories(root: str) -> list[str]:
+    """Give the directories of the second level, a few of them."""
+    found = [os.fspath(root)]
+    for _ in range(2):
+        found = [f"{above}/{name}" for above in found for name in _names(above) if layout.LEVEL.match(name)]
+        found = found[:_LOOKED_INTO]
+    return found
+
+
+def _names(place: str) -> list[str]:
+    try:
+        with os.scandir(place) as listed:
+            return [one.name for one in itertools.islice(listed, _LOOKED_INTO)]
+    except OSError:
+        return []
+
+
+def _holds_entries(place: str) -> bool:
+    return any(layout.ENTRY.match(name) for name in _names(place))
+
+
+_WRITTEN: Final = re.compile(rf"/(?:{re.escape(layout.TOTAL)}|cl_cache\.[A-Za-z0-9]{{6}})(?: \(deleted\))?\Z")
+
+
+def writes(path: str) -> bool:
+    """Tell whether the driver has such a file open while it writes; see `Discovery.writes`."""
+    return _WRITTEN.search(path) is not None

@@ -1,0 +1,141 @@
+"""Observe and act: what is wrong with a store of the GPU driver's as a whole.
+
+Its number of bytes is wrong, or its lock held; something stands in the way; or who died while it wrote left its file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from xpucached.domain.defects import StoreFault
+from xpucached.domain.stores import EntryId, FoundStore, Store
+from xpucached.domain.trash import Repair
+from xpucached.kinds import fs
+from xpucached.kinds.neo import counting, defects, layout
+
+FAULTS: Final = defects.FAULTS
+
+_LIMIT: Final = 1 << 30
+"""The bytes that the driver lets a cache have, unless a variable says otherwise."""
+
+_LOOKS: Final = 5
+
+
+def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:  # noqa: ARG001
+    """Tell what is wrong with a store as a whole; see `Doctor.faults`."""
+    try:
+        with fs.root_directory(os.fspath(found.store.root)) as (root, _):
+            return met(root, os.fspath(found.store.root), now)[0]
+    except OSError:
+        return ()
+
+
+def met(root: int, path: str, now: datetime) -> tuple[tuple[StoreFault, ...], counting.Counted]:
+    """Tell the same of a store that is open, and what was counted there.  Raises OSError."""
+    there: list[StoreFault] = []
+    counted, total = _agreed(root, path, now)
+    if isinstance(total, StoreFault):
+        there.append(total)
+    elif total is not None and counted.sure and total != counted.size:
+        surplus = total - counted.size
+        there.append(
+            defects.TOTAL_LOW if surplus < 0 else defects.TOTAL_OVER if surplus >= _LIMIT else defects.TOTAL_HIGH
+        )
+    if counted.blocked:
+        there.append(defects.BLOCKED)
+    if counted.litter:
+        there.append(defects.LEFT_BEHIND)
+    return tuple(there), counted
+
+
+def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int | StoreFault | None]:
+    """Count, and read the driver's number, or what is wrong with its file.
+
+    None if it is not known: there is none yet, or programs write all the time.
+    """
+    counted = counting.Counted()
+    for _ in range(_LOOKS):
+        try:
+            if _in_the_way(root):
+                return counting.count(root, path, now), defects.TOTAL_BLOCKED
+            before = counting.believed(root)
+            if not counting.free(root):
+                return counting.count(root, path, now), defects.LOCKED
+            counted = counting.count(root, path, now)
+            if before == counted.size:
+                return counted, before
+            # Who was amid a write held the lock, or has changed the one or the other by now.
+            same = counting.free(root) and counting.believed(root) == before
+            if same and counting.count(root, path, now).size == counted.size:
+                return counted, before
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+                raise
+            return counting.count(root, path, now), None
+    return counted, None
+
+
+def _in_the_way(root: int) -> bool:
+    """Tell whether ``config.file`` is nothing that the driver could open to write: a link it follows."""
+    status = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        return not os.path.exists(f"/proc/self/fd/{root}/{layout.TOTAL}")  # noqa: PTH110 - below a descriptor
+    shut = not status.st_mode & stat.S_IWUSR and status.st_uid != 0
+    return not stat.S_ISREG(status.st_mode) or shut
+
+
+def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:  # noqa: ARG001
+    """Put an end to a fault; see `Doctor.clear`."""
+    if not fault.clearable:
+        return False
+    try:
+        with fs.root_to_change(os.fspath(store.root)) as (root, _):
+            if fault is defects.TOTAL_BLOCKED:
+                return _unblock(root)
+            if fault is defects.LEFT_BEHIND:
+                for name in counting.count(root, os.fspath(store.root), now).litter:
+                    os.unlink(name, dir_fd=root)
+                return True
+            return _recount(root, os.fspath(store.root), now)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _unblock(root: int) -> bool:
+    status = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False)
+    if not _in_the_way(root):
+        return True
+    if stat.S_ISDIR(status.st_mode):
+        os.rmdir(layout.TOTAL, dir_fd=root)
+    elif stat.S_ISREG(status.st_mode):
+        os.chmod(layout.TOTAL, stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR, dir_fd=root)
+    else:
+        # The next program that writes makes one, and counts anew.
+        os.unlink(layout.TOTAL, dir_fd=root)
+    return True
+
+
+def _recount(root: int, path: str, now: datetime) -> bool:
+    """Write the true total.  It is counted before the lock is taken, and holds if the driver's number stayed so."""
+    for _ in range(_LOOKS):
+        before = counting.believed(root)
+        counted = counting.count(root, path, now)
+        if not counted.sure:
+            return False
+        with counting.locked(root) as descriptor:
+            if descriptor is not None and counting.believed(root) == before:
+                counting.put(descriptor, counted.size)
+                return True
+    return False
+
+
+def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:  # noqa: ARG001
+    """Mend nothing in its place: what is damaged leaves the store, and its program compiles it again."""
+    return {one.entry.id: False for one in repairs}

@@ -1,0 +1,21 @@
+"""The row of the GPU driver's cache in the table of kinds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xpucached.domain.names import KindName
+from xpucached.kinds.interface import Kind
+from xpucached.kinds.neo import defects, discovery, doctor, remover, scanner
+
+NAME: Final = KindName("neo")
+
+KIND: Final = Kind(
+    NAME,
+    defects=defects.DEFECTS,
+    discovery=discovery,
+    scanner=scanner,
+    remover=remover.REMOVER,
+    trash=remover.TRASH,
+    doctor=doctor,
+)

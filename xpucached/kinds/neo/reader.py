@@ -1,0 +1,139 @@
+"""Observe: one entry, read whole and judged by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached.domain.defects import Effect
+from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Store, program_digest
+from xpucached.kinds import fs, images
+from xpucached.kinds.neo import defects, layout, zebin
+from xpucached.kinds.neo.remover import stamp
+
+if TYPE_CHECKING:
+    from xpucached.domain.defects import Defect
+    from xpucached.domain.names import EntryKey
+
+_LIMIT: Final = 64 << 20
+"""Bytes of an entry that are taken into memory; oneDNN's largest have one million."""
+
+_SIZE: Final = (1 << 63) - 1
+"""A file with a hole may claim more than the catalog counts."""
+
+_SETTLED: Final = 10.0
+"""Seconds after which a file that looks damaged is not being written any more; drivers up to 23.17 write in place."""
+
+
+def read_entry(
+    store: Store, directory: int, name: str, key: EntryKey, before: os.stat_result, place: int | None, now: datetime
+) -> Entry:
+    """Read an entry; ``before`` is what it was when it was just looked at.  Raises OSError that says nothing of it."""
+    entry = _described(store, key, before, place, now)
+    if not stat.S_ISREG(before.st_mode):
+        return replace(_judged(entry, _strange(store, directory, name, before)), size=0, allocated=0)
+    unread = _unread(entry, before, os.fstat(directory).st_uid)
+    if unread is not None:
+        return unread
+    try:
+        with fs.regular_file(directory, name, before) as (descriptor, status):
+            data = fs.read(descriptor, min(_LIMIT, status.st_size) + 1)
+            born = fs.birth(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if fs.ours(error):
+            raise
+        return _changing(entry) if fs.passing(error) else _judged(entry, defects.UNREADABLE, error.strerror or "")
+    if stamp(status) != stamp(before) or len(data) != status.st_size:
+        return _changing(entry)
+    wrong = None if data else defects.EMPTY
+    detail = zebin.damage(data) if data else ""
+    if detail:
+        wrong = defects.DAMAGED
+    if wrong is not None:
+        young = 0 <= now.timestamp() - before.st_mtime < _SETTLED
+        return _changing(entry) if young else _judged(entry, wrong, detail or "")
+    entry = replace(
+        _filled(entry, data),
+        created=min(entry.created, _moment(born)) if born is not None else entry.created,
+        source=f"{status.st_ino}.{born}",
+    )
+    where = layout.place(key)
+    return _judged(entry, defects.MISPLACED) if where is not None and where.misplaced else entry
+
+
+def _unread(entry: Entry, status: os.stat_result, owner: int) -> Entry | None:
+    """Judge an entry that is not opened: reading what is somebody else's would look like use."""
+    if status.st_uid not in (owner, os.geteuid()):
+        return _judged(entry, defects.FOREIGN, f"it is user {status.st_uid}'s")
+    if not status.st_mode & stat.S_IRUSR and status.st_uid != 0:
+        return _judged(entry, defects.UNREADABLE)
+    return _judged(entry, defects.LARGE) if status.st_size > _LIMIT else None
+
+
+def _described(store: Store, key: EntryKey, status: os.stat_result, place: int | None, now: datetime) -> Entry:
+    return Entry(
+        EntryId(store, key),
+        stamp(status),
+        min(status.st_size, _SIZE),
+        min(status.st_blocks * 512, _SIZE),
+        min(_moment(status.st_mtime_ns), now),
+        accessed(status),
+        place=place,
+    )
+
+
+def _filled(entry: Entry, data: bytes) -> Entry:
+    """Add what an entry says of itself."""
+    entry = replace(
+        entry,
+        binary=images.image_format(data),
+        digest=program_digest(data).hexdigest(),
+        kernels=images.kernels(data),
+    )
+    told = zebin.read(data)
+    return replace(
+        entry,
+        options=told.options,
+        image=ImageFormat.SPIRV if told.input is not None else None,
+        image_size=told.input_size,
+    )
+
+
+def accessed(status: os.stat_result) -> datetime:
+    """Tell when a file was read last, as far as its file system keeps that."""
+    return _moment(status.st_atime_ns)
+
+
+def _moment(nanoseconds: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _judged(entry: Entry, defect: Defect, detail: str = "") -> Entry:
+    state = EntryState.OK if defect.effect is Effect.HARMLESS else EntryState.DEFECTIVE
+    return replace(entry, defect=defect, detail=detail, state=state)
+
+
+def _strange(store: Store, directory: int, name: str, status: os.stat_result) -> Defect:
+    """Judge what is no regular file; nothing of it is opened."""
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            status = fs.leads_to(directory, name, os.fspath(store.root))
+        except OSError as error:
+            return defects.LINK_DANGLING if error.errno in (errno.ENOENT, errno.ELOOP) else defects.LINK_AWAY
+        if stat.S_ISREG(status.st_mode):
+            return defects.LINK
+    return defects.FIFO if stat.S_ISFIFO(status.st_mode) else defects.NOT_A_FILE
+
+
+def _changing(entry: Entry) -> Entry:
+    return replace(entry, stamp="", state=EntryState.UNFINISHED, detail="it changes while we look", place=None)

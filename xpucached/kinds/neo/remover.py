@@ -1,0 +1,87 @@
+"""Act: take entries out of a store of the GPU driver's, and put them back, under the driver's own lock.
+
+The lock is held for one entry at a time, and the driver's number of bytes is put right before it is given back.  The
+trash lies beside the store: what is in it, the driver would count, and evict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from xpucached.domain.names import EntryKey
+from xpucached.kinds import listing
+from xpucached.kinds.neo import counting, layout
+from xpucached.kinds.removal import PathRemover
+from xpucached.kinds.trash import TrashFolder
+from xpucached.kinds.trash_labels import Label
+
+
+def stamp_of(directory: int, name: str) -> str:
+    """Tell what an entry's stamp would be now; see `PathRemover.stamp`."""
+    return stamp(os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+
+def stamp(status: os.stat_result) -> str:
+    """Give what changes whenever an entry's file does; its access time does not count."""
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
+
+
+@contextlib.contextmanager
+def exclusive(root: int, key: EntryKey) -> Iterator[bool]:  # noqa: ARG001 - the whole store has one lock
+    """Keep drivers from writing; False: one of them writes now."""
+    lockable = counting.lockable(root)
+    if not lockable:
+        yield lockable is False
+        return
+    with counting.locked(root) as descriptor:
+        yield descriptor is not None
+
+
+def settle(root: int, key: EntryKey, freed: int) -> None:  # noqa: ARG001
+    """Put the driver's number right while its lock is held."""
+    if counting.lockable(root):
+        descriptor = os.open(layout.TOTAL, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        try:
+            counting.add(descriptor, -freed)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _place(here: int, _leaf: int, label: Label) -> Iterator[str | None]:
+    """Hold the place to which an entry may return; see `TrashFolder.place`."""
+    total = "../" * len(label.leaf.split("/")) + layout.TOTAL if label.leaf else layout.TOTAL
+    if counting.lockable(here, total) is False:
+        yield _free(here, label)
+        return
+    with counting.locked(here, total) as descriptor:
+        if descriptor is None:
+            raise OSError(errno.EBUSY, "a program writes to the cache")
+        name = _free(here, label)
+        yield name
+        if name is not None:
+            counting.add(descriptor, os.stat(name, dir_fd=here, follow_symlinks=False).st_size)
+
+
+def _free(here: int, label: Label) -> str | None:
+    return None if listing.exists(here, label.slot) else label.slot
+
+
+def _is_place(names: list[str]) -> bool:
+    return layout.place("/".join(names)) is not None
+
+
+TRASH: Final = TrashFolder(
+    ".xpucached.trash",
+    ("",),
+    _is_place,
+    lambda name: layout.ENTRY.match(name) is not None,
+    _place,
+    beside=True,
+)
+
+REMOVER: Final = PathRemover(stamp_of, TRASH, exclusive, settle)

@@ -1,0 +1,244 @@
+"""Observe: the walk through a store of the GPU driver's, in the order of its keys."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from xpucached.domain.host import Host
+from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
+from xpucached.domain.targets import Target
+from xpucached.kinds import fs, known_cursor, listing
+from xpucached.kinds.known_cursor import KnownCursor
+from xpucached.kinds.neo import counting, doctor, layout
+from xpucached.kinds.neo.reader import accessed, read_entry
+from xpucached.kinds.neo.remover import stamp
+
+_WEIGHT: Final = 16 << 20
+"""So many characters of names and options are handed over at a time, and one entry's: they may be forged."""
+
+_TICK: Final = 2_000_000_000
+"""Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
+
+_OURS: Final = frozenset({layout.TOTAL, layout.STATS, "CACHEDIR.TAG"})
+
+
+def parts(
+    found: FoundStore,
+    now: datetime,
+    known: Iterable[KnownEntry],
+    writer_since: datetime | None,  # noqa: ARG001 - its lock tells who writes
+    *,
+    quick: bool = False,
+) -> Iterator[Scan]:
+    """Look at a store bit by bit; see `Scanner.parts`."""
+    try:
+        with fs.root_directory(os.fspath(found.store.root)) as (root, status):
+            look = _StoreWalk(found, now, KnownCursor(known), quick, root, status)
+            yield from look.walk()
+            yield look.last()
+    except FileNotFoundError:
+        yield Scan(found, now, StoreState.MISSING, None, vanished=())
+    except NotADirectoryError:
+        yield Scan(found, now, StoreState.NOT_A_DIRECTORY, None, vanished=())
+    except OSError as error:
+        yield Scan(found, now, StoreState.UNREADABLE, None, notes=(f"{error.strerror or error}",), vanished=())
+
+
+key = layout.key
+
+
+def targets(host: Host) -> tuple[Target, ...]:  # noqa: ARG001
+    """Give nothing: for which driver and compiler an entry is does not stand in it, so none is called stale."""
+    return ()
+
+
+def architecture(target: Target) -> Architecture:
+    """Tell the generation of a target's device; see `Scanner.architecture`."""
+    return Architecture(target.device)
+
+
+def built_from(key: EntryKey) -> tuple[str, str] | None:  # noqa: ARG001
+    """Give nothing: a key is a hash of all at once."""
+    return None
+
+
+def _order(name: str) -> str:
+    """Make names come as their keys do: those of directories go on behind a slash."""
+    return f"{name}/" if layout.LEVEL.match(name) else name
+
+
+def _unsettled(part: Scan) -> Scan:
+    """Forget the places of what was found: the next look has to go there again."""
+    entries = tuple(replace(one, place=None) for one in part.entries)
+    return replace(part, entries=entries, unchanged=tuple(replace(one, place=None) for one in part.unchanged))
+
+
+@dataclass(slots=True)
+class _StoreWalk:
+    """One look while it goes on."""
+
+    found: FoundStore
+    now: datetime
+    rows: KnownCursor
+    quick: bool
+    root: int
+    status: os.stat_result
+    entries: list[Entry] = field(default_factory=list)
+    unchanged: list[UnchangedEntry] = field(default_factory=list)
+    foreign: int = 0
+    shut: int = 0  #: directories that may not be read
+    weight: int = 0
+
+    def walk(self) -> Iterator[Scan]:
+        """Go through the store; give all parts but the last."""
+        for name in sorted(listing.names(self.root), key=_order):
+            if layout.LEVEL.match(name):
+                yield from self._level(name)
+            elif layout.ENTRY.match(name):
+                yield from self._entry(self.root, name, EntryKey(name), None)
+            elif name not in _OURS and not layout.TEMPORARY.match(name) and not layout.TRACE.match(name):
+                self.foreign += 1
+        yield from self._pass("")
+
+    def _level(self, first: str) -> Iterator[Scan]:
+        """Go through a directory of the first level, and those below it."""
+        yield from self._pass(f"{first}/")
+        try:
+            with fs.directory_in(self.root, first, self.status.st_dev) as here:
+                for second in sorted(listing.names(here)):
+                    if layout.LEVEL.match(second):
+                        yield from self._leaf(here, f"{first}/{second}/", second)
+                    else:
+                        self.foreign += second != layout.STATS
+        except OSError as error:
+            self._refused(error, f"{first}/")
+
+    def _leaf(self, parent: int, path: str, name: str) -> Iterator[Scan]:
+        yield from self._pass(path)
+        rows = self.rows.take(path)
+        try:
+            with fs.directory_in(parent, name, self.status.st_dev) as here:
+                status = os.fstat(here)
+                settled = status.st_ctime_ns + _TICK < self.now.timestamp() * 1e9
+                place = hash((status.st_ino, status.st_ctime_ns)) if settled else None
+                if self.quick and rows and place is not None and all(row.place == place for row in rows):
+                    return
+                there = sorted(listing.names(here))
+                known = {row.key: row for row in rows}
+                for file in there:
+                    if layout.ENTRY.match(file):
+                        key = EntryKey(path + file)
+                        for part in self._entry(here, file, key, place, known.pop(key, None)):
+                            # Given in the middle of a directory: the next look has to go there again.
+                            place = None
+                            yield _unsettled(part)
+                    else:
+                        self.foreign += file != layout.STATS
+                self.rows.passed += known
+        except OSError as error:
+            if not isinstance(error, PermissionError):
+                self.rows.passed += (row.key for row in rows)
+            self._refused(error, path)
+
+    def _entry(
+        self, directory: int, name: str, key: EntryKey, place: int | None, row: KnownEntry | None = None
+    ) -> Iterator[Scan]:
+        """Look at an entry, and read it if it is not the one that was known."""
+        if row is None:
+            yield from self._pass(key)
+            row = next(iter(self.rows.take(key)), None)
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                self.foreign += 1
+                self._gone(row)
+            elif row is not None and row.stamp == stamp(status):
+                self.unchanged.append(UnchangedEntry(key, accessed(status), place))
+            else:
+                entry = read_entry(self.found.store, directory, name, key, status, place, self.now)
+                self.entries.append(entry)
+                self.weight += len(entry.options) + sum(len(one.name) + len(one.display) for one in entry.kernels)
+        except FileNotFoundError:
+            self._gone(row)
+        if self._full:
+            yield self._part()
+
+    def _gone(self, row: KnownEntry | None) -> None:
+        if row is not None:
+            self.rows.passed.append(row.key)
+
+    def _refused(self, error: OSError, path: str) -> None:
+        """Note what may not be read, or is no part of the store; what was known of the former stays."""
+        if isinstance(error, FileNotFoundError):
+            return
+        if fs.passing(error):
+            raise error
+        self.foreign += 1
+        if isinstance(error, PermissionError):
+            self.shut += 1
+            self.rows.take(path)
+
+    def _pass(self, prefix: str) -> Iterator[Scan]:
+        while not self.rows.pass_before(prefix):
+            yield self._part()
+
+    @property
+    def _full(self) -> bool:
+        return (
+            len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= known_cursor.PART
+            or self.weight >= _WEIGHT
+        )
+
+    def _part(self) -> Scan:
+        """Give what was found since the part before."""
+        part = Scan(
+            self.found,
+            self.now,
+            StoreState.OK,
+            self.status.st_uid,
+            tuple(self.entries),
+            tuple(self.unchanged),
+            None,
+            vanished=tuple(self.rows.passed),
+            thorough=False,
+        )
+        for one in (self.entries, self.unchanged, self.rows.passed):
+            one.clear()
+        self.weight = 0
+        return part
+
+    def last(self) -> Scan:
+        """Give the rest, and how the store is as a whole."""
+        faults, counted = doctor.met(self.root, os.fspath(self.found.store.root), self.now)
+        rest = self._part()
+        return Scan(
+            self.found,
+            self.now,
+            StoreState.OK,
+            self.status.st_uid,
+            rest.entries,
+            rest.unchanged,
+            None if self.quick else self.foreign,
+            (*(one.message for one in faults), *self._notes(counted)),
+            vanished=rest.vanished,
+            thorough=not self.quick,
+            faults=faults,
+        )
+
+    def _notes(self, counted: counting.Counted) -> Iterator[str]:
+        if self.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield "others may write here: programs load what they put there"
+        if counted.flat:
+            yield f"entries of drivers up to 26.01, which later ones count and never read: {counted.flat}"
+        if counted.traces:
+            yield f"files of traced runs, which hold source text and which no driver removes: {counted.traces}"
+        if self.shut:
+            yield f"directories that may not be read, whose entries stay as they were: {self.shut}"
