@@ -344,7 +344,7 @@ def answers(stage: Stage) -> bool:
 def drivers(stage: Stage) -> list[str]:
     """Give the drivers that programs on this host use now, as the daemon sees it."""
     found = stage.ask("xpucachectl devices", "environments")
-    return sorted({one["driver"] for one in found}) if isinstance(found, list) else []
+    return sorted({one["toolchain"] for one in found}) if isinstance(found, list) else []
 
 
 def count(stage: Stage, which: str) -> int:

@@ -216,7 +216,7 @@ def test_replay_stops_where_the_runtime_names_the_device_otherwise(
     (device,) = (one for one in replayer.ask("devices")["environments"])  # type: ignore[attr-defined]
     beside.mkdir()
     (tmp_path / "ur.c").write_text(NAMED_OTHERWISE)
-    names = [f'-DPLATFORM="{device["platform"]}"', f'-DDEVICE="{device["device"]}"']
+    names = [f'-DPLATFORM="{device["family"]}"', f'-DDEVICE="{device["device"]}"']
     library = beside / "libur_loader.so.0"
     subprocess.run([compiler, "-shared", "-fPIC", "-w", *names, "-o", library, tmp_path / "ur.c"], check=True)
     said = refusal(replayer, 76)

@@ -242,7 +242,7 @@ def test_a_replay_that_the_daemon_tries_in_vain_is_a_problem_until_it_succeeds(
 
     (device,) = (one for one in host.ask("devices")["environments"])  # type: ignore[attr-defined]
     (tmp_path / "ur.c").write_text(NAMED_OTHERWISE)
-    names = [f'-DPLATFORM="{device["platform"]}"', f'-DDEVICE="{device["device"]}"']
+    names = [f'-DPLATFORM="{device["family"]}"', f'-DDEVICE="{device["device"]}"']
     library = beside / "libur_loader.so.0"
     subprocess.run([compiler, "-shared", "-fPIC", "-w", *names, "-o", library, tmp_path / "ur.c"], check=True)
     switch(link, second)
