@@ -30,7 +30,7 @@ from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe
 from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
-from xpucached.domain.trash import VerifyReport
+from xpucached.domain.trash import Unproven, VerifyReport
 from xpucached.domain.workloads import Variant
 from xpucached.errors import RequestError
 from xpucached.host import process_table
@@ -188,6 +188,18 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
         assert len(looks) == 1
 
     monkeypatch.setattr(process_table, "held", held)
+    house.live(work)
+
+
+def test_what_only_its_programs_can_compile_is_not_said_to_be_for_another_driver(house: House) -> None:
+    async def work() -> None:
+        job = await house.done(
+            await house.service.verifier.start(api.VerifyStores(deep=True), house.service.status.get)
+        )
+        assert isinstance(job.report, VerifyReport)
+        assert job.report.deep is not None
+        assert job.report.deep.unproven[Unproven.KIND] == 5  # of `bare` and `neo`
+
     house.live(work)
 
 

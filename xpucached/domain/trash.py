@@ -115,6 +115,7 @@ class Unproven(StrEnum):
     OTHER_DRIVER = "other-driver"  #: no driver in use here is the one that it was compiled for
     FAILED = "compiler-failed"
     CHANGED = "changed"  #: a program wrote it anew meanwhile, or is writing it
+    KIND = NoRecipe.KIND.value
     NATIVE = NoRecipe.NATIVE.value
     CONSTANTS = NoRecipe.CONSTANTS.value
     SEVERAL = NoRecipe.SEVERAL.value

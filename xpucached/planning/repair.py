@@ -21,6 +21,7 @@ from xpucached.domain.trash import Repair, Unproven
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from xpucached.domain.names import KindName
     from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.stores import Entry, EntryId, Store
     from xpucached.domain.targets import Target
@@ -137,9 +138,12 @@ def unfit(entry: Entry) -> NoRecipe | None:
 
 
 def plan_comparing(
-    entries: Iterable[IndexedEntry], offered: Collection[Target]
+    entries: Iterable[IndexedEntry], offered: Collection[Target], rebuildable: Collection[KindName]
 ) -> tuple[tuple[Rebuild, ...], Counter[Unproven]]:
-    """Decide which entries to compile again for comparing; count the others with the reason."""
+    """Decide which entries to compile again for comparing; count the others with the reason.
+
+    ``rebuildable`` are the kinds whose entries can be compiled without their programs.
+    """
     todo: list[Rebuild] = []
     unproven: Counter[Unproven] = Counter()
     for one in entries:
@@ -149,6 +153,8 @@ def plan_comparing(
             why = Unproven.CHANGED
         elif entry.state is EntryState.DEFECTIVE and not (entry.defect and entry.defect.whole):
             why = Unproven.DAMAGED
+        elif entry.id.store.kind not in rebuildable:
+            why = Unproven.KIND
         elif entry.environment not in offered:
             why = Unproven.OTHER_DRIVER
         elif entry.digest is None:

@@ -103,6 +103,7 @@ _UNPROVEN = {
     Unproven.OTHER_DRIVER: "for a driver that is not in use here",
     Unproven.FAILED: "that the compiler did not compile",
     Unproven.CHANGED: "that a program wrote meanwhile",
+    Unproven.KIND: "of a kind that only its programs can compile",
     Unproven.NATIVE: "compiled ahead of time, with nothing to compile",
     Unproven.CONSTANTS: "with specialization constants",
     Unproven.SEVERAL: "linked from several images",

@@ -69,7 +69,7 @@ class EntryComparer:
         """
         every = [one for one in await self._context.read(all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
-        todo, unproven = plan_comparing(rest, self._context.present.offered)
+        todo, unproven = plan_comparing(rest, self._context.present.offered, table.lineages())
         compiled = _Digests()
         await self._compile(todo, compiled, drivers_in_use(self._context), handle)
         for why in compiled.unproven.values():
