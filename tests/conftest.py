@@ -38,7 +38,7 @@ from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
 from tests.support.runtimes import Runtime, SimulatedGpu, look_up
-from tests.support.torches import Torch, make
+from tests.support.torches import Torch, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,12 +269,16 @@ def runtime(runtimes: Path) -> Callable[[str], Runtime]:
 
 
 @pytest.fixture(scope="session")
-def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Torch:
+def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Torch]:
     """Give an interpreter with a real torch, and small models made with it."""
     found = look_up(runtimes, "torch")
     if found is None:
         _lacking(f"torch is not (wholly) installed in {runtimes}")
-    return make(found.python, tmp_path_factory.mktemp("models"))
+    with (
+        tempfile.TemporaryDirectory(prefix="xpu-") as short,
+        loaded(found.python, tmp_path_factory.mktemp("torch"), Path(short, "torch")) as one,
+    ):
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def example(name: str, models: Path) -> Model:
 
 def here(exercise: RunSpec, torch: Torch, target: str, **changes: object) -> RunSpec:
     """Say the same of a small model that this machine has."""
-    known: dict[str, object] = {"python": str(torch.python), "target": target, "device": "cpu", "steps": 3, **changes}
+    known: dict[str, object] = {"python": str(torch.loaded), "target": target, "device": "cpu", "steps": 3, **changes}
     if exercise.inputs:
         known.setdefault("inputs", str(torch.models / "text.txt"))
     return replace(exercise, **known)

@@ -275,7 +275,9 @@ def test_a_language_model_speaks(torch: Torch, precision: str) -> None:
 
 @pytest.mark.torch
 def test_a_language_model_takes_its_texts_as_they_are(torch: Torch) -> None:
-    exercise = torch.exercise(Loader.TRANSFORMERS, torch.models / "speaking", inputs=torch.models / "text.txt")
+    exercise = torch.exercise(
+        Loader.TRANSFORMERS, torch.models / "speaking", inputs=torch.models / "text.txt", fresh=True
+    )
 
     good(run(exercise, variant=Variant("cpu")))
 
@@ -297,7 +299,11 @@ def test_a_model_that_says_nothing_is_invalid_and_not_slow(torch: Torch) -> None
 @pytest.mark.torch
 def test_a_pipeline_draws(torch: Torch) -> None:
     exercise = torch.exercise(
-        Loader.DIFFUSERS, torch.models / "pipeline", inputs="random", options={"num_inference_steps": "2"}
+        Loader.DIFFUSERS,
+        torch.models / "pipeline",
+        inputs="random",
+        options={"num_inference_steps": "2"},
+        fresh=True,
     )
     done = good(run(exercise))
 
@@ -316,7 +322,7 @@ def test_a_pipeline_draws(torch: Torch) -> None:
     ],
 )
 def test_saved_programs(torch: Torch, loader: Loader, file: str, shape: str, precision: str) -> None:
-    exercise = torch.exercise(loader, torch.models / file, inputs=torch.models / "picture.pt")
+    exercise = torch.exercise(loader, torch.models / file, inputs=torch.models / "picture.pt", fresh=not shape)
     done = good(run(exercise, variant=Variant("cpu", precision, shape)))
 
     assert done.told
@@ -329,7 +335,7 @@ def test_saved_programs(torch: Torch, loader: Loader, file: str, shape: str, pre
 @pytest.mark.torch
 @pytest.mark.parametrize("target", ["training", "step"])
 def test_a_training_step(torch: Torch, target: str) -> None:
-    done = good(run(torch.exercise(Loader.TRAIN, f"networks:{target}")))
+    done = good(run(torch.exercise(Loader.TRAIN, f"networks:{target}", fresh=target == "step")))
 
     assert done.told
     assert done.told.ran_on is RanOn.MEANT

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xpucached.messages import Json
 
 PATIENCE = 90.0
-LONGEST_NAP: Final = 0.3
+LONGEST_NAP: Final = 0.5
 
 _T = TypeVar("_T")
 

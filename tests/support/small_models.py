@@ -1,8 +1,7 @@
-"""Make small models, with an interpreter that has torch: ``python making.py DIRECTORY``.  Nothing is downloaded."""
+"""Small models for tests, made where there is a torch.  Nothing is downloaded."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 TEXT = """The quick brown fox jumps over the lazy dog and runs into the dark forest behind the old mill.
@@ -86,16 +85,11 @@ def make_pipeline(place: Path) -> None:
     DDPMPipeline(network, DDPMScheduler(num_train_timesteps=4)).save_pretrained(place)
 
 
-def main() -> None:
+def make(place: Path) -> None:
     """Make all of them."""
-    place = Path(sys.argv[1])
     place.mkdir(parents=True, exist_ok=True)
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
     make_language_model(place / "speaking")
     make_mute_model(place / "mute")
     make_programs(place)
     make_pipeline(place / "pipeline")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.support.loaded_torch import interpreter
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from xpucached.processes.results import RunResult
 
@@ -29,23 +31,34 @@ COMPILING: Final = {
 }
 """What lets a model be compiled in half the time."""
 
-MAKING: Final = Path(__file__).parent / "small_models.py"
+LOADED: Final = Path(__file__).parent / "loaded_torch.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """An interpreter with torch, and the models made with it."""
+    """An interpreter with torch, one that has loaded it already, and the models made with them."""
 
     python: Path
+    loaded: Path
     models: Path
 
     def exercise(
-        self, loader: Loader, target: str | Path = "", *, device: str = "cpu", inputs: str | Path = "", **more: object
+        self,
+        loader: Loader,
+        target: str | Path = "",
+        *,
+        device: str = "cpu",
+        inputs: str | Path = "",
+        fresh: bool = False,
+        **more: object,
     ) -> RunSpec:
-        """Say how to exercise a model on the CPU."""
+        """Say how to exercise a model on the CPU; ``fresh`` in an interpreter that loads torch itself.
+
+        So does every function of an application: whether it has loaded torch makes a difference there.
+        """
         return RunSpec(
             loader=loader,
-            python=str(self.python),
+            python=str(self.python if fresh or loader is Loader.PYTHON else self.loaded),
             target=str(target),
             device=device,
             inputs=str(inputs),
@@ -72,7 +85,15 @@ def run(
     return asyncio.run(dispatch.execute(workload, {}, Trace(), polite=False, variant=variant, compare=compare))
 
 
-def make(python: Path, models: Path) -> Torch:
-    """Make the models."""
-    subprocess.run([python, "-B", "-W", "ignore", MAKING, models], check=True, capture_output=True)
-    return Torch(python, models)
+@contextlib.contextmanager
+def loaded(python: Path, place: Path, listens: Path) -> Iterator[Torch]:
+    """Let torch be loaded, and the models be made, in a process from which others are forked."""
+    models = place / "models"
+    command = [str(python), "-B", "-W", "ignore", str(LOADED), str(models), str(listens)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "listens\n"
+            yield Torch(python, interpreter(place / "python", listens), models)
+        finally:
+            process.kill()
