@@ -18,7 +18,8 @@ import pytest
 from tests import REPOSITORY
 from tests.kinds import damage
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
-from xpucached import api, domain
+from xpucached import domain
+from xpucached.api import requests
 from xpucached.cli import arguments, commands
 from xpucached.domain.activity import FileAct
 from xpucached.domain.defects import Defect, Effect, RepairAction
@@ -334,7 +335,7 @@ def test_every_setting_is_in_its_section_of_the_manual() -> None:
 def test_every_request_is_in_the_manual() -> None:
     told = [code for row in rows(section(page("docs/protocol.md"), "Requests")) for code in codes(row[0])]
 
-    assert sorted(told) == sorted(f"{one.method} {one.path}" for one in api.ENDPOINTS)
+    assert sorted(told) == sorted(f"{one.method} {one.path}" for one in requests.ENDPOINTS)
 
 
 def test_the_tables_of_requests_are_those_that_are_declared() -> None:

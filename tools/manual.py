@@ -28,8 +28,8 @@ from argparse_manpage.manpage import Manpage
 from docutils.core import publish_string
 from myst_parser.parsers.docutils_ import Parser
 
-from xpucached import __version__, api
-from xpucached.api import host_requests
+from xpucached import __version__
+from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Endpoint, Request
 from xpucached.cli import arguments
 from xpucached.daemon import main as daemon
@@ -359,7 +359,7 @@ def _reply(kind: object) -> str:
     return "null" if kind is type(None) else getattr(kind, "__name__", str(kind))
 
 
-def requests(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str]) -> str:
+def request_table(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str]) -> str:
     """Give the table of the requests to a daemon; ``who`` says in words who may, where a right alone does not."""
     lines = ["| request | keys | right | answer | what it is |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
@@ -373,7 +373,7 @@ def requests(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str])
 
 def tables() -> list[str]:
     """Give the tables of the requests to a user's daemon and to the host's, in the order of the page."""
-    return [requests(api.ENDPOINTS, {}), requests(host_requests.ENDPOINTS, host_requests.WHO)]
+    return [request_table(requests.ENDPOINTS, {}), request_table(host_requests.ENDPOINTS, host_requests.WHO)]
 
 
 def write(target: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
-from xpucached import api
-from xpucached.api import host_requests
+from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Status
@@ -95,39 +94,39 @@ def _lines(value: Mapping[str, str], _style: TextStyle) -> str | None:
     return "\n".join(lines) if all(safe(line) == line for line in lines) else None
 
 
-_add(api.GetHello, lambda value, _style: plain(value.version))
+_add(requests.GetHello, lambda value, _style: plain(value.version))
 _add(
-    api.GetStatus,
+    requests.GetStatus,
     status.status,
     lambda value: value.verdict,
     check=_check,
     remarks=lambda value, _style: "\n".join(diagnosis.unsafe(value.problems)),
 )
-_add(api.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
-_add(api.ListStores, entries.stores, lambda value: "\n".join(plain(str(one.store)) for one in value))
-_add(api.ListEntries, _page)
-_add(api.GetEntry, entries.entry, lambda value: value.entry.id.ref)
-_add(api.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value))
-_add(api.GetModel, models.model, lambda value: value.model.name)
+_add(requests.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
+_add(requests.ListStores, entries.stores, lambda value: "\n".join(plain(str(one.store)) for one in value))
+_add(requests.ListEntries, _page)
+_add(requests.GetEntry, entries.entry, lambda value: value.entry.id.ref)
+_add(requests.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value))
+_add(requests.GetModel, models.model, lambda value: value.model.name)
 _add(
-    api.GetWhy,
+    requests.GetWhy,
     diagnosis.why,
     lambda value: "\n".join(one.cause for one in value.explanations[:1]),
     remarks=lambda value, _style: "\n".join(diagnosis.caution(value)),
 )
 _add(
-    api.GetHistory,
+    requests.GetHistory,
     diagnosis.history,
     lambda value: "\n".join(one.figure for one in value if one.worse),
     usual=lambda value, style: section("Usually", diagnosis.usual(value, style), style) if value else "",
 )
-_add(api.ListRuns, models.runs, lambda value: "\n".join(str(one.id) for one in value))
-_add(api.ListTrash, trash.trash, lambda value: "\n".join(one.ref for one in value))
-_add(api.ListJobs, jobs.jobs, lambda value: "\n".join(one.id for one in value))
-_add(api.GetJob, jobs.job, lambda value: value.id)
-_add(api.ListEvents, lambda value, _style: "\n".join(map(jobs.event, value)) or "no events")
-_add(api.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
-_add(api.GetEnv, lambda _value, _style: None, None, lines=_lines)
+_add(requests.ListRuns, models.runs, lambda value: "\n".join(str(one.id) for one in value))
+_add(requests.ListTrash, trash.trash, lambda value: "\n".join(one.ref for one in value))
+_add(requests.ListJobs, jobs.jobs, lambda value: "\n".join(one.id for one in value))
+_add(requests.GetJob, jobs.job, lambda value: value.id)
+_add(requests.ListEvents, lambda value, _style: "\n".join(map(jobs.event, value)) or "no events")
+_add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
+_add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
 _add(
     host_requests.GetHost,
     users.host_users,

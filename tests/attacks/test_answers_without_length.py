@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached import api
 from xpucached.api import client as reading
+from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.errors import XpucachedError
 
@@ -60,7 +60,7 @@ def test_no_answer_is_read_beyond_its_bound(
     taken: list[int] = []
     thread = answering(short_dir / "s", head, taken)
     with Client(short_dir / "s", largest=1 << 20) as client, pytest.raises(XpucachedError):
-        next(client.follow(0)) if follow else client.call(api.GetHello())
+        next(client.follow(0)) if follow else client.call(requests.GetHello())
     thread.join(30)
 
     # And what fits into the two sockets.

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests import REPOSITORY
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, make
-from xpucached import api
+from xpucached.api import requests
 from xpucached.cli import arguments
 from xpucached.domain.names import JobId, ModelName
 from xpucached.errors import NotFound, XpucachedError
@@ -40,7 +40,7 @@ def host_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
     one._known.said[ALICE] = replace(one._known.said[ALICE], models=(ModelName("hers"), ModelName("declared")))
     one._owners = {ModelName("declared"): 0}
 
-    async def asked(_self: HostDaemon, uid: int, request: api.PrewarmModels) -> Job:
+    async def asked(_self: HostDaemon, uid: int, request: requests.PrewarmModels) -> Job:
         raise XpucachedError(f"uid {uid} has no model {' '.join(request.models)}")
 
     monkeypatch.setattr(HostDaemon, "prewarm", asked)
@@ -51,7 +51,7 @@ def answer(host_daemon: HostDaemon, name: str, uid: int) -> str:
     """Give what a user is told who wants a model warmed."""
     routes = HostRoutes(host_daemon, "1", ConnectionLimits(), admin=False)
     with pytest.raises(XpucachedError) as caught:
-        asyncio.run(routes._call(api.PrewarmModels(models=(ModelName(name),)), Peer(1, uid, uid)))
+        asyncio.run(routes._call(requests.PrewarmModels(models=(ModelName(name),)), Peer(1, uid, uid)))
     return f"{caught.value.code}: {caught.value.message}; {caught.value.hint}".replace(name, "NAME")
 
 
@@ -92,7 +92,7 @@ def test_nobody_gets_at_another_s_worker_by_a_name_that_is_a_number(
     assert answer(host_daemon, "hers", ALICE) == f"internal: uid {ALICE} has no model NAME; "
     routes = HostRoutes(host_daemon, "1", ConnectionLimits(), admin=False)
     with pytest.raises(XpucachedError, match="no such job"):
-        asyncio.run(routes._call(api.GetJob(id=JobId(f"{ALICE}.1")), Peer(1, ALICE, ALICE)))
+        asyncio.run(routes._call(requests.GetJob(id=JobId(f"{ALICE}.1")), Peer(1, ALICE, ALICE)))
     assert asked == [ALICE]
     # As a text it is the name, for an administrator's models as for everything else.
     assert host_daemon.find(str(ALICE), 0) == host_daemon.meaning((ModelName(f"{ALICE}:hers"),))[0] == BOB

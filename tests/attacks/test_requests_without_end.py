@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, make
-from xpucached import api, server
+from xpucached import server
+from xpucached.api import requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import UserSocket, UserStatus
@@ -106,13 +107,13 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
 
     async def work() -> None:
         waiting = [
-            asyncio.create_task(host_daemon.tend(OURS, api.WaitJob(id=JobId("1")), admin=False)) for _ in range(12)
+            asyncio.create_task(host_daemon.tend(OURS, requests.WaitJob(id=JobId("1")), admin=False)) for _ in range(12)
         ]
         try:
             # A question of our own is asked all the same ...
             host_daemon._known.owed.add([OURS])
             host_daemon._workers.follow(OURS)
-            await until(lambda: api.GetHello() in asked[4:])
+            await until(lambda: requests.GetHello() in asked[4:])
             # ... and people are told when there are too many.
             with pytest.raises(Busy, match="8 requests to the worker"):
                 await host_daemon.wake(OURS)
@@ -143,9 +144,9 @@ def test_silent_workers_give_up_their_turn(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("names", [["m"] * 1001, ["m" * 201]], ids=["many", "long"])
-@pytest.mark.parametrize("request_", [api.PrewarmModels, api.ReplayEntries])
+@pytest.mark.parametrize("request_", [requests.PrewarmModels, requests.ReplayEntries])
 def test_a_request_names_a_bounded_number_of_models(
-    request_: type[api.PrewarmModels | api.ReplayEntries], names: list[str]
+    request_: type[requests.PrewarmModels | requests.ReplayEntries], names: list[str]
 ) -> None:
     with pytest.raises(ValueError, match="models: "):
         request_(models=tuple(map(ModelName, names)))

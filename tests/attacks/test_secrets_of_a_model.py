@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from tests.support.api_stub import NOW, Standin, running
-from xpucached import api, codec
+from xpucached import codec
+from xpucached.api import requests
 from xpucached.api.endpoints import Right
 from xpucached.daemon import main
 from xpucached.domain.defects import RepairAction
@@ -125,7 +126,7 @@ class Secretive(Standin):
         """Give one job."""
         return job()
 
-    async def prewarm(self, request: api.PrewarmModels) -> Job:
+    async def prewarm(self, request: requests.PrewarmModels) -> Job:
         """Begin to prewarm."""
         return job()
 
@@ -150,7 +151,7 @@ def ask(one: api_stub.Running, method: str, target: str, *headers: str) -> str:
     return said.decode()
 
 
-READS: Final = [row.path for row in api.ENDPOINTS if row.method == "GET"]
+READS: Final = [row.path for row in requests.ENDPOINTS if row.method == "GET"]
 
 
 def reader(_uid: int, right: Right) -> bool:

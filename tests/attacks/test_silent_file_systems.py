@@ -14,7 +14,7 @@ from tests.flow.test_upkeep import settled
 from tests.support import silent_filesystem
 from tests.support.builders import SyclStore
 from xpucached import deadlines
-from xpucached.api import AddModel
+from xpucached.api.requests import AddModel
 from xpucached.catalog import Catalog
 from xpucached.catalog.runs import newest_runs
 from xpucached.daemon import user_daemon

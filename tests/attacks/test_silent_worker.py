@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from tests.unit.hostd.test_hostd import WorkerUnitsStub, make
-from xpucached import api
+from xpucached.api import requests
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId
 from xpucached.hostd import user_client
@@ -39,7 +39,7 @@ def test_users_whose_workers_are_silent_leave_a_turn_for_each_of_the_others(
     async def asks() -> None:
         asking = user_client.UserClient(lambda _uid: short_dir)
         silent = [
-            asyncio.create_task(asking.ask(uid, api.GetStatus(), own=own))
+            asyncio.create_task(asking.ask(uid, requests.GetStatus(), own=own))
             for uid in hostile
             for own in (False, False, False, False, True, True)
         ]
@@ -47,7 +47,7 @@ def test_users_whose_workers_are_silent_leave_a_turn_for_each_of_the_others(
         try:
             async with asyncio.timeout(60):
                 for own in (False, True):
-                    assert (await asking.ask(2000, api.GetHello(), own=own)).value is not None
+                    assert (await asking.ask(2000, requests.GetHello(), own=own)).value is not None
         finally:
             answer.set()
             await asyncio.gather(*silent)
@@ -64,7 +64,7 @@ def test_a_job_is_waited_for_in_turns_and_no_thread_is_kept_for_it(
     states = [JobState.QUEUED, JobState.RUNNING, JobState.DONE]
     waited: list[float] = []
 
-    def ask(_uid: int, request: api.WaitJob, *_given: object, **_named: object) -> user_client.WorkerAnswer[Job]:
+    def ask(_uid: int, request: requests.WaitJob, *_given: object, **_named: object) -> user_client.WorkerAnswer[Job]:
         waited.append(request.timeout)
         return user_client.WorkerAnswer(None, replace(job, state=states.pop(0)))
 
@@ -72,7 +72,7 @@ def test_a_job_is_waited_for_in_turns_and_no_thread_is_kept_for_it(
     monkeypatch.setattr(user_client, "_PAUSE", 0.0)
     asking = user_client.UserClient(lambda _uid: short_dir)
 
-    answer = asyncio.run(asking.ask(os.getuid(), api.WaitJob(id=job.id, timeout=300.0)))
+    answer = asyncio.run(asking.ask(os.getuid(), requests.WaitJob(id=job.id, timeout=300.0)))
 
     assert answer.value.state is JobState.DONE
     assert waited == [user_client._TURN] * 3
@@ -117,7 +117,7 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
             host_daemon = make(short_dir, WorkerUnitsStub(), short_dir / "listens")
             # A question is given up and asked anew, as a wake does with the one before it.
             for _ in range(12):
-                asking = asyncio.create_task(host_daemon._user_clients.ask(os.getuid(), api.GetStatus()))
+                asking = asyncio.create_task(host_daemon._user_clients.ask(os.getuid(), requests.GetStatus()))
                 await asyncio.sleep(0.05)
                 asking.cancel()
                 await asyncio.wait([asking])

@@ -18,7 +18,8 @@ import pytest
 from tests.support.lying_server import liar
 from tests.support.users import NOBODY as MALLORY
 from tests.support.users import unused
-from xpucached import api, server, sockets
+from xpucached import server, sockets
+from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.cli import connect
 from xpucached.errors import SettingsError, Unavailable, Untrusted
@@ -94,7 +95,7 @@ def test_a_socket_of_somebody_else_is_refused_wherever_its_path_came_from(
 def refused(path: Path) -> str:
     """Give why nothing is asked there."""
     with pytest.raises(Untrusted) as caught, Client(path) as client:
-        client.call(api.GetHello())
+        client.call(requests.GetHello())
     assert (caught.value.code, caught.value.exit) == ("untrusted", 77)
     assert caught.value.hint
     return caught.value.message
@@ -270,6 +271,6 @@ def test_root_believes_the_password_file_and_not_who_answers_whose_worker_it_is(
         else:
             worker, _ = connect.reach(wanted)
             with worker, pytest.raises(Unavailable, match=f"{uid}.sock"):
-                worker.call(api.GetStatus())
+                worker.call(requests.GetStatus())
         assert host.asked() == 1
         assert mallory.asked() == 0

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support import api_stub
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, http, liar, make
-from xpucached import api, codec
+from xpucached import codec
+from xpucached.api import requests
 from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
 
@@ -69,7 +70,7 @@ def test_answers_that_cannot_be_read_are_kept_by_nobody(
     async def ask() -> None:
         for _ in range(10):
             try:
-                await host_daemon._user_clients.ask(OURS, api.GetStatus())
+                await host_daemon._user_clients.ask(OURS, requests.GetStatus())
             except XpucachedError as error:
                 refusals.append(error)
 

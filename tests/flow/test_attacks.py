@@ -20,7 +20,7 @@ import pytest
 from tests import REPOSITORY
 from tests.support.builders import SyclStore, framed, native, spirv, string_hash
 from tests.support.daemons import daemon
-from xpucached import api
+from xpucached.api import requests
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.scans import record_scan
@@ -418,13 +418,13 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_names_no_place_is_refused(path: str) -> None:
     """A null character came as far as the disk, and a relative path meant the daemon's own directory."""
     with pytest.raises(ValueError, match="stores"):
-        api.ScanStores(stores=(Path(path),))
+        requests.ScanStores(stores=(Path(path),))
     with pytest.raises(ValueError, match="stores"):
-        api.ReplayEntries(stores=(Path(path),))
+        requests.ReplayEntries(stores=(Path(path),))
     with pytest.raises(ValueError, match="store"):
-        api.AddModel(name=ModelName("m"), command=("/bin/true",), directory=Path("/"), store=Path(path))
+        requests.AddModel(name=ModelName("m"), command=("/bin/true",), directory=Path("/"), store=Path(path))
     with pytest.raises(ValueError, match="directory"):
-        api.AddModel(name=ModelName("m"), command=("/bin/true",), directory=Path(path))
+        requests.AddModel(name=ModelName("m"), command=("/bin/true",), directory=Path(path))
 
 
 def test_a_loop_of_links_can_be_scanned(home: Path, short_dir: Path) -> None:

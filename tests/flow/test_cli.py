@@ -18,7 +18,8 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status, running
-from xpucached import __version__, api, cli, sockets
+from xpucached import __version__, cli, sockets
+from xpucached.api import requests
 from xpucached.api.endpoints import Right
 from xpucached.cli import program, progress, quick
 from xpucached.domain.host import Problem
@@ -185,7 +186,7 @@ def test_filters_reach_the_catalog(served: Running, capsys: pytest.CaptureFixtur
     assert run(capsys, *words.split(), *more)[0] == 0
 
     (query,) = served.service.asked
-    expected = api.ListEntries(
+    expected = requests.ListEntries(
         driver="25.*",
         architecture="bmg-g21",
         device="Arc",
@@ -355,12 +356,14 @@ def test_the_hint_knows_who_named_the_socket(
     assert "systemctl" in run(capsys, "--user", "status")[2]
 
 
-@pytest.mark.skipif(api.socket_path(user=False, environ={}).exists(), reason="a system's daemon may answer here")
+@pytest.mark.skipif(
+    Path(sockets.socket_path(user=False, environ={})).exists(), reason="a system's daemon may answer here"
+)
 def test_the_other_daemon_is_offered(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_dir))
-    path = api.socket_path(user=True, environ=os.environ)
+    path = Path(sockets.socket_path(user=True, environ=os.environ))
     path.parent.mkdir(parents=True)
     path.touch()
 
@@ -438,7 +441,7 @@ def test_a_model_takes_over_what_decides_its_kernels(
 
     assert status == 0
     (request,) = served.service.asked
-    assert request == api.AddModel(
+    assert request == requests.AddModel(
         name="mine",  # type: ignore[arg-type] # as it is typed
         command=(str(program), "--", "-q"),
         directory=tmp_path,
@@ -464,7 +467,7 @@ def test_the_managed_store_can_be_asked_for(
     run(capsys, "model", "add", "mine", "--store", "default", "--", "sh")
 
     (request,) = served.service.asked
-    assert isinstance(request, api.AddModel)
+    assert isinstance(request, requests.AddModel)
     assert request.store is None
 
 
@@ -480,7 +483,7 @@ def test_a_model_is_brought_to_life_by_a_loader(
 
     assert status == 0
     (request,) = served.service.asked
-    assert isinstance(request, api.AddModel)
+    assert isinstance(request, requests.AddModel)
     assert request.command == ()
     assert request.exercise == RunSpec(
         loader=Loader.TORCHSCRIPT,
@@ -539,7 +542,7 @@ def test_prewarming_is_seen_through(served: Running, capsys: pytest.CaptureFixtu
     status, out, _ = run(capsys, "prewarm")
 
     assert status == 0
-    assert served.service.asked == [api.PrewarmModels(stale=True)]
+    assert served.service.asked == [requests.PrewarmModels(stale=True)]
     assert out == "warmed  resnet: 17 entries\nwarm already  bert\n"
 
 
@@ -560,7 +563,7 @@ def test_a_dry_run_changes_nothing(served: Running, capsys: pytest.CaptureFixtur
     status, out, _ = run(capsys, "evict", "--dry-run", "--reason", "defective", "00ff")
 
     assert status == 0
-    assert served.service.asked == [api.EvictEntries(dry_run=True, refs=("00ff",), reasons=("defective",))]
+    assert served.service.asked == [requests.EvictEntries(dry_run=True, refs=("00ff",), reasons=("defective",))]
     assert "would evict 1 entry" in out
 
 

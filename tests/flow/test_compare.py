@@ -20,7 +20,7 @@ from tests.flow.test_upkeep import settled
 from tests.kinds.test_sycl_damage import look
 from tests.support.builders import native, spirv, sycl_target
 from tests.support.daemons import daemon
-from xpucached import api
+from xpucached.api import requests
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
@@ -348,7 +348,7 @@ def test_who_asks_for_the_policy_gets_mended_what_the_daemon_would_mend(bench: B
 
     async def work() -> Job:
         service = bench.service(evict=False)
-        job = await service.evictor.start(api.EvictEntries(reasons=reasons))
+        job = await service.evictor.start(requests.EvictEntries(reasons=reasons))
         job = await service.context.jobs.wait(job.id, 60)
         await service.stop()
         return job
@@ -371,10 +371,12 @@ def test_what_was_shown_as_a_plan_goes_as_it_is(bench: Bench) -> None:
 
     async def work() -> Job:
         service = bench.service(evict=False)
-        shown = await service.context.jobs.wait((await service.evictor.start(api.EvictEntries(dry_run=True))).id, 60)
+        shown = await service.context.jobs.wait(
+            (await service.evictor.start(requests.EvictEntries(dry_run=True))).id, 60
+        )
         assert "mended first" in render_job(shown, TextStyle(datetime.now(UTC)))
         assert isinstance(shown.report, EvictionReport)
-        job = await service.evictor.start(api.EvictEntries(plan=shown.report.plan_id))
+        job = await service.evictor.start(requests.EvictEntries(plan=shown.report.plan_id))
         job = await service.context.jobs.wait(job.id, 60)
         await service.stop()
         return job

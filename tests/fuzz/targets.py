@@ -22,8 +22,8 @@ import uvicorn
 
 from tests.support.api_stub import Standin, handlers, owner_only
 from tests.support.builders import framed, native, spirv
-from xpucached import api, messages
-from xpucached.api import intake
+from xpucached import messages
+from xpucached.api import intake, requests
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.intents import open_intents
@@ -366,7 +366,7 @@ def _values(value: object) -> int:
 
 def request(data: bytes) -> None:
     """Check a request: its row by the first byte, then a body or a query string."""
-    row = api.ENDPOINTS[data[0] % len(api.ENDPOINTS)] if data else api.ENDPOINTS[0]
+    row = requests.ENDPOINTS[data[0] % len(requests.ENDPOINTS)] if data else requests.ENDPOINTS[0]
     places = dict.fromkeys(row.placeholders, data[1:9].decode("latin-1"))
     query, body = ("", data[1:]) if row.method == "POST" else (data[9:].decode("latin-1"), b"")
     try:
@@ -551,8 +551,8 @@ def seeds(target: str) -> list[bytes]:
         {"stores": ["/s"], "full": True},
     ]
     texts = [json.dumps(body).encode() for body in bodies]
-    rows = enumerate(api.ENDPOINTS)
-    lines = [_head(f"{row.method} {row.path.format(name='resnet', ref='0', id='1')}") for row in api.ENDPOINTS]
+    rows = enumerate(requests.ENDPOINTS)
+    lines = [_head(f"{row.method} {row.path.format(name='resnet', ref='0', id='1')}") for row in requests.ENDPOINTS]
     posts = [
         _head("POST /v1/models", f"Content-Length: {len(text)}", "Content-Type: application/json", body=text)
         for text in texts

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.support.builders import SyclStore
-from xpucached import api
+from xpucached.api import requests
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import entry_page
 from xpucached.catalog.stores import all_stores
@@ -87,7 +87,7 @@ class House:
             }
             config = loading.load(None, user=True, environ=environ)
             self.service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
-            await self.done(await self.service.reconciler.start_scan(api.ScanStores()))
+            await self.done(await self.service.reconciler.start_scan(requests.ScanStores()))
             # As if the driver had said so.
             self.service.context.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=NEW)
             await work()
@@ -149,7 +149,7 @@ def test_what_is_evicted_goes_by_the_rules_of_its_kind_and_comes_back_where_it_c
     async def work() -> None:
         before = await house.entries()
         refs = (before["bare"]["a1.bare"], before["full"]["a1.full"], *before["sycl"].values())
-        await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
+        await house.done(await house.service.evictor.start(requests.EvictEntries(refs=refs)))
         left = await house.entries()
         assert {kind: len(keys) for kind, keys in left.items()} == {"bare": 2, "full": 2, "neo": 2}
         assert not (house.place / "bare" / "a1.bare").exists()
@@ -159,7 +159,7 @@ def test_what_is_evicted_goes_by_the_rules_of_its_kind_and_comes_back_where_it_c
         await house.done(
             house.service.context.jobs.start("restore", house.service.trash.restoring((), everything=True))
         )
-        await house.done(await house.service.reconciler.start_scan(api.ScanStores()))
+        await house.done(await house.service.reconciler.start_scan(requests.ScanStores()))
         after = await house.entries()
         assert (after["full"], set(after["sycl"])) == (before["full"], set(before["sycl"]))
         assert set(after["bare"]) == {"b2.bare", "c3.bare"}
@@ -182,7 +182,7 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
             house.service.context.settings, policy=replace(house.service.context.settings.policy, max_bytes=1)
         )
         looks.clear()
-        job = await house.done(await house.service.evictor.start(api.EvictEntries()))
+        job = await house.done(await house.service.evictor.start(requests.EvictEntries()))
         assert isinstance(job.report, EvictionReport)
         assert job.report.removed
         assert len(looks) == 1
@@ -194,7 +194,7 @@ def test_the_disks_and_what_programs_have_open_are_looked_at_once_for_an_evictio
 def test_what_only_its_programs_can_compile_is_not_said_to_be_for_another_driver(house: House) -> None:
     async def work() -> None:
         job = await house.done(
-            await house.service.verifier.start(api.VerifyStores(deep=True), house.service.status.get)
+            await house.service.verifier.start(requests.VerifyStores(deep=True), house.service.status.get)
         )
         assert isinstance(job.report, VerifyReport)
         assert job.report.deep is not None
@@ -209,11 +209,11 @@ def test_what_a_program_holds_the_lock_of_stays(house: House) -> None:
         refs = tuple(before["neo"].values())
         with (house.place / "neo" / "config.file").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
+            job = await house.done(await house.service.evictor.start(requests.EvictEntries(refs=refs)))
             assert await house.entries() == before
             assert isinstance(job.report, EvictionReport)
             assert not job.report.removed
-        job = await house.done(await house.service.evictor.start(api.EvictEntries(refs=refs)))
+        job = await house.done(await house.service.evictor.start(requests.EvictEntries(refs=refs)))
         assert "neo" not in await house.entries()
 
     house.live(work)
@@ -234,7 +234,9 @@ def test_a_doctor_is_asked_of_its_own_kind_only(house: House) -> None:
         for name in ("bare", "full"):
             (house.place / name / "blocked").write_text("")
         job = await house.done(
-            await house.service.verifier.start(api.VerifyStores(faults_only=True, fix=True), house.service.status.get)
+            await house.service.verifier.start(
+                requests.VerifyStores(faults_only=True, fix=True), house.service.status.get
+            )
         )
         assert isinstance(job.report, VerifyReport)
         assert [(one.store.kind, one.action, one.done) for one in job.report.findings] == [
@@ -251,7 +253,9 @@ def test_what_is_wrong_is_decided_by_the_table_of_its_kind(house: House) -> None
         await house.service.recover()
         (shown,) = (await house.page(defect=fakes.EMPTY.code)).entries
         assert (shown.entry.defect, shown.entry.id.key) == (fakes.EMPTY, "a1.full")
-        job = await house.done(await house.service.verifier.start(api.VerifyStores(fix=True), house.service.status.get))
+        job = await house.done(
+            await house.service.verifier.start(requests.VerifyStores(fix=True), house.service.status.get)
+        )
         assert isinstance(job.report, VerifyReport)
         assert [(one.defect, one.effect, one.message, one.action, one.done) for one in job.report.findings] == [
             ("full-empty", "grows", "there is no program in it", RepairAction.TRASH, True)
@@ -374,7 +378,7 @@ def test_what_holds_nothing_yet_is_one_of_models_and_what_was_known_stays_what_i
     async def work() -> None:
         for path in (house.place / "bare").iterdir():
             path.unlink()
-        await house.done(await house.service.reconciler.start_scan(api.ScanStores()))
+        await house.done(await house.service.reconciler.start_scan(requests.ScanStores()))
         stores = {one.id for one in await house.service.context.read(all_stores)}
         assert {Store(sycl.NAME, house.root("empty")), Store(fakes.BARE.name, house.root("bare"))} <= stores
         assert Store(sycl.NAME, house.root("bare")) not in stores

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
-from xpucached import api, server
+from xpucached import server
+from xpucached.api import requests
 from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
@@ -76,7 +77,7 @@ from xpucached.service.handlers import Handlers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from xpucached.api import (
+    from xpucached.api.requests import (
         AddModel,
         EmptyTrash,
         EvictEntries,
@@ -574,34 +575,34 @@ def _by(request: type[R], do: Callable[[Standin, R], Awaitable[object]]) -> tupl
 
 ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
     (
-        _by(api.GetStatus, lambda one, _: one.status()),
-        _by(api.ListDevices, lambda one, _: one.devices()),
-        _by(api.ListStores, lambda one, _: one.stores()),
-        _by(api.ListEntries, lambda one, asked: one.entries(asked.query)),
-        _by(api.GetEntry, lambda one, asked: one.entry(asked.ref)),
-        _by(api.ListModels, lambda one, _: one.models()),
-        _by(api.AddModel, lambda one, asked: one.add_model(asked)),
-        _by(api.GetModel, lambda one, asked: one.model(asked.name)),
-        _by(api.GetWhy, lambda one, asked: one.why(asked.name)),
-        _by(api.GetHistory, lambda one, asked: one.history(asked.name)),
-        _by(api.RemoveModel, lambda one, asked: one.remove_model(asked.name)),
-        _by(api.ListRuns, lambda one, asked: one.runs(asked.model, asked.limit)),
-        _by(api.PrewarmModels, lambda one, asked: one.prewarm(asked)),
-        _by(api.EvictEntries, lambda one, asked: one.evict(asked)),
-        _by(api.ReplayEntries, lambda one, asked: one.replay(asked)),
-        _by(api.VerifyStores, lambda one, asked: one.verify(asked)),
-        _by(api.ListTrash, lambda one, _: one.trash()),
-        _by(api.RestoreTrash, lambda one, asked: one.restore(asked)),
-        _by(api.EmptyTrash, lambda one, asked: one.empty(asked)),
-        _by(api.ScanStores, lambda one, asked: one.scan(asked)),
-        _by(api.Refresh, lambda one, _: one.look_again()),
-        _by(api.ListJobs, lambda one, _: one.jobs()),
-        _by(api.GetJob, lambda one, asked: one.job(asked.id)),
-        _by(api.WaitJob, lambda one, asked: one.wait(asked.id, asked.timeout)),
-        _by(api.CancelJob, lambda one, asked: one.cancel(asked.id)),
-        _by(api.ListEvents, lambda one, asked: one.events_since(asked.since)),
-        _by(api.GetConfig, lambda one, _: one.config()),
-        _by(api.GetEnv, lambda one, asked: one.env(asked.model)),
+        _by(requests.GetStatus, lambda one, _: one.status()),
+        _by(requests.ListDevices, lambda one, _: one.devices()),
+        _by(requests.ListStores, lambda one, _: one.stores()),
+        _by(requests.ListEntries, lambda one, asked: one.entries(asked.query)),
+        _by(requests.GetEntry, lambda one, asked: one.entry(asked.ref)),
+        _by(requests.ListModels, lambda one, _: one.models()),
+        _by(requests.AddModel, lambda one, asked: one.add_model(asked)),
+        _by(requests.GetModel, lambda one, asked: one.model(asked.name)),
+        _by(requests.GetWhy, lambda one, asked: one.why(asked.name)),
+        _by(requests.GetHistory, lambda one, asked: one.history(asked.name)),
+        _by(requests.RemoveModel, lambda one, asked: one.remove_model(asked.name)),
+        _by(requests.ListRuns, lambda one, asked: one.runs(asked.model, asked.limit)),
+        _by(requests.PrewarmModels, lambda one, asked: one.prewarm(asked)),
+        _by(requests.EvictEntries, lambda one, asked: one.evict(asked)),
+        _by(requests.ReplayEntries, lambda one, asked: one.replay(asked)),
+        _by(requests.VerifyStores, lambda one, asked: one.verify(asked)),
+        _by(requests.ListTrash, lambda one, _: one.trash()),
+        _by(requests.RestoreTrash, lambda one, asked: one.restore(asked)),
+        _by(requests.EmptyTrash, lambda one, asked: one.empty(asked)),
+        _by(requests.ScanStores, lambda one, asked: one.scan(asked)),
+        _by(requests.Refresh, lambda one, _: one.look_again()),
+        _by(requests.ListJobs, lambda one, _: one.jobs()),
+        _by(requests.GetJob, lambda one, asked: one.job(asked.id)),
+        _by(requests.WaitJob, lambda one, asked: one.wait(asked.id, asked.timeout)),
+        _by(requests.CancelJob, lambda one, asked: one.cancel(asked.id)),
+        _by(requests.ListEvents, lambda one, asked: one.events_since(asked.since)),
+        _by(requests.GetConfig, lambda one, _: one.config()),
+        _by(requests.GetEnv, lambda one, asked: one.env(asked.model)),
     )
 )
 """What a stand-in answers itself; the others need no service."""

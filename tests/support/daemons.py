@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from tests.support import forks
-from xpucached import api
+from xpucached import sockets
+from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.catalog import Catalog
 from xpucached.domain.names import ModelName
@@ -40,15 +41,15 @@ def _data(request: Request[_T]) -> Callable[[Client], Json]:
 
 
 _PLAIN: Final[Mapping[tuple[str, ...], Callable[[Client], Json]]] = {
-    ("devices",): _data(api.ListDevices()),
-    ("events",): _data(api.ListEvents()),
-    ("jobs",): _data(api.ListJobs()),
-    ("ls",): _data(api.ListEntries(limit=api.MAX_PAGE)),
-    ("model", "list"): _data(api.ListModels()),
-    ("runs",): _data(api.ListRuns()),
-    ("status",): _data(api.GetStatus()),
-    ("stores",): _data(api.ListStores()),
-    ("trash", "list"): _data(api.ListTrash()),
+    ("devices",): _data(requests.ListDevices()),
+    ("events",): _data(requests.ListEvents()),
+    ("jobs",): _data(requests.ListJobs()),
+    ("ls",): _data(requests.ListEntries(limit=requests.MAX_PAGE)),
+    ("model", "list"): _data(requests.ListModels()),
+    ("runs",): _data(requests.ListRuns()),
+    ("status",): _data(requests.GetStatus()),
+    ("stores",): _data(requests.ListStores()),
+    ("trash", "list"): _data(requests.ListTrash()),
 }
 """What is asked without a start of ``xpucachectl``."""
 
@@ -200,14 +201,14 @@ class Daemon:
             return None
         match arguments:
             case ("runs", name):
-                return _data(api.ListRuns(model=ModelName(name)))
+                return _data(requests.ListRuns(model=ModelName(name)))
             case ("model", "show", name):
-                return _data(api.GetModel(name=ModelName(name)))
+                return _data(requests.GetModel(name=ModelName(name)))
             case _:
                 return _PLAIN.get(arguments)
 
     def _fetch(self, fetch: Callable[[Client], Json]) -> Json:
-        with Client(api.socket_path(user=True, environ=self.environment)) as client:
+        with Client(Path(sockets.socket_path(user=True, environ=self.environment))) as client:
             return fetch(client)
 
     def add_models(self, runtime: Runtime, *options: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import REPOSITORY
-from xpucached import api, sockets
+from xpucached import sockets
 from xpucached.cli import arguments
 from xpucached.daemon import host_daemon
 from xpucached.daemon import main as daemon_main
@@ -141,7 +141,7 @@ def test_the_socket_is_where_daemon_and_client_look(where: str, tmp_path: Path) 
     config = loading.load(None, user=user, environ=environ)
 
     assert socket["ListenStream"] == [str(config.paths.socket).replace(str(tmp_path), "%t")]
-    assert config.paths.socket == api.socket_path(user=user, environ=environ)
+    assert config.paths.socket == Path(sockets.socket_path(user=user, environ=environ))
     assert socket["SocketMode"] == [f"{config.paths.socket_mode:04o}"]
 
 

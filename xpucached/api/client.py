@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from xpucached import codec, errors, messages, sockets
-from xpucached.api import ListEvents, WaitJob
 from xpucached.api.endpoints import Request, row
+from xpucached.api.requests import ListEvents, WaitJob
 from xpucached.printing import plain
 
 if TYPE_CHECKING:

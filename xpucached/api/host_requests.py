@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xpucached import api
+from xpucached.api import requests
 from xpucached.api.endpoints import Request, Right, endpoint, row
 from xpucached.domain.users import HostStatus, UserSocket
 
@@ -32,14 +32,14 @@ class StepAside(Request[None], frozen=True, kw_only=True):
 
 
 WHO: Final[Mapping[type[Request[object]], str]] = {
-    api.GetHello: "all",
+    requests.GetHello: "all",
     GetHost: "all; without rights only one's own row",
     WakeWorker: "the user, administrators",
     StepAside: "all for themselves",
-    api.Refresh: "administrators",
-    api.PrewarmModels: "all for themselves, administrators; of the one user whose models these are, see below",
-    api.GetJob: "whose job it is, administrators; of those that this daemon began",
-    api.WaitJob: "the same",
+    requests.Refresh: "administrators",
+    requests.PrewarmModels: "all for themselves, administrators; of the one user whose models these are, see below",
+    requests.GetJob: "whose job it is, administrators; of those that this daemon began",
+    requests.WaitJob: "the same",
 }
 """Everything one may ask the host's daemon itself, and who may, in words; `server.hosting` sees to it."""
 
@@ -48,20 +48,20 @@ ENDPOINTS: Final = tuple(map(row, WHO))
 USERS: Final = "/v1/users/"
 
 _HARMLESS: Final = (
-    api.GetHello,
-    api.GetStatus,
-    api.ListDevices,
-    api.ListStores,
-    api.ListModels,
-    api.GetModel,
-    api.GetWhy,
-    api.GetHistory,
-    api.ListRuns,
-    api.ListJobs,
-    api.GetJob,
-    api.WaitJob,
-    api.Refresh,
-    api.PrewarmModels,
+    requests.GetHello,
+    requests.GetStatus,
+    requests.ListDevices,
+    requests.ListStores,
+    requests.ListModels,
+    requests.GetModel,
+    requests.GetWhy,
+    requests.GetHistory,
+    requests.ListRuns,
+    requests.ListJobs,
+    requests.GetJob,
+    requests.WaitJob,
+    requests.Refresh,
+    requests.PrewarmModels,
 )
 
 
@@ -74,10 +74,10 @@ def is_tending(asked: Request[object]) -> bool:
     if isinstance(asked, _HARMLESS):
         return True
     # The rest as the user's own policy would do it by itself, only now.
-    if isinstance(asked, api.EvictEntries):
-        return asked in {api.EvictEntries(), api.EvictEntries(dry_run=True)}
-    if isinstance(asked, api.ReplayEntries):
-        return asked == api.ReplayEntries(models=asked.models, dry_run=asked.dry_run)
-    if isinstance(asked, api.ScanStores):
+    if isinstance(asked, requests.EvictEntries):
+        return asked in {requests.EvictEntries(), requests.EvictEntries(dry_run=True)}
+    if isinstance(asked, requests.ReplayEntries):
+        return asked == requests.ReplayEntries(models=asked.models, dry_run=asked.dry_run)
+    if isinstance(asked, requests.ScanStores):
         return not asked.stores
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api
+from xpucached.api import requests
 from xpucached.api.client import refusal
 from xpucached.cli.output import say
 from xpucached.cli.progress import ended, wait
@@ -74,7 +74,7 @@ def prewarm(output: Output) -> int:
     if given.models and (given.all or given.stale):
         raise RequestError("expected exactly one of MODEL…, --all and --stale", hint="xpucachectl prewarm --help")
     stale = given.stale or not (given.models or given.all)
-    request = api.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
+    request = requests.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
     return _begin(output, request, _warmed)
 
 
@@ -84,7 +84,7 @@ def _warmed(job: Job) -> str:
 
 def _evict(output: Output) -> int:
     given = output.options
-    request = api.EvictEntries(
+    request = requests.EvictEntries(
         dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason), plan=given.plan
     )
     return _begin(output, request, _evicted)
@@ -98,13 +98,13 @@ def _evicted(job: Job) -> str:
 
 
 def _trash_restore(output: Output) -> int:
-    request = api.RestoreTrash(refs=tuple(output.options.refs), all=output.options.all)
+    request = requests.RestoreTrash(refs=tuple(output.options.refs), all=output.options.all)
     job, status = _ended(output, request, lambda job: "\n".join(one.ref for one in _trashed(job).restored))
     return status or (Conflict.exit if any(one.key is None for one in _trashed(job).restored) else 0)
 
 
 def _trash_empty(output: Output) -> int:
-    request = api.EmptyTrash(refs=tuple(output.options.refs))
+    request = requests.EmptyTrash(refs=tuple(output.options.refs))
     return _begin(output, request, lambda job: "\n".join(_trashed(job).dropped))
 
 
@@ -113,17 +113,19 @@ def _trashed(job: Job | None) -> TrashReport:
 
 
 def _verify(output: Output) -> int:
-    request = api.VerifyStores(stores=tuple(output.options.stores), fix=output.options.fix, deep=output.options.deep)
+    request = requests.VerifyStores(
+        stores=tuple(output.options.stores), fix=output.options.fix, deep=output.options.deep
+    )
     job, status = _ended(output, request, _found)
     return status or _sound(job)
 
 
 def _doctor(output: Output) -> int:
     if not output.json and not output.quiet:
-        known = output.client.call(api.GetStatus()).value
+        known = output.client.call(requests.GetStatus()).value
         say(f"watching: {status.watching(known.watching, output.style)}")
         say(host.problems(known.problems, output.style))
-    job, code = _ended(output, api.VerifyStores(fix=output.options.fix, faults_only=True), _found)
+    job, code = _ended(output, requests.VerifyStores(fix=output.options.fix, faults_only=True), _found)
     return code or _sound(job)
 
 
@@ -143,7 +145,7 @@ def _sound(job: Job | None) -> int:
 
 def _replay(output: Output) -> int:
     given = output.options
-    request = api.ReplayEntries(
+    request = requests.ReplayEntries(
         dry_run=given.dry_run,
         stores=tuple(given.store),
         models=tuple(given.model),
@@ -162,7 +164,7 @@ def _replayed(job: Job) -> str:
 
 
 def _scan(output: Output) -> int:
-    request = api.ScanStores(stores=tuple(output.options.stores), full=output.options.full)
+    request = requests.ScanStores(stores=tuple(output.options.stores), full=output.options.full)
     return _begin(output, request, lambda _job: "")
 
 
@@ -170,8 +172,8 @@ def job_list(output: Output) -> int:
     """List jobs, or show or cancel one."""
     given = output.options
     if given.cancel is not None:
-        return output.ask(api.CancelJob(id=given.cancel), _cancelled, _job_names)
-    return output.show(api.ListJobs()) if given.id is None else output.show(api.GetJob(id=given.id))
+        return output.ask(requests.CancelJob(id=given.cancel), _cancelled, _job_names)
+    return output.show(requests.ListJobs()) if given.id is None else output.show(requests.GetJob(id=given.id))
 
 
 def _cancelled(job: Job, style: TextStyle) -> str:
@@ -182,7 +184,7 @@ def _cancelled(job: Job, style: TextStyle) -> str:
 
 def driver_changed(output: Output) -> int:
     """Say that the driver may have changed."""
-    return output.ask(api.Refresh(), lambda _value, _style: "" if output.options.no_wait else "told")
+    return output.ask(requests.Refresh(), lambda _value, _style: "" if output.options.no_wait else "told")
 
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {

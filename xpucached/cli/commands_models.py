@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api
+from xpucached.api import requests
 from xpucached.cli import capture_env, workload_options
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
@@ -27,7 +27,7 @@ def _add(output: Output) -> int:
     # What is not started by a command is started by its interpreter.
     command = given.command if plain_command else [exercise.python]
     taken = capture_env.capture(command, given.directory, given.env, given.store, os.environ)
-    request = api.AddModel(
+    request = requests.AddModel(
         name=given.name,
         command=taken.command if plain_command else (),
         exercise=exercise,
@@ -49,7 +49,9 @@ def _add(output: Output) -> int:
 
 def _remove(output: Output) -> int:
     name = output.options.name
-    return output.ask(api.RemoveModel(name=name), lambda _value, _style: f"removed {plain(name)}", lambda _value: "")
+    return output.ask(
+        requests.RemoveModel(name=name), lambda _value, _style: f"removed {plain(name)}", lambda _value: ""
+    )
 
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {

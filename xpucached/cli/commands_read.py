@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, api, codec, messages
-from xpucached.api import host_requests
+from xpucached import __version__, codec, messages
+from xpucached.api import host_requests, requests
 from xpucached.cli import listing
 from xpucached.domain.jobs import Event
 from xpucached.errors import Unavailable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 def _status(output: Output) -> int:
     if not output.options.check:
-        return output.show(api.GetStatus())
-    answer = output.client.call(api.GetStatus())
+        return output.show(requests.GetStatus())
+    answer = output.client.call(requests.GetStatus())
     level, sentence = status.check(answer.value)
     output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
     return level
@@ -44,7 +44,7 @@ def host(output: Output) -> int:
 
 def _env(output: Output) -> int:
     syntax, model = output.options.syntax, output.options.model
-    answer = output.client.call(api.GetEnv(model=model))
+    answer = output.client.call(requests.GetEnv(model=model))
     # What is printed here is run by shells: whatever answers, it sets nothing but what a cache needs.
     left_out = unknown_variables(answer.value, CACHE_VARIABLES)
     if left_out:
@@ -54,9 +54,9 @@ def _env(output: Output) -> int:
     lines: tuple[str, ...] = ()
     if not output.json and not output.quiet:
         if model is not None:
-            lines = diagnosis.caution(output.client.call(api.GetWhy(name=model)).value)
+            lines = diagnosis.caution(output.client.call(requests.GetWhy(name=model)).value)
         else:
-            lines = diagnosis.unsafe(output.client.call(api.GetStatus()).value.problems)
+            lines = diagnosis.unsafe(output.client.call(requests.GetStatus()).value.problems)
     # All three syntaxes take a line that begins so for a remark.
     head = "".join(f"# {line}\n" for line in lines)
     output.tell(answer, lambda value, _style: head + variables(value, syntax, CACHE_VARIABLES))
@@ -66,7 +66,7 @@ def _env(output: Output) -> int:
 def version(output: Output) -> int:
     """Print the versions of both ends."""
     try:
-        daemon: str | None = output.client.call(api.GetHello()).value.version
+        daemon: str | None = output.client.call(requests.GetHello()).value.version
     except Unavailable:
         daemon = None
     if output.json:
@@ -78,7 +78,7 @@ def version(output: Output) -> int:
 
 def _events(output: Output) -> int:
     if not output.options.follow:
-        return output.show(api.ListEvents(since=output.options.since))
+        return output.show(requests.ListEvents(since=output.options.since))
     for line in output.client.follow(output.options.since):
         # One object a line, without the envelope.
         event = _event(line)
@@ -95,8 +95,8 @@ def _event(line: str) -> Event:
 
 def _model_show(output: Output) -> int:
     name = output.options.name
-    answer = output.client.call(api.GetModel(name=name))
-    figures = () if output.json or output.quiet else output.client.call(api.GetHistory(name=name)).value
+    answer = output.client.call(requests.GetModel(name=name))
+    figures = () if output.json or output.quiet else output.client.call(requests.GetHistory(name=name)).value
 
     def write(value: ModelStatus, style: TextStyle) -> str:
         text = models.model(value, style)
@@ -109,17 +109,17 @@ def _model_show(output: Output) -> int:
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": _status,
     "ls": listing.ls,
-    "show": lambda output: output.show(api.GetEntry(ref=output.options.ref)),
-    "stores": lambda output: output.show(api.ListStores()),
-    "devices": lambda output: output.show(api.ListDevices()),
-    "model list": lambda output: output.show(api.ListModels()),
+    "show": lambda output: output.show(requests.GetEntry(ref=output.options.ref)),
+    "stores": lambda output: output.show(requests.ListStores()),
+    "devices": lambda output: output.show(requests.ListDevices()),
+    "model list": lambda output: output.show(requests.ListModels()),
     "model show": _model_show,
-    "model history": lambda output: output.show(api.GetHistory(name=output.options.name)),
-    "trash list": lambda output: output.show(api.ListTrash()),
+    "model history": lambda output: output.show(requests.GetHistory(name=output.options.name)),
+    "trash list": lambda output: output.show(requests.ListTrash()),
     "events": _events,
-    "runs": lambda output: output.show(api.ListRuns(model=output.options.model, limit=output.options.limit)),
-    "why": lambda output: output.show(api.GetWhy(name=output.options.model)),
+    "runs": lambda output: output.show(requests.ListRuns(model=output.options.model, limit=output.options.limit)),
+    "why": lambda output: output.show(requests.GetWhy(name=output.options.model)),
     "env": _env,
-    "config show": lambda output: output.show(api.GetConfig()),
+    "config show": lambda output: output.show(requests.GetConfig()),
     "version": version,
 }

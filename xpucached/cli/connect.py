@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api, sockets
+from xpucached import sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client, untrusted
 from xpucached.errors import NotFound, RequestError, Unavailable, Untrusted, XpucachedError
@@ -43,7 +43,7 @@ def reach(options: Namespace) -> tuple[Client, bool]:
 def _own(scope: str | None) -> Client:
     """Give the daemon of our own, or the worker that the host's daemon runs for us."""
     try:
-        path = api.socket_path(user=True, environ=os.environ)
+        path = Path(sockets.socket_path(user=True, environ=os.environ))
     except sockets.Homeless as error:
         # Without a place for it there is no daemon of our own; there may be a worker.
         if scope is None and (worker := _worker()) is not None:
@@ -87,7 +87,7 @@ def whose(verb: str) -> XpucachedError:
 def _host() -> Client:
     hint = f"start it: {_START_SYSTEM}"
     with contextlib.suppress(sockets.Homeless):
-        if os.path.exists(api.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
+        if os.path.exists(sockets.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
             hint += "; or ask your own: xpucachectl --user"
     return Client(_door(), hint=hint)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api, codec
+from xpucached import codec
+from xpucached.api import requests
 from xpucached.api.endpoints import VERSION
 from xpucached.cli.output import say
 from xpucached.errors import NotFound, Unavailable
@@ -69,7 +70,7 @@ def _pages(output: Output) -> Iterator[Answer[EntryPage]]:
     for _ in range(_MOST_PAGES):
         answer = output.client.call(_request(output.options, shown, after))
         page = answer.value
-        if len(page.entries) > api.MAX_PAGE or not _goes_on(page, after):
+        if len(page.entries) > requests.MAX_PAGE or not _goes_on(page, after):
             break
         yield answer
         shown, after = shown + len(page.entries), page.next
@@ -89,10 +90,10 @@ def _goes_on(page: EntryPage, after: str | None) -> bool:
     return bool(page.entries) and int(page.next) >= int(after or 0) + len(page.entries)
 
 
-def _request(given: Namespace, shown: int, after: str | None) -> api.ListEntries:
+def _request(given: Namespace, shown: int, after: str | None) -> requests.ListEntries:
     smallest = [low for low, _ in given.size if low is not None]
     largest = [high for _, high in given.size if high is not None]
-    return api.ListEntries(
+    return requests.ListEntries(
         kind=given.kind,
         store=given.store,
         driver=given.driver,
@@ -105,7 +106,7 @@ def _request(given: Namespace, shown: int, after: str | None) -> api.ListEntries
         min_size=max(smallest, default=None),
         max_size=min(largest, default=None),
         unused=given.unused,
-        limit=min(given.limit - shown, api.MAX_PAGE) if given.limit else api.MAX_PAGE,
+        limit=min(given.limit - shown, requests.MAX_PAGE) if given.limit else requests.MAX_PAGE,
         after=after,
     )
 
@@ -114,6 +115,6 @@ def _check_names(output: Output) -> None:
     # Nothing found for a name that does not exist is a slip of the finger, not an answer.
     model, store = output.options.model, output.options.store
     if model is not None:
-        output.client.call(api.GetModel(name=model))
-    if store is not None and all(one.store != store for one in output.client.call(api.ListStores()).value):
+        output.client.call(requests.GetModel(name=model))
+    if store is not None and all(one.store != store for one in output.client.call(requests.ListStores()).value):
         raise NotFound(f"no store {store}", hint="see: xpucachectl stores")

@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from xpucached import api
+from xpucached.api import requests
 from xpucached.domain.jobs import JobState
 from xpucached.render import jobs
 
@@ -36,7 +36,7 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -
             while True:
                 heed()
                 beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
-                answer = client.call(api.WaitJob(id=job.id, timeout=beat))
+                answer = client.call(requests.WaitJob(id=job.id, timeout=beat))
                 now = answer.value
                 if ended(now) or (end is not None and time.monotonic() >= end):
                     return answer

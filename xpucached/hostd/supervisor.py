@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, api, systemd
-from xpucached.api import host_requests
+from xpucached import __version__, systemd
+from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Job
@@ -298,12 +298,12 @@ class HostDaemon:
         whose, _, bare = name.partition(":")
         return ModelName(bare) if bare and whose in {str(uid), self._people.get(uid)} else name
 
-    async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
+    async def prewarm(self, uid: int, request: requests.PrewarmModels) -> Job:
         """Let a user's worker warm models of his."""
         await self.wake(uid)
         return user_client.outward(uid, (await self._user_clients.ask(uid, request)).value)
 
-    async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
+    async def job(self, uid: int, request: requests.GetJob | requests.WaitJob) -> Job:
         """Give a job of a user's worker."""
         return user_client.outward(uid, (await self._user_clients.ask(uid, request)).value)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
-from xpucached import api, sockets
+from xpucached import sockets
+from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.domain.jobs import UNDER_WAY, Job
@@ -185,11 +186,11 @@ class UserClient:
 
     async def ask(self, uid: int, request: Request[T], *, own: bool = False, largest: int = LARGEST) -> WorkerAnswer[T]:
         """Ask a user's worker; ``own`` for what nobody asked us to.  Raises as `ask`, and `Busy`."""
-        if isinstance(request, api.WaitJob):
+        if isinstance(request, requests.WaitJob):
             return await self._wait_for_job(uid, request, largest)
         return await self._ask(uid, request, own=own, largest=largest)
 
-    async def _wait_for_job(self, uid: int, request: api.WaitJob, largest: int) -> WorkerAnswer[T]:
+    async def _wait_for_job(self, uid: int, request: requests.WaitJob, largest: int) -> WorkerAnswer[T]:
         loop = asyncio.get_running_loop()
         end = loop.time() + request.timeout
         while True:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from xpucached import api
+from xpucached.api import requests
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Unavailable, XpucachedError
@@ -151,7 +151,7 @@ class WorkerFollower:
         """Hear how a worker stands, until it has done what it had to, or until it ends (raises `Unavailable`)."""
         while True:
             if (news := self._known.owed.news(uid)) is not None:
-                await self._clients.ask(uid, api.Refresh(), own=True)
+                await self._clients.ask(uid, requests.Refresh(), own=True)
                 self._known.owed.told(uid, news)
             quiet = await self._quiet(uid)
             if quiet and until_quiet:
@@ -161,7 +161,7 @@ class WorkerFollower:
     async def _begin(self, uid: int) -> None:
         """Start a worker and wait until it answers.  Raises `Unavailable`."""
         with contextlib.suppress(Unavailable):
-            await self._clients.ask(uid, api.GetHello(), own=True)
+            await self._clients.ask(uid, requests.GetHello(), own=True)
             return
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
@@ -173,7 +173,7 @@ class WorkerFollower:
         pause = _SOON
         while True:
             try:
-                await self._clients.ask(uid, api.GetHello(), own=True)
+                await self._clients.ask(uid, requests.GetHello(), own=True)
             except Unavailable:
                 if asyncio.get_running_loop().time() > end or not (await self._units.fate(uid)).active:
                     raise
@@ -184,7 +184,7 @@ class WorkerFollower:
 
     async def _quiet(self, uid: int) -> bool:
         """Hear how a worker stands; whether it has done what it had to."""
-        said = (await self._clients.ask(uid, api.GetStatus(), own=True)).value
+        said = (await self._clients.ask(uid, requests.GetStatus(), own=True)).value
         self._known.hear(uid, said)
         return said.verdict is not Verdict.STARTING and not said.jobs
 
@@ -227,7 +227,7 @@ class WorkerFollower:
     async def wake(self, uid: int) -> None:
         """See that a user's worker answers.  Raises `Unavailable`."""
         try:
-            await self._clients.ask(uid, api.GetHello())
+            await self._clients.ask(uid, requests.GetHello())
             self.follow(uid, urgent=True)
         except Unavailable:
             if self._rests(uid) or not await self._answers(uid):

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from xpucached import api, codec
-from xpucached.api import endpoints, host_requests
+from xpucached import codec
+from xpucached.api import endpoints, host_requests, requests
 from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.errors import Denied, NotFound, XpucachedError
 from xpucached.messages import Json
@@ -59,10 +59,10 @@ class HostService(Protocol):
     async def wake(self, uid: int) -> UserSocket:
         """See that a user's worker answers."""
 
-    async def prewarm(self, uid: int, request: api.PrewarmModels) -> Job:
+    async def prewarm(self, uid: int, request: requests.PrewarmModels) -> Job:
         """Let a worker warm models."""
 
-    async def job(self, uid: int, request: api.GetJob | api.WaitJob) -> Job:
+    async def job(self, uid: int, request: requests.GetJob | requests.WaitJob) -> Job:
         """Give a worker's job."""
 
     async def tend(self, uid: int, request: endpoints.Request[object], *, admin: bool) -> Json:
@@ -91,7 +91,7 @@ class HostRoutes(HttpApplication):
         self._host_daemon = host_daemon
         self._version = version
         self._admin = admin
-        self._theirs = by_path(api.ENDPOINTS)
+        self._theirs = by_path(requests.ENDPOINTS)
         self._inner = [Route(path, lambda _: None) for path in self._theirs]
 
     def _admit(self, row: Endpoint, peer: Peer) -> None:
@@ -141,8 +141,8 @@ class HostRoutes(HttpApplication):
     async def _call(self, asked: endpoints.Request[object], peer: Peer) -> object:
         host_daemon = self._host_daemon
         match asked:
-            case api.GetHello():
-                return api.Hello(VERSION, self._version, _FEATURES)
+            case requests.GetHello():
+                return requests.Hello(VERSION, self._version, _FEATURES)
             case host_requests.GetHost():
                 return host_daemon.status(None if self._trusts(peer) else peer.uid)
             case host_requests.WakeWorker():
@@ -150,23 +150,23 @@ class HostRoutes(HttpApplication):
                 return await host_daemon.wake(uid)
             case host_requests.StepAside():
                 return host_daemon.step_aside(host_daemon.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire
-            case api.Refresh():
+            case requests.Refresh():
                 if not self._trusts(peer):
                     raise _denied()
                 return host_daemon.look()  # type: ignore[func-returns-value] # null on the wire
-            case api.PrewarmModels():
+            case requests.PrewarmModels():
                 uid, meant = self._meant(asked, peer)
                 return await host_daemon.prewarm(host_daemon.find(uid, peer.uid), meant)
-            case api.GetJob() | api.WaitJob():
+            case requests.GetJob() | requests.WaitJob():
                 uid, job = host_daemon.meant(asked.id)
                 self._check(uid, peer)
-                inner = api.GetJob(id=job) if isinstance(asked, api.GetJob) else _waiting(asked, job)
+                inner = requests.GetJob(id=job) if isinstance(asked, requests.GetJob) else _waiting(asked, job)
                 return await host_daemon.job(host_daemon.find(uid, peer.uid), inner)
             case _:
                 message = f"no answer to {type(asked).__name__}"
                 raise AssertionError(message)
 
-    def _meant(self, asked: api.PrewarmModels, peer: Peer) -> tuple[int, api.PrewarmModels]:
+    def _meant(self, asked: requests.PrewarmModels, peer: Peer) -> tuple[int, requests.PrewarmModels]:
         """Give whose worker this is for, and what it is asked."""
         if not self._trusts(peer):
             # Who asks for himself asks his own worker, whatever the name: what others have, no answer depends on.
@@ -177,8 +177,8 @@ class HostRoutes(HttpApplication):
         return uid, replace(asked, models=models)
 
 
-def _waiting(asked: api.WaitJob, job: JobId) -> api.WaitJob:
-    return api.WaitJob(id=job, timeout=asked.timeout)
+def _waiting(asked: requests.WaitJob, job: JobId) -> requests.WaitJob:
+    return requests.WaitJob(id=job, timeout=asked.timeout)
 
 
 def _denied() -> Denied:

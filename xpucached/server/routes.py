@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, cast
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from xpucached import api, codec
-from xpucached.api import endpoints, host_requests
+from xpucached import codec
+from xpucached.api import endpoints, host_requests, requests
 from xpucached.api.endpoints import Endpoint, Right
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
@@ -47,7 +47,7 @@ class Routes(HttpApplication):
         tends: Callable[[int], bool] | None = None,
     ) -> None:
         """``tends`` tells who may do what `host_requests.is_tending` names, though nothing else."""
-        super().__init__(api.ENDPOINTS, limits)
+        super().__init__(requests.ENDPOINTS, limits)
         self._service = service
         self._allowed = allowed
         self._tends = tends or (lambda _uid: False)
@@ -66,11 +66,11 @@ class Routes(HttpApplication):
         if allowed or row.right is Right.CHANGE:
             self.last_asked = asyncio.get_running_loop().time()
         private = self._allowed(peer.uid, Right.CHANGE)
-        if isinstance(asked, api.ListEvents) and asked.follow and request.method == "GET":
+        if isinstance(asked, requests.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
-        call = self._wait(asked) if isinstance(asked, api.WaitJob) else self._service.answer(asked)
+        call = self._wait(asked) if isinstance(asked, requests.WaitJob) else self._service.answer(asked)
         value = await done(row, request, call)
-        if isinstance(asked, api.GetOpenApi):
+        if isinstance(asked, requests.GetOpenApi):
             # The one answer without an envelope, because generators expect the bare document.
             return Response(cast("bytes", value), media_type="application/json")
 
@@ -79,12 +79,12 @@ class Routes(HttpApplication):
 
         return await asyncio.to_thread(write) if _is_long(value) else write()
 
-    async def _wait(self, asked: api.WaitJob) -> object:
+    async def _wait(self, asked: requests.WaitJob) -> object:
         waiting = asyncio.ensure_future(self._service.answer(asked))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else await self._service.answer(api.GetJob(id=asked.id))
+            return waiting.result() if waiting.done() else await self._service.answer(requests.GetJob(id=asked.id))
         finally:
             for one in (waiting, stopping):
                 one.cancel()
@@ -168,10 +168,10 @@ def _shown(asked: endpoints.Request[object], value: object, *, private: bool) ->
             value = codec.brief_status(value)
         case Job():
             value = codec.without_kernels(value)
-        case tuple() if isinstance(asked, api.ListModels):
+        case tuple() if isinstance(asked, requests.ListModels):
             value = tuple(codec.brief_model(one) for one in cast("tuple[ModelStatus, ...]", value))
-        case tuple() if isinstance(asked, api.ListJobs):
+        case tuple() if isinstance(asked, requests.ListJobs):
             value = tuple(codec.brief_job(one) for one in cast("tuple[Job, ...]", value))
     if private:
         return value
-    return redact_settings(cast("Mapping[str, str]", value)) if isinstance(asked, api.GetConfig) else redact(value)
+    return redact_settings(cast("Mapping[str, str]", value)) if isinstance(asked, requests.GetConfig) else redact(value)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from xpucached import api
+    from xpucached.api import requests
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
@@ -124,8 +124,8 @@ class Evictor:
         self._trash = trash
         self._shown: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
-    async def start(self, request: api.EvictEntries) -> Job:
-        """Evict what the policy lets go; see `api.EvictEntries`."""
+    async def start(self, request: requests.EvictEntries) -> Job:
+        """Evict what the policy lets go; see `requests.EvictEntries`."""
         for reason in request.reasons:
             if reason not in set(EvictReason):
                 raise RequestError(f"reasons: unknown reason {reason!r}", hint=f"expected: {', '.join(EvictReason)}")
@@ -176,7 +176,7 @@ class Evictor:
 
         return await asyncio.to_thread(decide)
 
-    async def damaged(self, request: api.EvictEntries | None = None) -> frozenset[EntryId]:
+    async def damaged(self, request: requests.EvictEntries | None = None) -> frozenset[EntryId]:
         """Give what is mended before it would go for a defect: of what is asked for, or of what goes by itself.
 
         What somebody named, or was shown as a plan, goes as it is.

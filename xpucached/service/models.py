@@ -17,7 +17,7 @@ from xpucached.service.owners import foreign
 from xpucached.settings import model_files
 
 if TYPE_CHECKING:
-    from xpucached.api import AddModel
+    from xpucached.api.requests import AddModel
     from xpucached.domain.names import ModelName
     from xpucached.service.context import Context
     from xpucached.service.store_finder import StoreFinder

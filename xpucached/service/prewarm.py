@@ -34,7 +34,7 @@ from xpucached.service.trial import TrialRunner, concluded, needed, summed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from xpucached import api
+    from xpucached.api import requests
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
     from xpucached.domain.models import Coverage, Model, Run, Trial
@@ -84,8 +84,8 @@ class Prewarmer:
         self._trials = TrialRunner(context, scanner, starter, self.throttle, self._proofs)
         self._running: set[ModelName] = set()
 
-    async def start(self, request: api.PrewarmModels) -> Job:
-        """Warm models: those named, all, or those that need it; see `api.PrewarmModels`."""
+    async def start(self, request: requests.PrewarmModels) -> Job:
+        """Warm models: those named, all, or those that need it; see `requests.PrewarmModels`."""
         models = await self._context.read(checked_models, request.models)
         elsewhere = any(
             model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models

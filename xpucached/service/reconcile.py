@@ -16,7 +16,7 @@ from xpucached.service.problems import catalog_rebuilt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from xpucached import api
+    from xpucached.api import requests
     from xpucached.domain.jobs import Job
     from xpucached.domain.plans import ScanReport
     from xpucached.domain.triggers import Trigger
@@ -145,8 +145,8 @@ class Reconciler:
         elif self._context.host is None:
             await self._surveyor.survey()
 
-    async def start_scan(self, request: api.ScanStores) -> Job:
-        """Look at stores now; see `api.ScanStores`."""
+    async def start_scan(self, request: requests.ScanStores) -> Job:
+        """Look at stores now; see `requests.ScanStores`."""
 
         async def work(handle: Handle) -> ScanReport:
             roots = await real_paths(request.stores)

@@ -35,7 +35,7 @@ from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, wo
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from xpucached import api
+    from xpucached.api import requests
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
     from xpucached.domain.names import ModelName
@@ -91,8 +91,8 @@ class Replayer:
         """Whether entries are being rebuilt now: what changes in the stores meanwhile is mostly our own doing."""
         return self._busy
 
-    async def start(self, request: api.ReplayEntries) -> Job:
-        """Rebuild entries for the present driver; see `api.ReplayEntries`."""
+    async def start(self, request: requests.ReplayEntries) -> Job:
+        """Rebuild entries for the present driver; see `requests.ReplayEntries`."""
         await self._context.read(checked_models, request.models)
         present = self._context.present.offered
         if request.device is not None:

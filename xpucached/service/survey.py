@@ -85,7 +85,7 @@ class Surveyor:
         return self._context.host
 
     async def look_again(self) -> None:
-        """Look again at the host, soon; see `api.Refresh`."""
+        """Look again at the host, soon; see `requests.Refresh`."""
         # Files that are no driver's decide, too, whether one can be loaded: so the driver is asked, changed or not.
         self._answered.clear()
         self._context.on_look()

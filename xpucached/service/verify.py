@@ -32,7 +32,7 @@ from xpucached.service.store_finder import writers_since
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from xpucached import api
+    from xpucached.api import requests
     from xpucached.domain.jobs import Job
     from xpucached.domain.names import EntryKey
     from xpucached.domain.plans import EvictionReport
@@ -65,8 +65,8 @@ class Verifier:
         self._comparer = comparer
         self._part = 0
 
-    async def start(self, request: api.VerifyStores, status: Callable[[], Awaitable[Status]]) -> Job:
-        """Read everything again and say what is wrong, with what the ``status`` says; see `api.VerifyStores`."""
+    async def start(self, request: requests.VerifyStores, status: Callable[[], Awaitable[Status]]) -> Job:
+        """Read everything again and say what is wrong, with what the ``status`` says; see `requests.VerifyStores`."""
         roots = await real_paths(request.stores)
         verifying = self.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
 

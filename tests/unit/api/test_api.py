@@ -22,8 +22,8 @@ from msgspec.structs import fields, replace
 
 from tests import REPOSITORY
 from tests.support import api_stub
-from xpucached import api, codec, quantities
-from xpucached.api import client, host_requests, intake, openapi
+from xpucached import codec, quantities, sockets
+from xpucached.api import client, host_requests, intake, openapi, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.defects import Effect
 from xpucached.domain.diagnosis import Baseline, Diagnosis
@@ -75,16 +75,16 @@ SAMPLES: list[tuple[object, object]] = [
     (Job, replace(JOB, report=PrewarmReport((api_stub.make_run(),)))),
     (Job, replace(JOB, report=TrashReport((), (api_stub.TRASHED,), 1))),
     (Job, replace(JOB, report=ScanReport(1, 2, 3, 4, 5, 6.0))),
-    (api.Hello, api.Hello(1, "1.2.3")),
+    (requests.Hello, requests.Hello(1, "1.2.3")),
 ]
 
 REQUESTS: list[Request[object]] = [
-    api.GetHello(),
-    api.GetStatus(),
-    api.ListDevices(),
-    api.ListStores(),
-    api.ListEntries(),
-    api.ListEntries(
+    requests.GetHello(),
+    requests.GetStatus(),
+    requests.ListDevices(),
+    requests.ListStores(),
+    requests.ListEntries(),
+    requests.ListEntries(
         ref="00ff",
         kind=KindName("sycl"),
         store=Path("/a b/ü&c=d"),
@@ -101,12 +101,12 @@ REQUESTS: list[Request[object]] = [
         limit=7,
         after="x/y?z",
     ),
-    api.GetEntry(ref="0123456789ab"),
-    api.ListModels(),
-    api.GetModel(name=ModelName("résumé/%2F?")),
-    api.GetWhy(name=ModelName("résumé/%2F?")),
-    api.GetHistory(name=ModelName("x")),
-    api.AddModel(
+    requests.GetEntry(ref="0123456789ab"),
+    requests.ListModels(),
+    requests.GetModel(name=ModelName("résumé/%2F?")),
+    requests.GetWhy(name=ModelName("résumé/%2F?")),
+    requests.GetHistory(name=ModelName("x")),
+    requests.AddModel(
         name=ModelName("resnet"),
         command=("/bin/sh", "-c", "echo '\x07'"),
         directory=Path("/srv"),
@@ -118,7 +118,7 @@ REQUESTS: list[Request[object]] = [
         before=("app@1.service",),
         replace=True,
     ),
-    api.AddModel(
+    requests.AddModel(
         name=ModelName("loaded"),
         directory=Path("/srv"),
         exercise=RunSpec(
@@ -136,29 +136,29 @@ REQUESTS: list[Request[object]] = [
             options={"a": "1"},
         ),
     ),
-    api.RemoveModel(name=ModelName("x")),
-    api.ListRuns(model=ModelName("x"), limit=3),
-    api.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
-    api.PrewarmModels(all=True),
-    api.EvictEntries(dry_run=True, refs=("00",), reasons=("defective",)),
-    api.EvictEntries(plan="0123456789ab"),
-    api.VerifyStores(stores=(Path("/s"),), fix=True, faults_only=True),
-    api.VerifyStores(deep=True),
-    api.ListTrash(),
-    api.RestoreTrash(refs=("00",)),
-    api.RestoreTrash(all=True),
-    api.EmptyTrash(refs=("00",)),
-    api.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
-    api.ScanStores(stores=(Path("/s"),), full=True),
-    api.Refresh(),
-    api.ListJobs(),
-    api.GetJob(id=JobId("3")),
-    api.WaitJob(id=JobId("3"), timeout=1.5),
-    api.CancelJob(id=JobId("3")),
-    api.ListEvents(since=4, follow=True),
-    api.GetConfig(),
-    api.GetEnv(model=ModelName("x")),
-    api.GetOpenApi(),
+    requests.RemoveModel(name=ModelName("x")),
+    requests.ListRuns(model=ModelName("x"), limit=3),
+    requests.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
+    requests.PrewarmModels(all=True),
+    requests.EvictEntries(dry_run=True, refs=("00",), reasons=("defective",)),
+    requests.EvictEntries(plan="0123456789ab"),
+    requests.VerifyStores(stores=(Path("/s"),), fix=True, faults_only=True),
+    requests.VerifyStores(deep=True),
+    requests.ListTrash(),
+    requests.RestoreTrash(refs=("00",)),
+    requests.RestoreTrash(all=True),
+    requests.EmptyTrash(refs=("00",)),
+    requests.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
+    requests.ScanStores(stores=(Path("/s"),), full=True),
+    requests.Refresh(),
+    requests.ListJobs(),
+    requests.GetJob(id=JobId("3")),
+    requests.WaitJob(id=JobId("3"), timeout=1.5),
+    requests.CancelJob(id=JobId("3")),
+    requests.ListEvents(since=4, follow=True),
+    requests.GetConfig(),
+    requests.GetEnv(model=ModelName("x")),
+    requests.GetOpenApi(),
 ]
 
 
@@ -173,7 +173,7 @@ def test_a_value_comes_back_as_it_went(kind: object, value: object) -> None:
 def test_a_request_comes_out_as_it_went_in(request_: Request[object]) -> None:
     method, target, body = client.compose(request_)
     path, _, query = target.partition("?")
-    row = next(one for one in api.ENDPOINTS if one.request is type(request_))
+    row = next(one for one in requests.ENDPOINTS if one.request is type(request_))
     pattern = re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", row.path)
     match = re.fullmatch(pattern, path)
 
@@ -184,23 +184,23 @@ def test_a_request_comes_out_as_it_went_in(request_: Request[object]) -> None:
 
 
 def read(request: type[Request[object]], query: str = "", body: object = None) -> Request[object]:
-    row = next(one for one in api.ENDPOINTS if one.request is request)
+    row = next(one for one in requests.ENDPOINTS if one.request is request)
     return intake.read(row, {}, query, codec.dumps(cast("Json", body)) if body is not None else b"")
 
 
 @pytest.mark.parametrize(
     ("request_", "query", "body", "said"),
     [
-        (api.ListEntries, "state=x+-+at+`$.foo`", None, "state: expected 'ok', 'defective' or 'unfinished'"),
-        (api.ListEntries, "state=x+-+at+`$.foo", None, "state: expected 'ok', 'defective' or 'unfinished'"),
+        (requests.ListEntries, "state=x+-+at+`$.foo`", None, "state: expected 'ok', 'defective' or 'unfinished'"),
+        (requests.ListEntries, "state=x+-+at+`$.foo", None, "state: expected 'ok', 'defective' or 'unfinished'"),
         (
-            api.AddModel,
+            requests.AddModel,
             "",
             {"name": "n", "directory": "/", "exercise": {"loader": "x - at `$.q"}},
             "exercise.loader: expected ",
         ),
         (
-            api.AddModel,
+            requests.AddModel,
             "",
             {"name": "n", "command": ["/x"], "directory": "/", "variables": {"=" + " - at `$" * 9_000: "v"}},
             "cannot be a variable",
@@ -227,10 +227,10 @@ def test_a_fault_is_found_in_a_sentence_of_any_length() -> None:
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (api.GetModel(name=ModelName("")), "name: there can be none that is called ''"),
-        (api.GetWhy(name=ModelName("..")), "name: there can be none that is called '..'"),
+        (requests.GetModel(name=ModelName("")), "name: there can be none that is called ''"),
+        (requests.GetWhy(name=ModelName("..")), "name: there can be none that is called '..'"),
         (
-            api.ReplayEntries(dry_run=True, into=Path(os.fsdecode(b"/x/\xff"))),
+            requests.ReplayEntries(dry_run=True, into=Path(os.fsdecode(b"/x/\xff"))),
             r"into: this is not UTF-8 text: '/x/\udcff'",
         ),
     ],
@@ -242,21 +242,21 @@ def test_what_no_request_can_say_is_refused_by_its_name(request_: Request[object
 
 
 def test_every_request_has_a_sample_and_a_row() -> None:
-    assert {type(one) for one in REQUESTS} == {row.request for row in api.ENDPOINTS}
-    assert len(api.ENDPOINTS) == len({(row.method, row.path) for row in api.ENDPOINTS})
+    assert {type(one) for one in REQUESTS} == {row.request for row in requests.ENDPOINTS}
+    assert len(requests.ENDPOINTS) == len({(row.method, row.path) for row in requests.ENDPOINTS})
 
 
 def test_every_request_has_a_handler() -> None:
-    assert set(HANDLERS) == {row.request for row in api.ENDPOINTS}
+    assert set(HANDLERS) == {row.request for row in requests.ENDPOINTS}
 
 
 def test_a_list_of_entries_asks_all_that_a_query_can() -> None:
-    assert [one.name for one in fields(api.ListEntries)] == [one.name for one in fields(EntryQuery)]
+    assert [one.name for one in fields(requests.ListEntries)] == [one.name for one in fields(EntryQuery)]
 
 
 def test_a_page_is_bounded() -> None:
-    assert api.ListEntries().query.limit == api.DEFAULT_PAGE
-    assert api.ListEntries(limit=10**9).query.limit == api.MAX_PAGE
+    assert requests.ListEntries().query.limit == requests.DEFAULT_PAGE
+    assert requests.ListEntries(limit=10**9).query.limit == requests.MAX_PAGE
 
 
 def test_an_entry_is_flat() -> None:
@@ -353,7 +353,7 @@ def zoneless(kinds: Iterable[object]) -> set[str]:
 
 def test_no_time_comes_without_its_zone() -> None:
     """One without cannot be compared with ours: whoever reads it in another's answer would stumble."""
-    rows = {*api.ENDPOINTS, *host_requests.ENDPOINTS}
+    rows = {*requests.ENDPOINTS, *host_requests.ENDPOINTS}
 
     assert zoneless([SavedState, *(kind for row in rows for kind in (row.request, row.reply))]) == set()
 
@@ -386,7 +386,7 @@ def test_a_refusal_becomes_the_error_that_it_was() -> None:
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("module", ["api", "api.client", "codec", "cli", "render"])
+@pytest.mark.parametrize("module", ["api.requests", "api.client", "codec", "cli", "render"])
 def test_the_clients_side_is_light(module: str) -> None:
     program = f"import sys, xpucached.{module}; print(sorted(sys.modules))"
 
@@ -397,10 +397,10 @@ def test_the_clients_side_is_light(module: str) -> None:
 
 
 def test_the_socket_is_where_both_look() -> None:
-    assert api.socket_path(user=False, environ={"XDG_RUNTIME_DIR": "/run/user/7"}) == Path(
+    assert Path(sockets.socket_path(user=False, environ={"XDG_RUNTIME_DIR": "/run/user/7"})) == Path(
         "/run/xpucached/xpucached.sock"
     )
-    assert api.socket_path(user=True, environ={"XDG_RUNTIME_DIR": "/run/user/7"}) == Path(
+    assert Path(sockets.socket_path(user=True, environ={"XDG_RUNTIME_DIR": "/run/user/7"})) == Path(
         "/run/user/7/xpucached/xpucached.sock"
     )
 
@@ -413,7 +413,7 @@ def test_the_description_has_every_endpoint() -> None:
     paths = cast("dict[str, dict[str, Json]]", document["paths"])
 
     assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == {
-        (row.method, row.path) for row in api.ENDPOINTS
+        (row.method, row.path) for row in requests.ENDPOINTS
     }
 
 
@@ -480,7 +480,7 @@ def check(schema: Mapping[str, object], value: object, parts: Mapping[str, objec
 def test_the_manual_has_every_endpoint_and_its_keys() -> None:
     manual = PROTOCOL.read_text(encoding="utf-8")
 
-    for row in api.ENDPOINTS:
+    for row in requests.ENDPOINTS:
         line = next((one for one in manual.splitlines() if f"`{row.method} {row.path}`" in one), "")
         assert line, f"{row.method} {row.path}"
         for one in fields(row.request):
@@ -491,10 +491,10 @@ def test_the_manual_has_every_endpoint_and_its_keys() -> None:
 def test_the_manual_has_every_key_of_every_value() -> None:
     manual = PROTOCOL.read_text(encoding="utf-8")
     parts = cast("Mapping[str, Mapping[str, object]]", openapi.document("1")["components"])["schemas"]
-    requests = {row.request.__name__ for row in api.ENDPOINTS}
+    asked = {row.request.__name__ for row in requests.ENDPOINTS}
 
     for name, schema in cast("Mapping[str, Mapping[str, object]]", parts).items():
-        if name in requests or "properties" not in schema:
+        if name in asked or "properties" not in schema:
             continue
         section = manual.partition(f"### {name}\n")[2].partition("\n#")[0]
         assert section, name
@@ -586,6 +586,6 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     ],
 )
 def test_a_number_that_the_catalog_cannot_take_is_refused(path: str, query: str) -> None:
-    row = next(one for one in api.ENDPOINTS if (one.method, one.path) == ("GET", path))
+    row = next(one for one in requests.ENDPOINTS if (one.method, one.path) == ("GET", path))
     with pytest.raises(RequestError, match=query.partition("=")[0]):
         intake.read(row, {}, query, b"")

@@ -21,8 +21,8 @@ from msgspec.structs import fields, replace
 
 from tests.support import api_stub, users
 from tests.test_docs import codes, page, rows, section
-from xpucached import api, codec, server, sockets, systemd
-from xpucached.api import host_requests
+from xpucached import codec, server, sockets, systemd
+from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.daemon import user_daemon
@@ -61,7 +61,7 @@ OURS: Final = os.getuid()
 
 def test_what_may_be_tended_names_no_path_and_no_command() -> None:
     free = {"model", "models", "name", "id", "dry_run", "all", "stale", "force", "limit", "timeout", "full", "reasons"}
-    for row in api.ENDPOINTS:
+    for row in requests.ENDPOINTS:
         for one in fields(row.request):
             if one.name in free:
                 continue
@@ -89,13 +89,13 @@ def _plain(kind: type[Request[object]]) -> Request[object] | None:
 @pytest.mark.parametrize(
     "asked",
     [
-        api.GetStatus(),
-        api.PrewarmModels(models=(ModelName("x"),)),
-        api.EvictEntries(),
-        api.EvictEntries(dry_run=True),
-        api.ReplayEntries(),
-        api.ScanStores(),
-        api.Refresh(),
+        requests.GetStatus(),
+        requests.PrewarmModels(models=(ModelName("x"),)),
+        requests.EvictEntries(),
+        requests.EvictEntries(dry_run=True),
+        requests.ReplayEntries(),
+        requests.ScanStores(),
+        requests.Refresh(),
     ],
 )
 def test_what_policies_do_by_themselves_may_be_asked_for(asked: Request[object]) -> None:
@@ -105,16 +105,16 @@ def test_what_policies_do_by_themselves_may_be_asked_for(asked: Request[object])
 @pytest.mark.parametrize(
     "asked",
     [
-        api.AddModel(name=ModelName("x"), command=("/bin/true",), directory=Path("/")),
-        api.RemoveModel(name=ModelName("x")),
-        api.EmptyTrash(),
-        api.RestoreTrash(all=True),
-        api.VerifyStores(fix=True),
-        api.ListEntries(),
-        api.GetConfig(),
-        api.GetEnv(),
-        api.ListEvents(),
-        api.CancelJob(id=JobId("1")),
+        requests.AddModel(name=ModelName("x"), command=("/bin/true",), directory=Path("/")),
+        requests.RemoveModel(name=ModelName("x")),
+        requests.EmptyTrash(),
+        requests.RestoreTrash(all=True),
+        requests.VerifyStores(fix=True),
+        requests.ListEntries(),
+        requests.GetConfig(),
+        requests.GetEnv(),
+        requests.ListEvents(),
+        requests.CancelJob(id=JobId("1")),
     ],
 )
 def test_everything_else_may_not(asked: Request[object]) -> None:
@@ -127,9 +127,9 @@ def test_a_worker_gives_the_host_s_daemon_what_may_be_tended_and_others_nothing(
         api_stub.running(short_dir, allowed=refused, tends=lambda uid: uid == OURS) as there,
         Client(there.path) as client,
     ):
-        assert client.call(api.GetStatus()).value.verdict is Verdict.WARM
-        assert "secret" not in str(client.call(api.ListModels()).data)
-        for asked in (api.GetConfig(), api.ListEntries(), api.EmptyTrash()):
+        assert client.call(requests.GetStatus()).value.verdict is Verdict.WARM
+        assert "secret" not in str(client.call(requests.ListModels()).data)
+        for asked in (requests.GetConfig(), requests.ListEntries(), requests.EmptyTrash()):
             with pytest.raises(Denied):
                 client.call(asked)
     with (
@@ -137,7 +137,7 @@ def test_a_worker_gives_the_host_s_daemon_what_may_be_tended_and_others_nothing(
         Client(there.path) as client,
         pytest.raises(Denied, match="another user's"),
     ):
-        client.call(api.GetStatus())
+        client.call(requests.GetStatus())
 
 
 # -- who is looked after ------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_
         try:
             client = Client(path)
             with client, pytest.raises(Denied, match="does not look after you") as caught:
-                await asyncio.to_thread(client.call, api.GetHello())
+                await asyncio.to_thread(client.call, requests.GetHello())
             assert "systemctl --user start xpucached" in caught.value.hint
             assert not listener._places.held
         finally:
@@ -415,12 +415,12 @@ def test_a_question_for_which_no_thread_can_be_started_takes_no_place(
                 patched.setattr(threading.Thread, "start", full)
                 for own in (False, True) * 5:
                     with pytest.raises(Busy, match="no thread"):
-                        await one._user_clients.ask(OURS, api.GetStatus(), own=own)
+                        await one._user_clients.ask(OURS, requests.GetStatus(), own=own)
             for own in (False, True):
                 async with asyncio.timeout(30):
-                    await one._user_clients.ask(OURS, api.GetHello(), own=own)
+                    await one._user_clients.ask(OURS, requests.GetHello(), own=own)
             # What was refused is not asked when there are threads again.
-            assert asked == [api.GetHello(), api.GetHello()]
+            assert asked == [requests.GetHello(), requests.GetHello()]
 
         go(one, work)
 
@@ -522,11 +522,11 @@ def test_what_a_worker_could_not_be_told_it_is_told_in_its_next_life(
 
     async def ask(_uid: int, request: Request[object], **_: object) -> object:
         nonlocal alive, heard, deaths, news
-        if isinstance(request, api.Refresh) and deaths:
+        if isinstance(request, requests.Refresh) and deaths:
             alive, deaths = False, deaths - 1
         if not alive:
             raise Unavailable("it went to sleep")
-        if isinstance(request, api.Refresh):
+        if isinstance(request, requests.Refresh):
             heard += 1
             if news:
                 news -= 1
@@ -563,7 +563,7 @@ def test_what_one_that_fails_was_to_be_told_is_not_forgotten(
             return units.UnitState(active=running, failed=not running, running=running)
 
     async def ask(_uid: int, request: Request[object], **_: object) -> object:
-        if isinstance(request, api.Refresh):
+        if isinstance(request, requests.Refresh):
             raise Unavailable("it crashed, or stands still")
         return SimpleNamespace(value=api_stub.make_status())
 
@@ -634,9 +634,9 @@ def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Pat
         finally:
             os.seteuid(OURS)
         with pytest.raises(Unavailable, match=f"user {other} listens on"):
-            user_client.ask(other + 1, api.GetStatus(), lambda _uid: short_dir / "s")
+            user_client.ask(other + 1, requests.GetStatus(), lambda _uid: short_dir / "s")
     with api_stub.running(short_dir) as there:
-        assert user_client.ask(OURS, api.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
+        assert user_client.ask(OURS, requests.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
 
 
 def test_a_socket_that_may_not_be_opened_yet_is_one_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,7 +646,7 @@ def test_a_socket_that_may_not_be_opened_yet_is_one_where_nobody_answers(monkeyp
     # systemd makes it, and gives it to the user a moment later.
     monkeypatch.setattr(sockets, "connect", refuses)
     with pytest.raises(Unavailable, match="you may not open"):
-        user_client.ask(OURS, api.GetHello())
+        user_client.ask(OURS, requests.GetHello())
 
 
 @contextmanager
@@ -926,10 +926,10 @@ def test_an_answer_of_somebody_else_is_bounded_more_than_one_s_own(
     many = http(b'{"api": 1, "data": [' + b"0," * 1_100_000 + b"0]}")
     with liar(short_dir / "s", many):
         with Client(short_dir / "s", owner=OURS) as client:
-            assert isinstance(client.call(api.GetStatus()).data, list)
+            assert isinstance(client.call(requests.GetStatus()).data, list)
         monkeypatch.setattr(os, "geteuid", lambda: OURS + 1)
         with Client(short_dir / "s", owner=OURS) as client, pytest.raises(XpucachedError, match="than 1000000 values"):
-            client.call(api.GetStatus())
+            client.call(requests.GetStatus())
 
 
 def test_the_journal_gets_fields_that_cannot_be_forged(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ import pytest
 from starlette.applications import Starlette
 
 from tests.support.api_stub import NASTY, NOW, Running, Standin, make_entry, running
-from xpucached import __version__, api, server
+from xpucached import __version__, server
+from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Right
 from xpucached.domain.jobs import Event
@@ -97,7 +98,7 @@ def test_an_answer_is_wrapped(served: Running) -> None:
     status, body = ask(served, get("/v1"))
 
     assert (status, body["api"]) == (200, 1)
-    assert body["data"] == {"api": 1, "version": __version__, "features": list(api.FEATURES)}
+    assert body["data"] == {"api": 1, "version": __version__, "features": list(requests.FEATURES)}
 
 
 def test_a_connection_is_used_again(served: Running) -> None:
@@ -126,7 +127,7 @@ def test_a_job_is_accepted_and_says_where_it_is(served: Running) -> None:
         response.begin()
         assert (response.status, response.headers["Location"]) == (202, "/v1/jobs/1")
         response.read()
-    assert served.service.asked == [api.ScanStores(full=True)]
+    assert served.service.asked == [requests.ScanStores(full=True)]
 
 
 def test_an_empty_body_means_all_defaults(served: Running) -> None:
@@ -155,7 +156,7 @@ def test_text_that_is_no_text_still_travels(served: Running) -> None:
     with Client(served.path) as client:
         kernels = (Kernel(NASTY, NASTY, NASTY),)
         served.service.known = [make_entry(1, kernels=kernels)]
-        page = client.call(api.ListEntries()).value
+        page = client.call(requests.ListEntries()).value
 
     assert page.entries[0].entry.kernels == kernels
 
@@ -270,13 +271,13 @@ def test_only_local_requests_are_answered(served: Running, extra: str, status: i
 
 def test_who_may_not_change_is_refused(short_dir: Path) -> None:
     with running(short_dir, allowed=lambda _uid, right: right is Right.READ) as one, Client(one.path) as client:
-        assert client.call(api.GetStatus()).value.pid == 4711
+        assert client.call(requests.GetStatus()).value.pid == 4711
         with pytest.raises(Denied):
-            client.call(api.ScanStores())
+            client.call(requests.ScanStores())
         with pytest.raises(Denied):
-            client.call(api.RemoveModel(name=ModelName("resnet")))
+            client.call(requests.RemoveModel(name=ModelName("resnet")))
         with pytest.raises(Denied):
-            client.call(api.EvictEntries(dry_run=True))
+            client.call(requests.EvictEntries(dry_run=True))
         assert not one.service.asked
 
 
@@ -288,7 +289,7 @@ def test_the_peer_is_who_the_kernel_says(short_dir: Path) -> None:
         return True
 
     with running(short_dir, allowed=allowed) as one, Client(one.path) as client:
-        client.call(api.ScanStores())
+        client.call(requests.ScanStores())
 
     assert {uid for uid, _ in asked} == {os.geteuid()}
     assert Right.CHANGE in {right for _, right in asked}
@@ -538,7 +539,7 @@ def test_who_does_not_read_a_long_answer_is_cut_off(short_dir: Path) -> None:
 def test_who_hangs_up_waits_no_longer(served: Running) -> None:
     served.service.hold = True
     with Client(served.path) as client:
-        job = client.call(api.ScanStores()).value
+        job = client.call(requests.ScanStores()).value
     with served.connect() as waiting:
         waiting.sendall(get(f"/v1/jobs/{job.id}/wait?timeout=300"))
     while not served.service.cut:
@@ -549,7 +550,7 @@ def test_a_wait_ends_when_the_server_does(short_dir: Path) -> None:
     with running(short_dir) as one, one.connect() as waiting:
         one.service.hold = True
         with Client(one.path) as client:
-            client.call(api.ScanStores())
+            client.call(requests.ScanStores())
         waiting.sendall(get("/v1/jobs/1/wait?timeout=300"))
         while not one.server._places.tasks:
             one.do(lambda: None)
@@ -618,7 +619,7 @@ def test_the_end_waits_for_no_reader(short_dir: Path, then: bytes) -> None:
     with running(short_dir, service=service, limits=ConnectionLimits(stop_time=0.2)) as one, one.connect() as client:
         service.hold = True
         with Client(one.path) as other:
-            other.call(api.ScanStores())
+            other.call(requests.ScanStores())
         client.sendall(get("/v1/entries?limit=60") + then)
         while not any(held.transport.get_write_buffer_size() for held in one.connections()):
             one.do(lambda: None)
@@ -800,6 +801,6 @@ def test_nobody_answers_after_the_end(short_dir: Path) -> None:
     with running(short_dir) as one:
         path = one.path
     with Client(path, hint="start it") as client, pytest.raises(Unavailable, match="no daemon answers") as caught:
-        client.call(api.GetStatus())
+        client.call(requests.GetStatus())
 
     assert caught.value.hint == "start it"

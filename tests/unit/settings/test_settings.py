@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
-from xpucached import api, quantities
+from xpucached import quantities, sockets
 from xpucached.daemon import main as daemon
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Limits, Policy
@@ -129,7 +129,9 @@ def test_the_client_looks_for_the_socket_where_the_daemon_makes_it(
     usual = f"/run/user/{os.getuid()}"
     monkeypatch.setattr(os, "lstat", lambda path, **more: ours if path == usual else seen(path, **more))
 
-    assert loading.load(None, user=user, environ=environ).paths.socket == api.socket_path(user=user, environ=environ)
+    assert loading.load(None, user=user, environ=environ).paths.socket == Path(
+        sockets.socket_path(user=user, environ=environ)
+    )
 
 
 def test_without_home_the_password_file_tells() -> None:
