@@ -118,3 +118,10 @@ def test_each_fault_changes_what_the_code_does(tmp_path: Path) -> None:
         exec(mutants.code(one), module)  # noqa: S102 - it stands above
         told = module["told"]
         assert [told(), *(told(a) for a in range(8))] != [[7], [7], [7], [], [7], [], [], [], []], one
+
+
+@pytest.mark.parametrize("room", mutants.ROOMS)
+def test_each_room_s_faults_are_looked_for_by_tests_that_are_there(room: str) -> None:
+    assert list((mutants.REPOSITORY / mutants.PACKAGE / room).glob("*.py"))
+    for pattern in mutants.ROOMS[room]:
+        assert list(mutants.REPOSITORY.glob(pattern)), pattern

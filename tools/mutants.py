@@ -39,11 +39,12 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "xpucached"
 
 ROOMS: Final = {
-    "planning": ("tests/test_planning*.py", "tests/flow/test_throttling.py"),
-    "kinds": ("tests/kinds/test_sycl*.py", "tests/kinds/test_contract.py"),
-    "api": ("tests/test_api*.py", "tests/unit/test_messages.py"),
-    "server": ("tests/test_server*.py", "tests/unit/server/test_connection.py"),
+    "planning": ("tests/unit/planning/test_*.py", "tests/flow/test_throttling.py"),
+    "kinds": ("tests/kinds/test_*.py",),
+    "api": ("tests/unit/api/test_*.py", "tests/unit/test_messages.py"),
+    "server": ("tests/unit/server/test_*.py",),
     "catalog": ("tests/unit/catalog/test_*.py",),
+    "settings": ("tests/unit/settings/test_*.py",),
 }
 """Each room, and its unit tests."""
 
