@@ -24,7 +24,7 @@ from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus, Run
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, Fingerprint, KindName, ModelName
-from xpucached.domain.plans import EvictionReport, IndexedEntry, ReplayReport
+from xpucached.domain.plans import EvictionReport, IndexedEntry, ReplayReport, SameInput
 from xpucached.domain.status import Status
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin, Target
@@ -72,6 +72,9 @@ class EntryShape(Struct, frozen=True):
     hits: int = 0
     program: str = ""
     inherited: tuple[ModelName, ...] = ()
+    input: str | None = None
+    facts: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[SameInput, ...] = ()
 
 
 EntryShape.__name__ = IndexedEntry.__name__  # what the description calls it

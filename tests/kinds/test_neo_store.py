@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import struct
@@ -139,6 +140,12 @@ def test_entries_are_read_and_their_access_times_stay(store: CacheOfTheDriver) -
     assert found[CL].options == "-cl-fast-relaxed-math -DX=1"
     assert [one.name for one in found[CL].kernels] == ["noinc"]
     assert (found[ZE].image_size, found[ZE].binary) == (1424, "elf")
+    assert (
+        found[ZE].input == hashlib.sha256((fakes.NEO / "recorded" / f"{Path(ZE).stem}.input").read_bytes()).hexdigest()
+    )
+    gpu = ("gpu", "bmg-g21, IP version 20.1.0")
+    assert found[CL].facts == (("interface", "OpenCL"), gpu, ("format", "zebin 1.73"))
+    assert found[ZE].facts == (("interface", "Level Zero"), gpu, ("format", "zebin 1.73"))
     assert {path.stat().st_atime_ns for path in before} == {1}
     assert found[CL].accessed == datetime.fromtimestamp(0, UTC)
 

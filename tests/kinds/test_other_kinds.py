@@ -17,7 +17,7 @@ from tests.kinds import fakes
 from tests.support.builders import SyclStore
 from xpucached.api import requests
 from xpucached.catalog import Catalog
-from xpucached.catalog.entries import entry_page
+from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.tables import ENTRIES
 from xpucached.domain.activity import FileAct, FileEvent, Program
@@ -141,6 +141,31 @@ def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
         assert set(found["neo"]) == {"c/3/c38a8531ff01c4ee.cl_cache", "d/9/d930dfee6f04d4c0.l0_cache"}
         (shown,) = (await house.page(kernel="fixture_add", kind=neo.NAME, limit=1)).entries
         assert shown.entry.id.store.kind == "neo"
+
+    house.live(work)
+
+
+def test_a_program_is_known_in_the_caches_of_both_kinds_by_its_spirv(house: House) -> None:
+    ze = "f/d/fda88f9b82d687e4.l0_cache"
+    shutil.rmtree(house.place / "neo")
+    shutil.copytree(fakes.NEO / "recorded", house.place / "neo")
+    program = (fakes.NEO / "recorded" / ze).read_bytes()
+    spirv = (fakes.NEO / "recorded" / "fda88f9b82d687e4.input").read_bytes()
+    SyclStore(house.place / "sycl").add(image=spirv, binary=program)
+
+    async def work() -> None:
+        before = await house.entries()
+        shown = await house.service.context.read(find_entry, before["neo"][ze])
+        assert [kernel.name for kernel in shown.entry.kernels] == ["noinc"]
+        (twin,) = shown.elsewhere
+        assert (twin.kind, twin.store, twin.identical) == ("sycl", house.root("sycl"), True)
+        back = (await house.service.context.read(find_entry, twin.ref)).elsewhere
+        # The driver was asked for it with other options, too, and for the source text of which it is made.
+        assert [(one.kind, one.ref == before["neo"][one.key], one.identical, one.key == ze) for one in back] == [
+            ("neo", True, False, False),
+            ("neo", True, False, False),
+            ("neo", True, True, True),
+        ]
 
     house.live(work)
 

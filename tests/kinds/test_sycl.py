@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import signal
 import socket
@@ -160,6 +161,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert entry.constants == "0102"
     assert entry.image is ImageFormat.SPIRV
     assert entry.image_size == len(image)
+    assert entry.input == hashlib.sha256(image).hexdigest()
     assert entry.binary is ImageFormat.ELF
     assert [kernel.display for kernel in entry.kernels] == ["dpctl::tensor::foo", "at::native::xpu::bar"]
     assert [kernel.library for kernel in entry.kernels] == ["dpctl", "torch-xpu-ops"]
@@ -354,7 +356,7 @@ def test_huge_image_is_indexed_by_its_head(tmp_path: Path, monkeypatch: pytest.M
     write(tmp_path, image=image)
     entry = only(look(tmp_path))
     assert (entry.defect, entry.state) == (sycl.defects.SRC_TOO_LARGE, EntryState.OK)
-    assert entry.image_size == len(image)
+    assert (entry.image_size, entry.input) == (len(image), None)
     assert [kernel.display for kernel in entry.kernels] == ["foo"]
 
 

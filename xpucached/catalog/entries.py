@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from xpucached.catalog import departed
 from xpucached.catalog.defects import check_defect, defect_codes
@@ -21,10 +23,10 @@ from xpucached.catalog.tables import (
     STORES,
     TARGETS,
 )
-from xpucached.domain.names import EntryKey
-from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.names import EntryKey, EntryRef, KindName
+from xpucached.domain.plans import IndexedEntry, SameInput
 from xpucached.domain.queries import EntryPage
-from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.stores import EntryId, EntryState, Store
 from xpucached.errors import NotFound, RequestError
 from xpucached.printing import encodable
 
@@ -32,12 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from xpucached.domain.activity import Load
-    from xpucached.domain.names import EntryRef, Fingerprint
+    from xpucached.domain.names import Fingerprint
     from xpucached.domain.queries import EntryQuery
+    from xpucached.domain.stores import Entry
 
 
 # How many of the entries that a short reference could mean are named to the one who asked.
 _LISTED: Final = 10
+
+# So many entries of other kinds are named that hold the same program: who has many builds of it has many.
+_SAME: Final = 100
 
 # Row numbers in one statement: SQLite takes no more than some thousands of values.
 _BATCH: Final = 1000
@@ -163,7 +169,32 @@ def find_entry(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
     if len(rows) > 1:
         listed = ", ".join(row.ref for row in rows[:_LISTED]) + (" …" if len(rows) > _LISTED else "")
         raise RequestError(f"{ref} is the beginning of several references: {listed}", hint="give more digits")
-    return indexed(connection, rows)[0]
+    (found,) = indexed(connection, rows)
+    return replace(found, elsewhere=_elsewhere(connection, found.entry))
+
+
+def _elsewhere(connection: sa.Connection, entry: Entry) -> tuple[SameInput, ...]:
+    """Find the program of an entry in caches of other kinds; of many only the first."""
+    if entry.input is None:
+        return ()
+    rows = connection.execute(
+        sa.select(STORES.c.kind, STORES.c.root, _E.key, _E.ref, _E.state, _E.digest)
+        .join(STORES, STORES.c.id == _E.store_id)
+        .where(_E.input == entry.input, STORES.c.kind != entry.id.store.kind)
+        .order_by(STORES.c.kind, STORES.c.root, _E.key)
+        .limit(_SAME)
+    )
+    return tuple(
+        SameInput(
+            KindName(row.kind),
+            Path(row.root),
+            EntryKey(row.key),
+            EntryRef(row.ref),
+            EntryState(row.state),
+            identical=row.digest is not None and row.digest == entry.digest,
+        )
+        for row in rows
+    )
 
 
 def forget_entries(connection: sa.Connection, ids: Iterable[EntryId]) -> None:

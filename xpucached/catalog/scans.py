@@ -273,6 +273,8 @@ def _facts(
         "kernels": _kernels(entry),
         "kernel_names": "\n".join(dict.fromkeys(names)),
         "place": entry.place,
+        "input": entry.input,
+        "facts": _ENCODER.encode(entry.facts) if entry.facts else None,
     }
 
 

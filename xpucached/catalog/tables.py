@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0019"
+REVISION: Final = "0020"
 
 
 METADATA: Final = sa.MetaData(
@@ -104,6 +104,8 @@ ENTRIES: Final = sa.Table(
     sa.Column("hits", sa.Integer),  # how often one was; null: never
     sa.Column("program", sa.Text),  # the last one, `Program.label`
     sa.Column("place", sa.BigInteger),  # `Entry.place`; null: its files must be looked at
+    sa.Column("input", sa.Text),  # `Entry.input`
+    sa.Column("facts", sa.Text),  # JSON: [name, value] each; null where there are none
     sa.Column(
         "last_used",
         Moment,
@@ -115,6 +117,7 @@ ENTRIES: Final = sa.Table(
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)
+sa.Index(None, ENTRIES.c.input, sqlite_where=ENTRIES.c.input.is_not(None))
 # Finds the first page of a store, a driver, a state or a defect, in the order of the rows.
 sa.Index("ix_entries_page", ENTRIES.c.store_id, ENTRIES.c.target_id, ENTRIES.c.state, ENTRIES.c.defect)
 # Covers what a plan sorts by, so that it reads no row but those that may go.

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
 from xpucached.domain.models import Model, Run, WarmReason
-from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, ModelName
-from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, KindName, ModelName
+from xpucached.domain.stores import Entry, EntryId, EntryState, Store
 from xpucached.domain.targets import Origin, Target
 
 
@@ -131,6 +131,17 @@ class EvictReason(StrEnum):
     ASKED = "asked"  #: somebody named it
 
 
+class SameInput(Struct, frozen=True):
+    """An entry of another kind that was compiled from the same SPIR-V: the same program, in another cache."""
+
+    kind: KindName
+    store: Path  #: its root directory
+    key: EntryKey
+    ref: EntryRef
+    state: EntryState
+    identical: bool  #: whether the compiled programs are the same bytes
+
+
 class IndexedEntry(Struct, frozen=True):
     """An entry, and what only the catalog knows of it."""
 
@@ -146,6 +157,7 @@ class IndexedEntry(Struct, frozen=True):
     hits: int = 0  #: how often programs were seen to load it
     program: str = ""  #: the last one, by its unit or name
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
+    elsewhere: tuple[SameInput, ...] = ()  #: the same program in caches of other kinds; told of one entry alone
 
 
 class Evict(Struct, frozen=True):

@@ -115,6 +115,8 @@ class Entry(Struct, frozen=True):
     place: int | None = None  #: changes whenever a directory that it lies in does; None while they are too young
     observed: bool = False  #: a neighbour in the store says what it is for, and not it itself
     source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
+    input: str | None = None  #: SHA-256 of the SPIR-V that it was compiled from, by which kinds know the same program
+    facts: tuple[tuple[str, str], ...] = ()  #: what else it says of itself, as its kind names it: names and values
 
     @property
     def effect(self) -> Effect | None:

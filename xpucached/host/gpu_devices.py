@@ -66,6 +66,11 @@ def _by_name() -> Mapping[str, Architecture]:
     return {name: next(iter(ones)) for name, ones in found.items() if len(ones) == 1}
 
 
+def by_version(version: str) -> Architecture | None:
+    """Tell the generation of a GPU by its IP version (``20.1.0``); None if that is not known."""
+    return _by_version().get(version)
+
+
 def is_level_zero(answer: DriverAnswer) -> bool:
     """Tell whether this is what a Level Zero driver says."""
     return "Level-Zero" in answer.platform
@@ -85,10 +90,10 @@ def pci_id_of(answer: DriverAnswer) -> str | None:
 def architecture(answer: DriverAnswer) -> Architecture:
     """Tell the generation of a device; one that is not known stays as its version is written."""
     if is_gpu(answer):
-        by_version = _by_version().get(answer.version) if is_level_zero(answer) else None
+        numbered = by_version(answer.version) if is_level_zero(answer) else None
         by_id = known().get(pci_id_of(answer) or "")
         by_name = _by_name().get(answer.device)
-        return by_version or (by_id.architecture if by_id else None) or by_name or Architecture(answer.version)
+        return numbered or (by_id.architecture if by_id else None) or by_name or Architecture(answer.version)
     if answer.platform == "Intel(R) OpenCL" or "CPU Runtime for OpenCL" in answer.platform:
         return CPU
     return Architecture(answer.version)

@@ -6,6 +6,7 @@ Pure but for libstdc++'s own demangler.  Everything read here may be forged: eve
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import struct
 import sys
@@ -55,6 +56,11 @@ def image_format(data: bytes) -> ImageFormat:
     if data.startswith(_BITCODE):
         return ImageFormat.BITCODE
     return ImageFormat.UNKNOWN
+
+
+def input_digest(data: bytes) -> str | None:
+    """Give what SPIR-V is known by, whichever cache it was found in; None for anything else."""
+    return hashlib.sha256(data).hexdigest() if data.startswith(_SPIRV) else None
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------

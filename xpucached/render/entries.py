@@ -12,7 +12,7 @@ from xpucached.render.text import Cell, Colour, age, count, facts, fits, section
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.plans import IndexedEntry, SameInput
     from xpucached.domain.queries import EntryPage
     from xpucached.domain.stores import StoreStatus
     from xpucached.render.text import TextStyle
@@ -137,15 +137,17 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
         ("defect", f"{held.defect.code}: {held.defect.message}" if held.defect else ""),
         ("effect", held.effect or ""),
         ("evidence", held.detail),
-        ("platform", known.family if known else "unknown"),
+        ("platform", known.family if known else "" if held.facts else "unknown"),
         ("device", known.device if known else ""),
         *(known.facts if known else ()),
+        *held.facts,
         ("driver", known.toolchain if known else ""),
         ("architecture", one.architecture or ""),
         ("origin", one.origin or ""),
         ("options", held.options),
         ("constants", held.constants),
         ("image", f"{held.image}, {size(held.image_size)}" if held.image else ""),
+        ("image sha256", held.input or ""),
         ("binary", held.binary or ""),
         ("digest", held.digest or ""),
         ("size", f"{size(held.size)}, {size(held.allocated)} on disk"),
@@ -163,4 +165,20 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
             for kernel in held.kernels
         ]
         text += "\n" + section(count(len(held.kernels), "kernel"), "\n".join(lines), style)
+    if one.elsewhere:
+        text += "\n" + section("Same program in other caches", _elsewhere(one.elsewhere, style), style)
     return text
+
+
+def _elsewhere(values: Sequence[SameInput], style: TextStyle) -> str:
+    rows: list[list[str | Cell]] = [
+        [
+            one.ref,
+            one.kind,
+            Cell(one.state, None if one.state is EntryState.OK else Colour.YELLOW),
+            "the same" if one.identical else "another",
+            str(one.store),
+        ]
+        for one in values
+    ]
+    return table(("REF", "KIND", "STATE", "BINARY", "STORE"), rows, style, paths="STORE")

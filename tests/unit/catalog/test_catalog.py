@@ -1174,6 +1174,27 @@ def test_a_page_of_nothing_counts(catalog: Catalog) -> None:
     assert (page.entries, page.total, page.size, page.next) == ((), 1, 4096, None)
 
 
+def test_an_entry_is_shown_with_the_same_program_in_caches_of_other_kinds(catalog: Catalog) -> None:
+    driver = Store(KindName("neo"), Path("/home/u/.cache/neo_compiler_cache"))
+    facts = (("gpu", "bmg-g21"),)
+    here = [entry("a", input="1", digest="x", facts=facts), entry("b", input="1"), entry("c", input="2"), entry("d")]
+    there = [entry("k", driver, input="1", digest="x", state=EntryState.DEFECTIVE), entry("l", driver, input=None)]
+    catalog.write(record_scan, scan(*here), architecture)
+    catalog.write(record_scan, scan(*there, store=driver), architecture)
+
+    def elsewhere(one: Entry) -> list[tuple[str, str, str, bool]]:
+        shown = catalog.read(find_entry, one.id.ref)
+        assert shown.entry == one
+        return [(same.kind, same.key, same.ref, same.identical) for same in shown.elsewhere]
+
+    assert elsewhere(here[0]) == [("neo", "k", there[0].id.ref, True)]
+    assert elsewhere(here[1]) == [("neo", "k", there[0].id.ref, False)]
+    assert elsewhere(there[0]) == [("sycl", "a", here[0].id.ref, True), ("sycl", "b", here[1].id.ref, False)]
+    assert [elsewhere(one) for one in (here[2], here[3], there[1])] == [[], [], []]
+    assert catalog.read(find_entry, here[0].id.ref).elsewhere[0].state is EntryState.DEFECTIVE
+    assert all(one.elsewhere == () for one in catalog.read(all_entries))
+
+
 @pytest.mark.parametrize(
     "query", [EntryQuery(after="x"), EntryQuery(after="9" * 40), EntryQuery(after="-1"), EntryQuery(limit=-1)]
 )

@@ -103,6 +103,13 @@ def test_its_entries_are_what_they_were(catalog: Catalog) -> None:
     assert [(one.entries, one.defective, one.unfinished) for one in catalog.read(all_stores)] == [(5, 1, 1), (1, 0, 0)]
 
 
+def test_what_was_compiled_from_spirv_is_read_again_for_its_digest(catalog: Catalog) -> None:
+    rows = catalog.read(lambda connection: connection.exec_driver_sql("SELECT image, stamp, place, input FROM entries"))
+    assert {(stamp == "" and place is None, given) for image, stamp, place, given in rows if image == "spirv"} == {
+        (True, None)
+    }
+
+
 def test_its_models_and_their_history_are_what_they_were(catalog: Catalog) -> None:
     filed, net, trained = catalog.read(all_models)
     assert filed == Model(

@@ -16,11 +16,11 @@ from xpucached import printing
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Outcome
-from xpucached.domain.names import JobId, KindName
-from xpucached.domain.plans import ScanReport
+from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
+from xpucached.domain.plans import SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Verdict
-from xpucached.domain.stores import Kernel, Store
+from xpucached.domain.stores import EntryState, Kernel, Store
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
@@ -184,6 +184,25 @@ def test_every_value_about_an_entry_is_shown() -> None:
 
     for needle in ("1/2/3/4/1", "25.18.33578", "bmg-g21", "-O2", "00ff", "spirv", "elf", "Gemm  [oneDNN]", "resnet"):
         assert needle in written
+
+
+def test_what_a_kind_says_of_an_entry_and_the_same_program_elsewhere_are_shown() -> None:
+    plain = api_stub.make_entry(1)
+    facts = (("gpu", "bmg-g21, IP version 20.1.0"), ("format", "zebin 1.73"))
+    bare = replace(plain.entry, environment=None, input="5f" * 32, facts=facts)
+    others = tuple(
+        SameInput(KindName(kind), Path(f"/{kind}"), EntryKey("k"), EntryRef(kind * 4), EntryState.OK, identical=same)
+        for kind, same in (("abc", True), ("def", False))
+    )
+    written = entries.entry(replace(plain, entry=bare, elsewhere=others), LOOK)
+
+    lines = [line.split() for line in written.splitlines()]
+    for words in (["gpu", "bmg-g21,", "IP", "version", "20.1.0"], ["format", "zebin", "1.73"], ["sha256", "5f" * 32]):
+        assert any(line[-len(words) :] == words for line in lines)
+    assert ["abcabcabcabc", "abc", "ok", "the", "same", "/abc"] in lines
+    assert ["defdefdefdef", "def", "ok", "another", "/def"] in lines
+    assert "platform" not in written
+    assert "platform" in entries.entry(replace(plain, entry=replace(bare, facts=())), LOOK)
 
 
 def test_a_page_says_how_much_it_leaves_out() -> None:

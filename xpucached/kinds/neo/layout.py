@@ -15,8 +15,11 @@ TOTAL: Final = "config.file"
 STATS: Final = "stats"
 """Counters of hits and misses, at the root and in each directory (since 26.14, where a variable asks for them)."""
 
-SUFFIXES: Final = (".cl_cache", ".l0_cache", ".ocloc_cache")
-"""Entries of OpenCL, of Level Zero, and of the compiler without a device."""
+INTERFACES: Final = {".cl_cache": "OpenCL", ".l0_cache": "Level Zero", ".ocloc_cache": "ocloc"}
+"""Through which interface an entry was asked for, by how its name ends; ocloc compiles without a device."""
+
+SUFFIXES: Final = tuple(INTERFACES)
+"""How the names of entries end."""
 
 ENTRY: Final = re.compile(r"([0-9a-f]{16})(\.cl_cache|\.l0_cache|\.ocloc_cache)\Z")
 LEVEL: Final = re.compile(r"[0-9a-f]\Z")

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from xpucached.domain.defects import Effect
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Store, program_digest
+from xpucached.host import gpu_devices
 from xpucached.kinds import fs, images
 from xpucached.kinds.neo import defects, layout, zebin
 from xpucached.kinds.neo.remover import stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xpucached.domain.defects import Defect
     from xpucached.domain.names import EntryKey
 
@@ -103,7 +106,24 @@ def _filled(entry: Entry, data: bytes) -> Entry:
         options=told.options,
         image=ImageFormat.SPIRV if told.input is not None else None,
         image_size=told.input_size,
+        input=told.input,
+        facts=tuple(_facts(entry, told)),
     )
+
+
+def _facts(entry: Entry, told: zebin.Zebin) -> Iterator[tuple[str, str]]:
+    """Name what an entry is for, as far as it says so: neither driver nor compiler, only the GPU and the format."""
+    where = layout.place(entry.id.key)
+    if where is not None:
+        yield "interface", layout.INTERFACES[where.suffix] + (", as drivers up to 26.01 keep it" if where.flat else "")
+    if told.ip is not None:
+        version = zebin.ip_text(told.ip)
+        name = gpu_devices.by_version(version)
+        yield "gpu", f"{name}, IP version {version}" if name else f"IP version {version}"
+    elif told.family is not None:
+        yield "gpu", f"product family {told.family}"
+    if told.version:
+        yield "format", f"zebin {told.version}"
 
 
 def accessed(status: os.stat_result) -> datetime:

@@ -5,7 +5,6 @@ Everything read here may be forged: every offset is checked, every walk ends.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +79,7 @@ def read(data: bytes) -> Zebin:
         _number(found.get(_CORE)),
         found.get(_VERSION, b"")[:_LONGEST_VERSION].split(b"\0")[0].decode("ascii", "backslashreplace"),
         options.split(b"\0")[0].decode("utf-8", "backslashreplace"),
-        hashlib.sha256(image).hexdigest() if image else None,
+        images.input_digest(image),
         len(image),
     )
 

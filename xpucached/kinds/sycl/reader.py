@@ -243,7 +243,8 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     if wrong:
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
-    entry = replace(entry, kernels=images.kernels(source.image))
+    whole = source.image if source.whole else b""
+    entry = replace(entry, kernels=images.kernels(source.image), input=images.input_digest(whole))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.family if entry.environment else ""
