@@ -547,7 +547,6 @@ CROWDED: Final = {
     "catalog",
     "cli",
     "kinds/sycl",
-    "server",
 }
 """Rooms whose own file holds more still: none is added."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, make
-from xpucached import server
 from xpucached.api import requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.names import JobId, ModelName
@@ -18,6 +17,7 @@ from xpucached.domain.users import UserSocket, UserStatus
 from xpucached.errors import Busy, Unavailable
 from xpucached.hostd import user_client
 from xpucached.hostd.worker_follower import __name__ as worker_follower
+from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 
@@ -61,8 +61,8 @@ def test_who_hangs_up_keeps_his_place_until_the_work_is_done(
             return line
 
         monkeypatch.setattr(host_daemon, "wake", wake)
-        listener = server.HttpListener(HostRoutes(host_daemon, "1", limits, admin=False), limits)
-        await listener.start([server.bind(path, 0o600)])
+        listener = http_listener.HttpListener(HostRoutes(host_daemon, "1", limits, admin=False), limits)
+        await listener.start([unix_sockets.bind(path, 0o600)])
         try:
             while len(wakes) < limits.per_user:
                 already = len(wakes)

@@ -18,11 +18,12 @@ import pytest
 from tests.support.lying_server import liar
 from tests.support.users import NOBODY as MALLORY
 from tests.support.users import unused
-from xpucached import server, sockets
+from xpucached import sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.cli import connect
 from xpucached.errors import SettingsError, Unavailable, Untrusted
+from xpucached.server import unix_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,7 @@ def test_each_directory_on_the_way_must_be_ours(short_dir: Path, which: str, spo
 
         assert str(short_dir / which) in refused(path)
         with pytest.raises(SettingsError, match=str(short_dir / which)):
-            server.bind(path, 0o600)
+            unix_sockets.bind(path, 0o600)
 
 
 def test_a_directory_like_tmp_may_be_on_the_way_but_not_hold_the_socket(short_dir: Path) -> None:

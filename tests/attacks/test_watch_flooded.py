@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.users import User
-    from xpucached.server import Server
+    from xpucached.server.http_listener import Server
     from xpucached.service import Service
 
 HAND_IN: Final = """

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
-from xpucached import server
 from xpucached.api import requests
 from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
@@ -71,6 +70,7 @@ from xpucached.domain.trash import (
 from xpucached.domain.workloads import Variant
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds import sycl
+from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import Connection
 from xpucached.service.handlers import Handlers
 
@@ -534,7 +534,7 @@ class Running:
 
     path: Path
     service: Standin
-    server: server.Server
+    server: http_listener.Server
     loop: asyncio.AbstractEventLoop
     stop: Callable[[], None]
 
@@ -648,8 +648,8 @@ def running(
     async def live() -> None:
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
-        made = server.Server(handlers(standin), allowed, limits=limits, tends=tends)
-        await made.start([server.bind(path, 0o600)])
+        made = http_listener.Server(handlers(standin), allowed, limits=limits, tends=tends)
+        await made.start([unix_sockets.bind(path, 0o600)])
 
         def stop() -> None:
             # A test may have stopped it before, and then its loop may be gone.
@@ -660,7 +660,7 @@ def running(
         ready.set()
         await end.wait()
         await made.stop()
-        server.clear(path)
+        unix_sockets.clear(path)
         # A task that outlives the server would be forgotten in silence.
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         assert not left, left

@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, server, systemd
+from xpucached import __version__, systemd
 from xpucached.errors import SettingsError
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
+from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 from xpucached.server.public_thread import Apart, across
@@ -52,18 +53,18 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     host_daemon = HostDaemon(config, runtime=Path(runtime) if runtime else config.paths.socket.parent)
     outdated = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, outdated.set)
-    given = server.activated_by_name()
+    given = unix_sockets.activated_by_name()
     # Without systemd there is the public one, at which root may do all.
-    listening = given or [("", server.bind(config.paths.socket, config.paths.socket_mode))]
+    listening = given or [("", unix_sockets.bind(config.paths.socket, config.paths.socket_mode))]
     _more_descriptors()
-    listeners: list[server.HttpListener | Apart] = []
+    listeners: list[http_listener.HttpListener | Apart] = []
     tasks: list[asyncio.Task[None]] = []
     try:
         for name, one in listening:
-            listener: server.HttpListener | Apart
+            listener: http_listener.HttpListener | Apart
             if name == ADMIN:
                 limits = ConnectionLimits()
-                listener = server.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
+                listener = http_listener.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
             else:
                 listener = Apart(functools.partial(_public, host_daemon, loop))
             listeners.append(listener)
@@ -92,14 +93,14 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
             await listener.stop()
         if not given:
             with contextlib.suppress(OSError):
-                server.clear(config.paths.socket)
+                unix_sockets.clear(config.paths.socket)
 
 
-def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> server.HttpListener:
+def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_listener.HttpListener:
     # All that everybody may have sent and not finished has to fit into the memory of our unit.
     limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
-    return server.HttpListener(routes, limits, host_daemon.welcome, stranger())
+    return http_listener.HttpListener(routes, limits, host_daemon.welcome, stranger())
 
 
 def _more_descriptors() -> None:

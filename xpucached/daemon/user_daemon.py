@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from xpucached import __version__, deadlines, logs, server, settings, sockets, systemd
+from xpucached import __version__, deadlines, logs, settings, sockets, systemd
 from xpucached.api.endpoints import Right
 from xpucached.catalog import Catalog
 from xpucached.catalog.stores import all_stores
@@ -33,6 +33,7 @@ from xpucached.errors import HostError, SettingsError, XpucachedError
 from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
 from xpucached.processes.supervised import ProcessStarter
+from xpucached.server import http_listener, unix_sockets
 from xpucached.service import Service, automatic, owners
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
@@ -81,7 +82,7 @@ class Daemon:
     """Turns wakes into looks, one after the other."""
 
     def __init__(
-        self, options: argparse.Namespace, config: settings.Settings, service: Service, listener: server.Server
+        self, options: argparse.Namespace, config: settings.Settings, service: Service, listener: http_listener.Server
     ) -> None:
         self._options = options
         self._settings = config
@@ -366,10 +367,10 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
             service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance))
             await service.recover()
-            given = server.activated()
-            listening = given or [server.bind(config.paths.socket, config.paths.socket_mode)]
+            given = unix_sockets.activated()
+            listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
             may, tends = (owners_only, is_host_daemon) if options.worker else (allowed, None)
-            listener = server.Server(Handlers(service), may, tends=tends)
+            listener = http_listener.Server(Handlers(service), may, tends=tends)
             await listener.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.paths.socket)
             try:
@@ -377,7 +378,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             finally:
                 await listener.stop()
                 if not given:
-                    server.clear(config.paths.socket)
+                    unix_sockets.clear(config.paths.socket)
         finally:
             await asyncio.to_thread(catalog.close)
 

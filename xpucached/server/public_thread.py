@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from xpucached.server import HttpListener
+    from xpucached.server.http_listener import HttpListener
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from xpucached.domain.jobs import Event
-    from xpucached.server import RequestHandlers
+    from xpucached.server.http_listener import RequestHandlers
 
 log = logging.getLogger(__name__)
 

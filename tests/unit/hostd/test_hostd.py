@@ -21,7 +21,7 @@ from msgspec.structs import fields, replace
 
 from tests.support import api_stub, users
 from tests.test_docs import codes, page, rows, section
-from xpucached import codec, server, sockets, systemd
+from xpucached import codec, sockets, systemd
 from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
@@ -39,6 +39,7 @@ from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.users import managed_users
 from xpucached.hostd.worker_follower import __name__ as worker_follower
+from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 from xpucached.settings import loading, model_files
@@ -366,8 +367,8 @@ def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_
         one._people = {OURS + 1: "other"}
         assert [one.welcome(uid) for uid in (0, OURS, OURS + 1, OURS + 9)] == [True, True, True, False]
         routes = HostRoutes(one, "1", ConnectionLimits(), admin=False)
-        listener = server.HttpListener(routes, ConnectionLimits(), lambda uid: one.welcome(uid + 9), stranger())
-        await listener.start([server.bind(path, 0o600)])
+        listener = http_listener.HttpListener(routes, ConnectionLimits(), lambda uid: one.welcome(uid + 9), stranger())
+        await listener.start([unix_sockets.bind(path, 0o600)])
         try:
             client = Client(path)
             with client, pytest.raises(Denied, match="does not look after you") as caught:

@@ -23,7 +23,7 @@ import pytest
 from starlette.applications import Starlette
 
 from tests.support.api_stub import NASTY, NOW, Running, Standin, make_entry, running
-from xpucached import __version__, server
+from xpucached import __version__
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Right
@@ -31,7 +31,7 @@ from xpucached.domain.jobs import Event
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import Kernel
 from xpucached.errors import Denied, RunningError, SettingsError, Unavailable
-from xpucached.server import app, routes
+from xpucached.server import app, http_listener, routes, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -644,7 +644,7 @@ def test_who_was_accepted_as_the_server_ends_is_closed(short_dir: Path) -> None:
         with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
             listening.bind(str(path))
             listening.listen()
-            listener = server.HttpListener(Silent())
+            listener = http_listener.HttpListener(Silent())
             await listener.start([listening])
             client.connect(str(path))
             # In these turns of the loop it is accepted, and no more.
@@ -666,26 +666,26 @@ def test_who_was_accepted_as_the_server_ends_is_closed(short_dir: Path) -> None:
 def test_the_socket_has_the_mode_that_was_asked_for(short_dir: Path, mode: int, mask: int) -> None:
     before = os.umask(mask)
     try:
-        with server.bind(short_dir / "s", mode):
+        with unix_sockets.bind(short_dir / "s", mode):
             assert stat.S_IMODE((short_dir / "s").stat().st_mode) == mode
     finally:
         os.umask(before)
 
 
 def test_a_private_socket_gets_a_private_directory(short_dir: Path) -> None:
-    with server.bind(short_dir / "new" / "s", 0o600):
+    with unix_sockets.bind(short_dir / "new" / "s", 0o600):
         assert stat.S_IMODE((short_dir / "new").stat().st_mode) == 0o700
 
 
 def test_a_dead_daemons_socket_is_replaced(short_dir: Path) -> None:
-    server.bind(short_dir / "s", 0o600).close()
+    unix_sockets.bind(short_dir / "s", 0o600).close()
 
-    server.bind(short_dir / "s", 0o600).close()
+    unix_sockets.bind(short_dir / "s", 0o600).close()
 
 
 def test_a_living_daemons_socket_is_not(short_dir: Path) -> None:
-    with server.bind(short_dir / "s", 0o600), pytest.raises(RunningError, match="already answers"):
-        server.bind(short_dir / "s", 0o600)
+    with unix_sockets.bind(short_dir / "s", 0o600), pytest.raises(RunningError, match="already answers"):
+        unix_sockets.bind(short_dir / "s", 0o600)
 
 
 def test_a_busy_daemons_socket_is_not(short_dir: Path) -> None:
@@ -694,14 +694,14 @@ def test_a_busy_daemons_socket_is_not(short_dir: Path) -> None:
         deaf.listen(0)
         waiting.connect(str(short_dir / "s"))
         with pytest.raises(RunningError):
-            server.bind(short_dir / "s", 0o600)
+            unix_sockets.bind(short_dir / "s", 0o600)
 
 
 def test_what_is_no_socket_is_left_alone(short_dir: Path) -> None:
     (short_dir / "s").write_text("precious", encoding="ascii")
 
     with pytest.raises(SettingsError, match="not a socket"):
-        server.bind(short_dir / "s", 0o600)
+        unix_sockets.bind(short_dir / "s", 0o600)
     assert (short_dir / "s").read_text(encoding="ascii") == "precious"
 
 
@@ -709,14 +709,14 @@ def test_a_link_to_a_socket_is_left_alone(short_dir: Path) -> None:
     (short_dir / "s").symlink_to("elsewhere")
 
     with pytest.raises(SettingsError, match="not a socket"):
-        server.bind(short_dir / "s", 0o600)
+        unix_sockets.bind(short_dir / "s", 0o600)
 
 
 def test_a_directory_for_everybody_is_refused(short_dir: Path) -> None:
     short_dir.chmod(0o1777)
 
     with pytest.raises(SettingsError, match="everybody may write"):
-        server.bind(short_dir / "s", 0o600)
+        unix_sockets.bind(short_dir / "s", 0o600)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away a directory")
@@ -727,7 +727,7 @@ def test_anothers_directory_is_refused(short_dir: Path) -> None:
 
     for name in ("theirs", "link"):
         with pytest.raises(SettingsError, match="belongs to user 12345"):
-            server.bind(short_dir / name / "s", 0o600)
+            unix_sockets.bind(short_dir / name / "s", 0o600)
 
 
 @pytest.mark.parametrize(("length", "fits"), [(107, True), (108, False)])
@@ -736,24 +736,24 @@ def test_a_long_path_is_refused_clearly(short_dir: Path, length: int, *, fits: b
     name = "s" * (length - len(os.fsencode(short_dir)) - 1)
 
     if fits:
-        server.bind(short_dir / name, 0o600).close()
+        unix_sockets.bind(short_dir / name, 0o600).close()
     else:
         with pytest.raises(SettingsError, match="has 108 bytes"):
-            server.bind(short_dir / name, 0o600)
+            unix_sockets.bind(short_dir / name, 0o600)
         with pytest.raises(SettingsError, match="more than the 107"):
-            server.bind(path, 0o600)
+            unix_sockets.bind(path, 0o600)
 
 
 def test_a_missing_parent_is_refused(short_dir: Path) -> None:
     with pytest.raises(SettingsError, match="cannot use"):
-        server.bind(short_dir / "a" / "b" / "s", 0o600)
+        unix_sockets.bind(short_dir / "a" / "b" / "s", 0o600)
 
 
 ACTIVATION = """
 import os, sys
 os.environ["LISTEN_PID"] = str(os.getpid())
-from xpucached import server
-taken = server.activated()
+from xpucached.server import http_listener, unix_sockets
+taken = unix_sockets.activated()
 print([one.getsockname() for one in taken], os.get_inheritable(3), sorted(k for k in os.environ if "LISTEN" in k))
 """
 
@@ -770,13 +770,13 @@ def activate(one: socket.socket, **more: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(server.__file__).parents[2],
+        cwd=Path(unix_sockets.__file__).parents[2],
     )
 
 
 @pytest.mark.flow
 def test_systemds_sockets_are_taken(short_dir: Path) -> None:
-    with server.bind(short_dir / "s", 0o600) as one:
+    with unix_sockets.bind(short_dir / "s", 0o600) as one:
         done = activate(one)
 
     assert done.stdout == f"['{short_dir}/s'] False []\n", done.stderr
@@ -793,7 +793,7 @@ def test_another_kind_of_socket_is_refused() -> None:
 def test_anothers_sockets_are_not_taken() -> None:
     environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
 
-    assert server.activated(environ) == []
+    assert unix_sockets.activated(environ) == []
     assert environ == {}
 
 

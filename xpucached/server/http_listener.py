@@ -1,0 +1,160 @@
+"""Serving HTTP on listening sockets: one application, its connections, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+import uvicorn
+
+from xpucached.api.endpoints import Right
+from xpucached.errors import Denied
+from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool
+from xpucached.server.routes import Routes
+from xpucached.server.unix_sockets import BACKLOG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.applications import Starlette
+
+    from xpucached.api.endpoints import Request
+    from xpucached.domain.jobs import Event
+
+log = logging.getLogger(__name__)
+
+
+class RequestHandlers(Protocol):
+    """What the server of a user's daemon needs from below.  Refusals are raised as `XpucachedError`."""
+
+    async def answer(self, asked: Request[object], /) -> object:
+        """Do what is asked; give what comes back."""
+
+    def subscribe(self, since: int, /) -> AsyncIterator[Event]:
+        """Give the events after ``since``, and then each new one, for ever."""
+
+
+class Answers(Protocol):
+    """What answers requests, as an ASGI application."""
+
+    @property
+    def application(self) -> Starlette:
+        """The application."""
+
+    def stop(self) -> None:
+        """End the streams and the waits."""
+
+
+class HttpListener:
+    """The socket's end of a daemon."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        limits: ConnectionLimits | None = None,
+        welcome: Callable[[int], bool] = lambda _uid: True,
+        foreign: Denied = FOREIGN,
+    ) -> None:
+        """``welcome`` tells of a uid whether it may ask anything at all: who may not is told ``foreign``, unread."""
+        self._limits = limits or ConnectionLimits()
+        self._places = ConnectionPool(self._limits, welcome, foreign)
+        self._routes = answers
+        self._listeners: list[asyncio.Server] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(isinstance(one, Connection) and one.busy for one in self._places.connections)
+
+    async def start(self, given: Sequence[socket.socket]) -> None:
+        """Answer on these listening sockets from now on."""
+        # We use uvicorn's configuration and protocol but not its `Server`: that one wakes up ten times a second and
+        # wants the signals, and the daemon has both a loop and signal handlers of its own.
+        config = uvicorn.Config(
+            self._routes.application,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=self._limits.idle_time,  # type: ignore[arg-type] # handed to call_later, which takes both
+            h11_max_incomplete_event_size=self._limits.head,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        make = functools.partial(Connection, config, self._places, {})
+        for one in given:
+            # Since 3.13 asyncio would remove the file on close; a socket of systemd's is not ours to remove.
+            if sys.version_info >= (3, 13):
+                listener = await loop.create_unix_server(make, sock=one, backlog=BACKLOG, cleanup_socket=False)
+            else:
+                listener = await loop.create_unix_server(make, sock=one, backlog=BACKLOG)
+            self._listeners.append(listener)
+            log.info("listening: %s", one.getsockname())
+
+    async def stop(self) -> None:
+        """Take no more requests, let the running ones end within `ConnectionLimits.stop_time`, then cut."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            for listening in listener.sockets:
+                loop.remove_reader(listening.fileno())
+        self._routes.stop()
+        for _ in range(3):
+            # Who was accepted a moment ago is known a few turns of the loop later; and asyncio forgets, and does not
+            # close, whom it accepted for a listener that is closed before that.
+            await asyncio.sleep(0)
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        connections = [one for one in self._places.connections if isinstance(one, Connection)]
+        for connection in connections:
+            if not connection.transport.is_closing():
+                connection.shutdown()
+        ends = {*self._places.tasks, *(one.ended for one in connections)}
+        if ends:
+            await asyncio.wait(ends, timeout=self._limits.stop_time)
+        for connection in connections:
+            connection.abort()
+        # One turn of the loop, in which the transports tell their protocols that they are gone: no task waits for a
+        # reader then.
+        await asyncio.sleep(0)
+        late = set(self._places.tasks)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+class Server(HttpListener):
+    """The socket's end of a user's daemon."""
+
+    def __init__(
+        self,
+        service: RequestHandlers,
+        allowed: Callable[[int, Right], bool],
+        *,
+        limits: ConnectionLimits | None = None,
+        tends: Callable[[int], bool] | None = None,
+    ) -> None:
+        """``allowed`` tells whether a uid has a right, ``tends`` whether it may tend; asked for every request."""
+        limits = limits or ConnectionLimits()
+        self._own = Routes(service, allowed, limits, tends)
+        rights = tuple(Right)
+        super().__init__(
+            self._own,
+            limits,
+            lambda uid: any(allowed(uid, right) for right in rights) or (tends is not None and tends(uid)),
+        )
+
+    @property
+    def last_asked(self) -> float:
+        """When somebody last asked for something that did not only look in, by the loop's clock."""
+        return self._own.last_asked
