@@ -12,18 +12,16 @@ import hashlib
 import logging
 import math
 import os
-import pwd
 import signal
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from xpucached import __version__, deadlines, logs, settings, sockets, systemd
-from xpucached.api.endpoints import Right
+from xpucached import __version__, deadlines, logs, settings, systemd
 from xpucached.catalog import Catalog
 from xpucached.catalog.stores import all_stores
-from xpucached.daemon import configuration, worker
+from xpucached.daemon import configuration, rights, worker
 from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import LEADING, Problem
@@ -369,7 +367,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             await service.recover()
             given = unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
-            may, tends = (owners_only, is_host_daemon) if options.worker else (allowed, None)
+            may, tends = (rights.owners_only, rights.is_host_daemon) if options.worker else (rights.allowed, None)
             listener = http_listener.Server(Handlers(service), may, tends=tends)
             await listener.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.paths.socket)
@@ -381,21 +379,3 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
                     unix_sockets.clear(config.paths.socket)
         finally:
             await asyncio.to_thread(catalog.close)
-
-
-def allowed(uid: int, right: Right) -> bool:
-    """Everybody who may open the socket may read; the daemon's own user and root may change."""
-    return right is Right.READ or uid in (0, os.getuid())
-
-
-def owners_only(uid: int, _right: Right) -> bool:
-    """Of a worker, whose socket everybody can open: its user and root may do all, others nothing."""
-    return uid in (0, os.getuid())
-
-
-def is_host_daemon(uid: int) -> bool:
-    """Tell whether somebody is the host's daemon, which may tend a worker."""
-    try:
-        return uid == pwd.getpwnam(sockets.ACCOUNT).pw_uid
-    except KeyError:
-        return False

@@ -25,7 +25,7 @@ from xpucached import codec, sockets, systemd
 from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
-from xpucached.daemon import user_daemon
+from xpucached.daemon import rights, user_daemon
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId, ModelName
@@ -955,10 +955,10 @@ def test_every_message_is_in_the_manual_with_its_id() -> None:
 
 def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "ACCOUNT", pwd.getpwuid(OURS).pw_name)
-    assert user_daemon.is_host_daemon(OURS)
-    assert not user_daemon.is_host_daemon(OURS + 1)
+    assert rights.is_host_daemon(OURS)
+    assert not rights.is_host_daemon(OURS + 1)
     monkeypatch.setattr(sockets, "ACCOUNT", "nobody-of-that-name")
-    assert not user_daemon.is_host_daemon(OURS)
+    assert not rights.is_host_daemon(OURS)
 
 
 # -- the wire -------------------------------------------------------------------------------------------------------
