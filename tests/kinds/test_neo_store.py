@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds import fakes
+from tests.support import silent_filesystem
 from tests.support.builders import native
+from xpucached import deadlines
 from xpucached.domain.defects import Effect
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey
@@ -500,3 +502,100 @@ def test_a_label_of_another_place_is_none_of_ours() -> None:
     assert remover._is_place(["25297eb0a9ff01c5.cl_cache"])
     assert not remover._is_place(["..", "..", "25297eb0a9ff01c5.cl_cache"])
     assert scanner.key("2/5/25297eb0a9ff01c5.cl_cache") == EntryKey(CL)
+
+
+# -- hostile neighbours -----------------------------------------------------------------------------------------------
+
+
+def test_a_number_is_not_written_to_a_file_that_has_other_names(store: CacheOfTheDriver, tmp_path: Path) -> None:
+    entry, total, other = store.entries()[ZE], store.root / layout.TOTAL, tmp_path / "keys"
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (trashed,) = remover.TRASH.trash(store.found.store)
+    gone, other_entry = (trashed.ref,), store.entries()[CL]
+    other.write_bytes(b"ssh-ed25519 of somebody")
+    total.unlink()
+    total.hardlink_to(other)
+
+    assert doctor.faults(store.found, NOW, None) == (defects.TOTAL_OVER,)
+    assert not doctor.clear(store.found.store, defects.TOTAL_OVER, NOW, None)
+    assert neo.KIND.remover.remove([other_entry], {other_entry.id: LABEL}) == {other_entry.id: False}
+    assert remover.TRASH.restore(store.found.store, gone)[0].key is None
+    assert other.read_bytes() == b"ssh-ed25519 of somebody"
+    assert (store.root / CL).exists()
+    assert not (store.root / ZE).exists()
+
+
+def test_a_lock_that_is_somebody_else_s_is_not_taken(store: CacheOfTheDriver) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(store.root / layout.TOTAL, 4711, -1)
+    entry = store.entries()[ZE]
+    assert neo.KIND.remover.remove([entry]) == {entry.id: False}
+
+
+def test_who_may_write_is_put_right_on_the_file_that_was_looked_at(
+    store: CacheOfTheDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, secret = store.root / layout.TOTAL, tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    secret.chmod(0o400)
+    total.chmod(0o066)
+
+    def swapped(*_: object) -> bool:
+        total.unlink()
+        total.symlink_to(secret)
+        return True
+
+    monkeypatch.setattr(doctor, "_in_the_way", swapped)
+    doctor.clear(store.found.store, defects.TOTAL_BLOCKED, NOW, None)
+    assert secret.stat().st_mode & 0o777 == 0o400
+
+
+def test_where_the_lock_leads_is_not_asked_of_another_file_system(store: CacheOfTheDriver, tmp_path: Path) -> None:
+    total = store.root / layout.TOTAL
+    total.unlink()
+    with silent_filesystem.mounted(tmp_path / "silent") as silent:
+        total.symlink_to(silent / "never")
+        answer = deadlines.ask("the store", store.faults, 5)
+    assert answer == ()
+
+
+def test_a_variable_of_thousands_of_digits_is_a_number() -> None:
+    assert asked({"HOME": "/h", "NEO_CACHE_PERSISTENT": "9" * 10_000}) is not None
+    assert asked({"HOME": "/h", "NEO_CACHE_PERSISTENT": "0" * 10_000}) is None
+    assert asked({"HOME": "/h", "NEO_CACHE_PERSISTENT": "\N{ARABIC-INDIC DIGIT ONE}"}) is None
+
+
+def test_a_lock_that_is_held_for_ever_is_waited_for_once(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    entries = list(store.entries().values())
+    with (store.root / layout.TOTAL).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert set(neo.KIND.remover.remove(entries).values()) == {False}
+    assert len(entries) > 1
+    assert len(waited) < counting._PATIENCE
+
+
+def test_what_is_being_written_is_not_cleared_away_however_old_it_looks(store: CacheOfTheDriver) -> None:
+    left = store.root / "cl_cache.AbC123"
+    left.write_bytes(b"x")
+    with (store.root / layout.TOTAL).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert not doctor.clear(store.found.store, defects.LEFT_BEHIND, NOW, None)
+    assert left.exists()
+
+
+def test_of_what_was_left_behind_so_many_are_cleared_away_at_a_time(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_MOST_LITTER", 2)
+    for number in range(5):
+        (store.root / f"cl_cache.AbC12{number}").write_bytes(b"x")
+    looks = 0
+    while store.faults():
+        looks += 1
+        doctor.clear(store.found.store, defects.LEFT_BEHIND, NOW, None)
+    assert looks == 3

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from xpucached.kinds import fs, listing
@@ -25,6 +26,19 @@ def unlink(directory: int, name: str) -> None:
         return
     except IsADirectoryError:
         os.rmdir(name, dir_fd=directory)
+
+
+def allow(directory: int, name: str, more: int) -> bool:
+    """Add rights to a regular file that is ours alone; False: it is none, or has other names.  Raises OSError."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+            return False
+        Path(f"/proc/self/fd/{descriptor}").chmod(stat.S_IMODE(found.st_mode) | more)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def walk(directory: int, device: int) -> Iterator[tuple[int, str, os.stat_result]]:

@@ -68,6 +68,7 @@ class PathRemover:
     """Holds, in a root, what keeps programs from making or reading this entry; False: busy."""
     settle: Callable[[int, EntryKey, int], None] = unsettled
     """Puts right in a root what programs count, while that is held: so many bytes are gone."""
+    of_all: bool = False  #: whether what keeps them away is one thing for all entries of a store
 
     def remove(
         self,
@@ -77,9 +78,13 @@ class PathRemover:
     ) -> Mapping[EntryId, bool]:
         """Take entries out; see `Remover.remove`."""
         results: dict[EntryId, bool] = {}
+        busy: set[Store] = set()
         for entry in entries:
             try:
-                results[entry.id] = self._remove(entry, (notes or {}).get(entry.id))
+                # Somebody may hold it for ever: it is waited for once.
+                results[entry.id] = entry.id.store not in busy and self._remove(
+                    entry, (notes or {}).get(entry.id), busy
+                )
             except FileNotFoundError:
                 # Somebody else removed it, which is what was wanted.
                 results[entry.id] = True
@@ -88,9 +93,11 @@ class PathRemover:
                 results[entry.id] = False
         return results
 
-    def _remove(self, entry: Entry, note: TrashLabel | None) -> bool:
+    def _remove(self, entry: Entry, note: TrashLabel | None, busy: set[Store]) -> bool:
         with opened(entry.id) as (descriptors, name, _), self.exclusive(descriptors[0], entry.id.key) as held:
             here, device = descriptors[-1], os.fstat(descriptors[0]).st_dev
+            if not held and self.of_all:
+                busy.add(entry.id.store)
             if not held or entry.state is EntryState.UNFINISHED or self.stamp(here, name) != entry.stamp:
                 return False
             status = os.stat(name, dir_fd=here, follow_symlinks=False)

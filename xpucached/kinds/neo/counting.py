@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -22,6 +23,9 @@ _PAUSE: Final = 0.005
 
 _LITTER: Final = 600.0
 """Seconds after which nobody writes on at a file that takes milliseconds to write."""
+
+_MOST_LITTER: Final = 10_000
+"""So many of these files are named at a time: somebody may make millions."""
 
 
 @dataclass(slots=True)
@@ -74,7 +78,8 @@ def _count(here: int, above: str, found: Counted, now: datetime, device: int, de
             found.entries += 1
             found.flat += place.flat
         elif depth == 0 and layout.TEMPORARY.match(one.name) and now.timestamp() - status.st_mtime > _LITTER:
-            found.litter.append(one.name)
+            if len(found.litter) < _MOST_LITTER:
+                found.litter.append(one.name)
         elif depth == 0 and layout.TRACE.match(one.name):
             found.traces += 1
 
@@ -100,15 +105,34 @@ def locked(directory: int, path: str = layout.TOTAL) -> Iterator[int | None]:
     """Hold the lock under which drivers write; give its file, open to read and write.
 
     None: somebody holds it, or has taken the file away.  Whoever holds it keeps every program waiting that has compiled
-    something.  The file is not made, because the driver would take an empty one for a total of zero.  Raises OSError.
+    something.  The file is not made, because the driver would take an empty one for a total of zero.  Raises OSError as
+    `opened` does.
     """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(opened(directory, path))
+        except FileNotFoundError:
+            yield None
+            return
+        held = _take(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink > 0
+        yield descriptor if held else None
+
+
+@contextlib.contextmanager
+def opened(directory: int, path: str = layout.TOTAL) -> Iterator[int]:
+    """Open the driver's number to write it.  Raises OSError; also for what is not a file of this store alone.
+
+    What is written to a file with other names, or to somebody else's, is written in another place, too.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, dir_fd=directory)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield descriptor if _take(descriptor, fcntl.LOCK_EX) else None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise OSError(errno.EMLINK, "it is no file, or one that has other names, too", path)
+        if status.st_uid not in (os.fstat(directory).st_uid, os.geteuid()):
+            raise OSError(errno.EXDEV, "it belongs to somebody else", path)
+        yield descriptor
     finally:
         os.close(descriptor)
 

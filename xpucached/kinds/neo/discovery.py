@@ -19,7 +19,7 @@ OFF: Final[Mapping[str, str]] = {}
 
 OPTION_VARIABLES: Final[tuple[str, ...]] = ()
 
-_NUMBER: Final = re.compile(r"\s*[+-]?\d+")
+_NUMBER: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _FOLDER: Final = "neo_compiler_cache"
 _LOOKED_INTO: Final = 64
 
@@ -55,7 +55,8 @@ def enabled(process: Process) -> bool:
     if said is None:
         return True
     match = _NUMBER.match(said)
-    return match is not None and int(match.group()) != 0
+    # It may have more digits than `int` takes.
+    return match is not None and match.group().strip(" \t\n\r\f\v+-0") != ""
 
 
 def recognise(root: Path) -> bool:

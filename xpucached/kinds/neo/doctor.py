@@ -5,6 +5,8 @@ Its number of bytes is wrong, or its lock held; something stands in the way; or 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,7 @@ from typing import Final
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import EntryId, FoundStore, Store
 from xpucached.domain.trash import Repair
-from xpucached.kinds import fs
+from xpucached.kinds import folders, fs
 from xpucached.kinds.neo import counting, defects, layout
 
 FAULTS: Final = defects.FAULTS
@@ -61,7 +63,7 @@ def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int 
     counted = counting.Counted()
     for _ in range(_LOOKS):
         try:
-            if _in_the_way(root):
+            if _in_the_way(root, path):
                 return counting.count(root, path, now), defects.TOTAL_BLOCKED
             before = counting.believed(root)
             if not counting.free(root):
@@ -80,11 +82,16 @@ def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int 
     return counted, None
 
 
-def _in_the_way(root: int) -> bool:
+def _in_the_way(root: int, path: str) -> bool:
     """Tell whether ``config.file`` is nothing that the driver could open to write: a link it follows."""
     status = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
-        return not os.path.exists(f"/proc/self/fd/{root}/{layout.TOTAL}")  # noqa: PTH110 - below a descriptor
+        try:
+            fs.leads_to(root, layout.TOTAL, path)
+        except OSError as error:
+            # Of a link that leaves the file system it is not asked where it leads.
+            return not fs.passing(error) and error.errno != errno.EXDEV
+        return False
     shut = not status.st_mode & stat.S_IWUSR and status.st_uid != 0
     return not stat.S_ISREG(status.st_mode) or shut
 
@@ -96,11 +103,9 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
     try:
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
             if fault is defects.TOTAL_BLOCKED:
-                return _unblock(root)
+                return _unblock(root, os.fspath(store.root))
             if fault is defects.LEFT_BEHIND:
-                for name in counting.count(root, os.fspath(store.root), now).litter:
-                    os.unlink(name, dir_fd=root)
-                return True
+                return _tidy(root, os.fspath(store.root), now)
             return _recount(root, os.fspath(store.root), now)
     except FileNotFoundError:
         return True
@@ -108,14 +113,25 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
         return False
 
 
-def _unblock(root: int) -> bool:
+def _tidy(root: int, path: str, now: datetime) -> bool:
+    """Remove what programs left that died: drivers write under the lock, so while it is ours nobody does."""
+    litter = counting.count(root, path, now).litter
+    with contextlib.ExitStack() as stack:
+        if counting.lockable(root) is not False and stack.enter_context(counting.locked(root)) is None:
+            return False
+        for name in litter:
+            folders.unlink(root, name)
+    return True
+
+
+def _unblock(root: int, path: str) -> bool:
     status = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False)
-    if not _in_the_way(root):
+    if not _in_the_way(root, path):
         return True
     if stat.S_ISDIR(status.st_mode):
         os.rmdir(layout.TOTAL, dir_fd=root)
     elif stat.S_ISREG(status.st_mode):
-        os.chmod(layout.TOTAL, stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR, dir_fd=root)
+        return folders.allow(root, layout.TOTAL, stat.S_IRUSR | stat.S_IWUSR)
     else:
         # The next program that writes makes one, and counts anew.
         os.unlink(layout.TOTAL, dir_fd=root)

@@ -44,11 +44,8 @@ def exclusive(root: int, key: EntryKey) -> Iterator[bool]:  # noqa: ARG001 - the
 def settle(root: int, key: EntryKey, freed: int) -> None:  # noqa: ARG001
     """Put the driver's number right while its lock is held."""
     if counting.lockable(root):
-        descriptor = os.open(layout.TOTAL, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-        try:
+        with counting.opened(root) as descriptor:
             counting.add(descriptor, -freed)
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -84,4 +81,4 @@ TRASH: Final = TrashFolder(
     beside=True,
 )
 
-REMOVER: Final = PathRemover(stamp_of, TRASH, exclusive, settle)
+REMOVER: Final = PathRemover(stamp_of, TRASH, exclusive, settle, of_all=True)

@@ -94,14 +94,8 @@ def _make_readable(leaf: int, entry: Entry) -> bool:
     for suffix, status in slot.files.items():
         if suffix not in (".bin", ".src") or status.st_mode & stat.S_IRUSR:
             continue
-        descriptor = os.open(slot.name + suffix, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=leaf)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
-                return False
-            Path(f"/proc/self/fd/{descriptor}").chmod(stat.S_IMODE(found.st_mode) | stat.S_IRUSR | listed)
-        finally:
-            os.close(descriptor)
+        if not folders.allow(leaf, slot.name + suffix, stat.S_IRUSR | listed):
+            return False
     # It may be another thing than its mode that keeps a file from being read.
     try:
         for suffix in {".bin", ".src"} & slot.files.keys():
