@@ -165,7 +165,7 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
 def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
-    one.add_argument("--arch", metavar="ARCH", help="device architecture, such as bmg-g21")
+    one.add_argument("--arch", dest="architecture", metavar="ARCH", help="device architecture, such as bmg-g21")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--model", metavar="NAME", help="entries that this model uses")
     one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")

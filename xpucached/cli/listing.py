@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import fields, replace
+
 from xpucached import codec
 from xpucached.api import requests
 from xpucached.api.endpoints import VERSION
 from xpucached.cli.output import say
+from xpucached.domain.queries import EntryQuery
 from xpucached.errors import NotFound, Unavailable
 from xpucached.render import entries
 
@@ -23,11 +26,6 @@ _MOST_PAGES: Final = 10_000
 """Ten million entries, if they are full."""
 
 _LONGEST_CURSOR: Final = 20
-
-_NARROWING: Final = (
-    *("kind", "driver", "arch", "device", "model", "store"),
-    *("state", "defect", "kernel", "size", "unused"),
-)
 
 
 def ls(output: Output) -> int:
@@ -46,7 +44,7 @@ def ls(output: Output) -> int:
             say(("\n" if before else "") + entries.entries(page.entries, output.style))
             last = entries.entry_total(page, shown)
         elif not shown:
-            narrowed = any(getattr(output.options, name) for name in _NARROWING)
+            narrowed = any(one is not None for one in _filters(output.options).values())
             last = "no entries match" if narrowed else "no entries"
     say(last)
     return 0
@@ -90,25 +88,18 @@ def _goes_on(page: EntryPage, after: str | None) -> bool:
     return bool(page.entries) and int(page.next) >= int(after or 0) + len(page.entries)
 
 
-def _request(given: Namespace, shown: int, after: str | None) -> requests.ListEntries:
+def _filters(given: Namespace) -> dict[str, object]:
+    # All but the two bounds have the names of their options.
+    named = {one.name: getattr(given, one.name) for one in fields(EntryQuery) if hasattr(given, one.name)}
+    del named["limit"]
     smallest = [low for low, _ in given.size if low is not None]
     largest = [high for _, high in given.size if high is not None]
-    return requests.ListEntries(
-        kind=given.kind,
-        store=given.store,
-        driver=given.driver,
-        architecture=given.arch,
-        device=given.device,
-        model=given.model,
-        state=given.state,
-        defect=given.defect,
-        kernel=given.kernel,
-        min_size=max(smallest, default=None),
-        max_size=min(largest, default=None),
-        unused=given.unused,
-        limit=min(given.limit - shown, requests.MAX_PAGE) if given.limit else requests.MAX_PAGE,
-        after=after,
-    )
+    return named | {"min_size": max(smallest, default=None), "max_size": min(largest, default=None)}
+
+
+def _request(given: Namespace, shown: int, after: str | None) -> requests.ListEntries:
+    limit = min(given.limit - shown, requests.MAX_PAGE) if given.limit else requests.MAX_PAGE
+    return replace(requests.ListEntries(limit=limit, after=after), **_filters(given))
 
 
 def _check_names(output: Output) -> None:
