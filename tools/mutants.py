@@ -39,7 +39,7 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "xpucached"
 
 ROOMS: Final = {
-    "planning": ("tests/unit/planning/test_*.py", "tests/flow/test_throttling.py"),
+    "planning": ("tests/unit/planning/test_*.py", "tests/flow/test_throttling.py", "tests/flow/test_uncached.py"),
     "kinds": ("tests/kinds/test_*.py",),
     "api": ("tests/unit/api/test_*.py", "tests/unit/test_messages.py"),
     "server": ("tests/unit/server/test_*.py",),

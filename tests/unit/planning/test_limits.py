@@ -17,6 +17,7 @@ from xpucached.domain.plans import DiskSpace, EvictReason, IndexedEntry, Limits,
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import DropReason, Trashed
 from xpucached.planning.eviction import plan_eviction
+from xpucached.planning.ranking import RATE, measured_rate
 from xpucached.planning.trash import plan_trash
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ def test_the_budget_keeps_what_takes_longest_to_make() -> None:
 
     assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=6000)))) == ["cheap"]
     assert list(decided(evict(slow, cheap, large, policy=Policy(max_bytes=5500)))) == ["cheap", "large"]
+
+
+def test_an_entry_of_one_byte_counts_and_an_empty_one_does_not() -> None:
+    empty, tiny = (replace(entry(str(size), used=20, size=size), cost=7.0) for size in (0, 1))
+
+    assert measured_rate([tiny]) == 7.0
+    assert measured_rate([empty]) == RATE
+    assert list(decided(evict(empty, tiny, policy=Policy(max_bytes=0, max_unused=None)))) == ["1"]
 
 
 def test_what_is_not_used_loses_its_worth() -> None:
@@ -89,7 +98,7 @@ def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
 
     assert [gone(5000, 0), gone(3000, 0), gone(3000, 2000), gone(3000, 500)] == [0, 2, 0, 2]
     policy = replace(policy, low_water=50)
-    assert gone(3000, 0) == 7
+    assert [gone(5000, 0), gone(3000, 0)] == [0, 7]
 
 
 def test_low_water() -> None:
