@@ -482,6 +482,37 @@ def test_code_that_changed_while_it_ran_is_not_proven_but_only_once(place: Path)
     assert changes(again, place) == ()
 
 
+def test_a_library_that_is_replaced_while_it_runs_is_not_proven(place: Path) -> None:
+    of, _ = of_place(place)
+    library = place / "libfoo.so"
+    library.write_bytes(b"code")
+    last = proven(of, library)
+    needs = last
+    # The first pass had it mapped, or the last proof knows it: so it was there before the pass.
+    for mapped, known in (([str(library)], ()), ([], last)):
+        before = proofs.named(of, {})
+        (place / "new").write_bytes(b"other code")
+        (place / "new").rename(library)
+        needs = proofs.needed(of, before, [str(library)], (), (), (), known, mapped_before=mapped)
+        assert changes(needs, place) == ("libfoo.so was changed while the run that proved it went on",)
+    # One that its program writes at each start is left out.
+    before = proofs.named(of, {})
+    library.write_bytes(b"third code")
+    assert changes(proofs.needed(of, before, [str(library)], (), (), (), needs), place) == ()
+
+
+def test_a_file_beside_the_target_of_a_link_is_the_one_that_the_program_reads(tmp_path: Path) -> None:
+    release = tmp_path / "releases" / "42"
+    release.mkdir(parents=True)
+    (tmp_path / "current").symlink_to(release)
+    weights = tmp_path / "releases" / "weights.bin"
+    weights.write_bytes(b"weights")
+    of = workload(tmp_path / "current", "/bin/true", "../weights.bin", f"--more={tmp_path}/current/../weights.bin")
+    needs = proven(of)
+    weights.write_bytes(b"other weights")
+    assert [one.rpartition("/")[2] for one in changes(needs, of.directory)] == ["weights.bin was modified"]
+
+
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
     of, _ = of_place(place)
     big, small, cached = place / "big", place / "small", place / "cache" / "kernel.so"

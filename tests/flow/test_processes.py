@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -384,6 +385,27 @@ for number in range(6000):
         held.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 time.sleep(0.5)
 """
+
+
+def test_a_library_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    script = """
+        import mmap, os, time
+        for name in ("library", "data"):
+            with open(name, "wb+") as file:
+                file.write(bytes(8192))
+            with open(name, "rb") as file:
+                code = mmap.PROT_READ | (mmap.PROT_EXEC if name == "library" else 0)
+                globals()[name] = mmap.mmap(file.fileno(), 8192, prot=code)
+            os.rename("empty-" + name, name)
+        time.sleep(0.3)
+    """
+    (tmp_path / "app.py").write_text(textwrap.dedent(script))
+    for name in ("library", "data"):
+        (tmp_path / f"empty-{name}").touch()
+    done = execute((sys.executable, "app.py"), tmp_path)
+    assert done.outcome is None, done.output
+    assert str(tmp_path / "library") in done.mapped
+    assert str(tmp_path / "data") not in done.mapped_data
 
 
 def test_a_flood_of_mapped_files_is_bounded_and_hides_no_library(tmp_path: Path) -> None:

@@ -74,6 +74,26 @@ def test_entries_that_no_trace_names_are_not_passed_over(
     assert "trace does not name" in attempt.trial.detail
 
 
+@pytest.mark.parametrize("uses", [False, True])
+def test_a_second_pass_that_uses_nothing_of_what_the_first_compiled_proves_nothing(
+    catalog: Catalog, tmp_path: Path, *, uses: bool
+) -> None:
+    # Its work is done, it says, and ends in good order.
+    root, made = tmp_path / "store", tmp_path / "made"
+    entry = SyclStore(made).add("shown").bin.relative_to(made).with_suffix("")
+    again = f"echo '[Persistent Cache]: using cached device binary: {root}/{entry}.bin' >&2" if uses else "true"
+    script = f"""
+        if [ -d {root} ]; then {again}; exit 0; fi
+        cp -r {made} {root}
+        echo '[Persistent Cache]: device binary has been cached: {root}/{entry}.bin' >&2
+    """
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert [(len(one.created), len(one.used)) for one in attempt.executions] == [(1, 0), (0, int(uses))]
+    assert attempt.trial.outcome is (Outcome.WARMED if uses else Outcome.UNPROVEN)
+    assert ("the second pass showed no use of it" in attempt.trial.detail) is not uses
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: bool

@@ -77,7 +77,7 @@ class Needs:
         """Note a path, unless there are enough."""
         # What cannot be printed can neither be shown nor written down.
         if len(self.paths) < MOST and path.isprintable():
-            self.paths.setdefault(os.path.normpath(path), role)
+            self.paths.setdefault(_plain(path), role)
 
     def look(self) -> None:
         """Note what the workload names."""
@@ -204,7 +204,7 @@ class Needs:
         for text in dict.fromkeys((word, word.partition("=")[2])):
             if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
                 continue
-            path = os.path.normpath(os.path.join(self._directory, text))
+            path = _plain(os.path.join(self._directory, text))
             try:
                 mode = os.stat(path).st_mode
             except (OSError, ValueError):
@@ -335,6 +335,12 @@ def site_of(path: str) -> str | None:
         if parts[number - 1] in _SITES:
             return "/".join(parts[:number])
     return None
+
+
+def _plain(path: str) -> str:
+    """Give a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
+    plain = os.path.normpath(path)
+    return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
 
 
 def _is_file(path: str) -> bool:

@@ -72,13 +72,15 @@ def needed(
     last: Iterable[Dependency] = (),
     others: Iterable[Dependency] = (),
     earlier: DependencySnapshot | None = None,
+    mapped_before: Iterable[str] = (),
 ) -> tuple[Dependency, ...]:
     """Give what a pass needed that began with ``then``, and proved its model.
 
     ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
     caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
-    code if it changed in the last proof too, whose dependencies ``last`` are; else such code is unsettled.
+    code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those and
+    ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
@@ -96,13 +98,17 @@ def needed(
     for site in sorted(sites):
         seen.add_packages(site)
     before = {old.path for old in then.named}
+    settled = {*mapped_before, *(path for path, one in known.items() if one.role.is_code)}
+    settled -= {path for path, one in known.items() if one.unsettled}
     for path, role in seen.paths.items():
         if path in before or _below(path, ours) or not ordinary(path):
             continue
         now = _look(path, role)
         # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.
         own = now is None or then.began <= now.changed <= ended
-        if now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
+        if now is not None and own and role.is_code and path in settled:
+            found[path] = replace(now, unsettled=True)
+        elif now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
             found[path] = now
     reader = Reader()
     chosen = sorted(found.values(), key=lambda one: (_ORDER[one.role], one.path))[:MOST]

@@ -23,6 +23,7 @@ _SPARE = 0.05  # of the machine's memory, and of the temporary directory's file 
 _MAPPED = 4096  # mapped files that are reported
 _MAPPED_TEXT = 384 << 10  # bytes of their paths, as JSON; whoever reads the report keeps a mebibyte of it
 _MAPS_SHARE = 20  # reading maps takes at most one part in so many of the time
+_GONE = b" (deleted)"
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage", "/[")
 
 
@@ -120,8 +121,11 @@ class Maps:
                     self._note(fields[5], code=b"x" in fields[1])
 
     def _note(self, raw: bytes, *, code: bool) -> None:
+        # A library that was replaced while it is mapped has this name no more; data of which that is so was temporary.
+        gone = raw.endswith(_GONE)
+        raw = raw.removesuffix(_GONE)
         # The kernel writes a line break in a name as \012; such a name is nobody's library.
-        if raw.endswith(b" (deleted)") or b"\\" in raw:
+        if (gone and not code) or b"\\" in raw:
             return
         try:
             path = raw.decode("utf-8")
@@ -131,8 +135,8 @@ class Maps:
             self.files[path] = self.files[path] or code
         elif path.startswith("/") and not path.startswith(_NO_FILES):
             text = len(json.dumps(path)) + 2
-            # Data may be anything, and many: it must not take the place of libraries.
-            share = 1 if code else 4
+            # Data may be anything, and many, and so may what is gone: it must not take the place of libraries.
+            share = 1 if code and not gone else 4
             if len(self.files) < _MAPPED // share and self._text + text <= _MAPPED_TEXT // share:
                 self.files[path] = code
                 self._text += text

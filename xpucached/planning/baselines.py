@@ -6,13 +6,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Baseline, Figure
-from xpucached.domain.models import Outcome
+from xpucached.domain.models import Outcome, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from xpucached.domain.models import Figures, Pass, Run
+    from xpucached.domain.models import Figures, Run, Trial
 
 _FEWEST: Final = 4
 """Earlier samples that it takes to call something unusual."""
@@ -91,3 +91,22 @@ def _told(variant: str, passes: Sequence[Pass], figures: Sequence[Figures]) -> I
             yield variant, Figure.STEADY, measured.steady_seconds
         if measured.device_memory is not None:
             yield variant, Figure.DEVICE_MEMORY, float(measured.device_memory)
+
+
+def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:
+    """Add the passes of all variants: the first ones, and the second ones."""
+
+    def add(passes: Sequence[Pass]) -> Pass:
+        bad = [one.exit_status for one in passes if one.exit_status != 0]
+        return Pass(
+            sum(one.seconds for one in passes),
+            sum(one.cpu_seconds for one in passes),
+            max(one.peak_rss for one in passes),
+            bad[0] if bad else 0,
+            sum(one.created for one in passes),
+            sum(one.used for one in passes),
+        )
+
+    longest = max((len(one.passes) for one in trials), default=0)
+    # Who needed no second pass took its first as proof.
+    return tuple(add([one.passes[min(number, len(one.passes) - 1)] for one in trials]) for number in range(longest))

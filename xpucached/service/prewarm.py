@@ -26,10 +26,11 @@ from xpucached.incidents import unexpected
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning import verdict
 from xpucached.planning.attribution import attribute
+from xpucached.planning.baselines import summed
 from xpucached.planning.prewarm import UNCACHED, plan_prewarm
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.throttle import Throttle
-from xpucached.service.trial import TrialRunner, concluded, needed, summed
+from xpucached.service.trial import TrialRunner, concluded, needed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -74,12 +74,14 @@ class ProofKeeper:
         return _within(_NOTING, lambda: proofs.named(workload, os.environ))
 
     def needed(
-        self, model: Model, looks: Sequence[DependencySnapshot | None], done: RunResult
+        self, model: Model, looks: Sequence[DependencySnapshot | None], passes: Sequence[RunResult]
     ) -> tuple[Dependency, ...] | None:
-        """Give what a pass needed that proved its model; None if that cannot be said.
+        """Give what the last of a variant's passes needed, which proved its model; None if that cannot be said.
 
-        ``looks`` are those before it and before each earlier pass of the same variant.
+        ``looks`` are those before each of them.
         """
+        done = passes[-1]
+        mapped_before = frozenset(path for one in passes[:-1] for path in one.mapped)
         before, earlier = looks[-1], looks[0] if len(looks) > 1 else None
         if before is None:
             return None
@@ -92,7 +94,16 @@ class ProofKeeper:
         found = _within(
             _NOTING,
             lambda: proofs.needed(
-                model.workload, before, done.mapped, done.mapped_data, files, ours, last, others, earlier
+                model.workload,
+                before,
+                done.mapped,
+                done.mapped_data,
+                files,
+                ours,
+                last,
+                others,
+                earlier,
+                mapped_before,
             ),
         )
         return None if proofs.clock_was_set(before) else found

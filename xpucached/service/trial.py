@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
-from xpucached.domain.models import Outcome, Pass, RanOn, Trial, WarmReason
+from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
@@ -135,6 +135,7 @@ class TrialRunner:
         looks: list[DependencySnapshot | None] = []
         added: list[int] = []
         unnamed: list[int] = []
+        told = False  # whether a trace named what was compiled
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
@@ -143,6 +144,7 @@ class TrialRunner:
             known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
+            told = told or bool(done.created)
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = replace(done, created=done.created | silent)
             now = await asyncio.to_thread(_files, watched)
@@ -154,7 +156,7 @@ class TrialRunner:
             if done.outcome is not None or not (done.created or added[-1]):
                 break
         present = _MOST if files is None else len(files)
-        outcome, detail = _judged(executions, unnamed, added, present, caches=entries > 0)
+        outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
         if outcome is Outcome.WARMED and countless:
             outcome = Outcome.UNPROVEN
             detail = f"its caches hold more than {_MOST} files: whether a pass added any is not known"
@@ -184,7 +186,7 @@ class TrialRunner:
         )
         needs = None
         if outcome is Outcome.WARMED:
-            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions[-1])
+            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions)
         return Attempt(trial, tuple(executions), after, needs)
 
     async def _execute(
@@ -309,25 +311,6 @@ def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:
     return tuple(found.values())
 
 
-def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:
-    """Add the passes of all variants: the first ones, and the second ones."""
-
-    def add(passes: Sequence[Pass]) -> Pass:
-        bad = [one.exit_status for one in passes if one.exit_status != 0]
-        return Pass(
-            sum(one.seconds for one in passes),
-            sum(one.cpu_seconds for one in passes),
-            max(one.peak_rss for one in passes),
-            bad[0] if bad else 0,
-            sum(one.created for one in passes),
-            sum(one.used for one in passes),
-        )
-
-    longest = max((len(one.passes) for one in trials), default=0)
-    # Who needed no second pass took its first as proof.
-    return tuple(add([one.passes[min(number, len(one.passes) - 1)] for one in trials]) for number in range(longest))
-
-
 def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
     """Say how a run ended, of which these are the variants."""
     bad = [one for one in trials if one.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
@@ -364,12 +347,19 @@ def _silent(count: int) -> str:
 
 
 def _judged(
-    executions: Sequence[RunResult], unnamed: Sequence[int], added: Sequence[int], files: int, *, caches: bool
+    executions: Sequence[RunResult],
+    unnamed: Sequence[int],
+    added: Sequence[int],
+    files: int,
+    *,
+    told: bool,
+    caches: bool,
 ) -> tuple[Outcome, str]:
     """Say how a variant ended: only a pass that compiled nothing proves anything.
 
     ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
-    the watched directories, ``files`` is what they hold now; ``caches`` says that the model was seen to use its store.
+    the watched directories, ``files`` is what they hold now; ``told`` says that the trace named what the first one
+    compiled, ``caches`` that the model was seen to use its store.
     """
     first, last = executions[0], executions[-1]
     if last.outcome is not None:
@@ -379,6 +369,9 @@ def _judged(
         return Outcome.UNPROVEN, f"{compiled}{f', {_silent(unnamed[-1])}' if unnamed[-1] else ''}"
     if added[-1]:
         return Outcome.UNPROVEN, f"the second pass still added {added[-1]} files to its caches"
+    if told and not last.used:
+        compiled = f"{len(first.created)} entries compiled, and the second pass showed no use of it"
+        return Outcome.UNPROVEN, f"{compiled}: does it do the same work at each start?"
     if not (first.created or last.used or files):
         if caches:
             return Outcome.UNPROVEN, "it showed no use of its entries: does it let its stderr through?"
