@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds import fakes
-from tests.kinds.test_neo_store import DAMAGE
+from tests.kinds.test_neo_store import DAMAGE, RIGHTS
+from tests.support.users import mere_user
 from xpucached.domain.defects import Effect
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds.neo import defects, doctor, layout, scanner, totals
@@ -48,11 +49,14 @@ class Program:
         assert self.run() == "miss"
         assert self.run() == "hit"
 
-    def run(self, options: str = "") -> str:
-        """Run it; say whether it found all that it looked for, failed, or waited for ever."""
+    def run(self, options: str = "", *, mere: bool = False) -> str:
+        """Run it; say whether it found all that it looked for, failed, or waited for ever.
+
+        With ``mere`` it may not read what its user may not.
+        """
         for path in self.root.rglob("stats"):
             path.unlink()
-        child = self.gpu.start([("text", self.text, options), ("ze", SPIRV, options)], self.root)
+        child = self.gpu.start([("text", self.text, options), ("ze", SPIRV, options)], self.root, mere=mere)
         try:
             said, _ = child.communicate(timeout=60)
         except subprocess.TimeoutExpired:
@@ -125,6 +129,26 @@ def test_the_driver_meets_damage_as_the_table_says_and_what_is_removed_is_healed
     assert set(neo.KIND.remover.remove(again).values()) == {True}
     program.run()
     assert program.run() == "hit"
+    doctor.clear(program.found.store, defects.TOTAL_HIGH, datetime.now(UTC), None)
+    assert program.exact
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+@pytest.mark.parametrize(("how", "defect"), [row[1:] for row in RIGHTS], ids=[row[0] for row in RIGHTS])
+def test_what_is_closed_or_somebody_else_s_is_met_as_the_table_says_and_healed(
+    program: Program, how: Callable[[Path], object], defect: Defect
+) -> None:
+    for path in program.files():
+        how(path)
+    with mere_user():
+        broken = program.entries()
+        assert {one.defect for one in broken} == {defect}
+        assert (program.run(mere=True), program.run(mere=True)) == MET[defect.effect]
+        if not defect.repairs:
+            return
+        assert set(neo.KIND.remover.remove(broken).values()) == {True}
+        program.run(mere=True)
+        assert program.run(mere=True) == "hit"
     doctor.clear(program.found.store, defects.TOTAL_HIGH, datetime.now(UTC), None)
     assert program.exact
 

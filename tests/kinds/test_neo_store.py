@@ -10,13 +10,14 @@ import struct
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.kinds import fakes
 from tests.support import silent_filesystem
 from tests.support.builders import native
+from tests.support.users import mere_user
 from xpucached import deadlines
 from xpucached.domain.defects import Effect
 from xpucached.domain.host import Process
@@ -30,6 +31,7 @@ from xpucached.kinds.neo import kind as neo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from xpucached.domain.defects import Defect, StoreFault
 
@@ -232,6 +234,22 @@ def _link(to: str) -> Callable[[Path], None]:
     return make
 
 
+def _link_to_nothing_in_it(path: Path) -> None:
+    path.rename(path.with_suffix(".kept"))
+    path.with_suffix(".empty").write_bytes(b"")
+    path.symlink_to(path.with_suffix(".empty"))
+
+
+def _given(mode: int, *, empty: bool = False) -> Callable[[Path], None]:
+    def give(path: Path) -> None:
+        if empty:
+            path.write_bytes(b"")
+        path.chmod(mode)
+        os.chown(path, STRANGER, -1)
+
+    return give
+
+
 def _pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
@@ -261,8 +279,19 @@ DAMAGE: list[tuple[str, Callable[[Path], object], Defect]] = [
     ("notes", _notes, defects.DAMAGED),
     ("link", _link("{}"), defects.LINK),
     ("link to nothing", _link("nothing"), defects.LINK_DANGLING),
+    ("link to what is empty", _link_to_nothing_in_it, defects.EMPTY),
     ("link to a device", _link("/dev/null"), defects.LINK_AWAY),
 ]
+
+STRANGER: Final = 4711
+
+RIGHTS: list[tuple[str, Callable[[Path], object], Defect]] = [
+    ("closed", lambda path: path.chmod(0), defects.UNREADABLE),
+    ("closed by somebody else", _given(0o600), defects.UNREADABLE),
+    ("somebody else's", _given(0o644), defects.FOREIGN),
+    ("somebody else's and empty", _given(0o644, empty=True), defects.EMPTY),
+]
+"""What root may read all the same."""
 
 
 @pytest.mark.parametrize(("how", "defect"), [row[1:] for row in DAMAGE], ids=[row[0] for row in DAMAGE])
@@ -273,16 +302,29 @@ def test_damage_is_called_what_it_is(store: CacheOfTheDriver, how: Callable[[Pat
     assert (found.state is EntryState.OK) == (defect.effect is Effect.HARMLESS)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+@pytest.mark.parametrize(("how", "defect"), [row[1:] for row in RIGHTS], ids=[row[0] for row in RIGHTS])
 def test_what_may_not_be_read_or_is_somebody_else_s_is_not_opened(
-    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+    store: CacheOfTheDriver, how: Callable[[Path], object], defect: Defect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (store.root / ZE).chmod(0)
-    status = (store.root / ZE).stat()
-    mine = os.stat_result((status.st_mode, *status[1:4], 4711, *status[5:]))
-    told = store.entries()[ZE]
-    assert reader._unread(told, mine, 4711).defect == defects.UNREADABLE  # type: ignore[union-attr]
-    assert reader._unread(told, mine, 0).defect == defects.FOREIGN  # type: ignore[union-attr]
-    (store.root / ZE).chmod(0o600)
+    how(store.root / ZE)
+    opened: list[str] = []
+    really = fs.regular_file
+
+    def noting(directory: int, name: str, *known: os.stat_result) -> AbstractContextManager[tuple[int, os.stat_result]]:
+        opened.append(name)
+        return really(directory, name, *known)
+
+    monkeypatch.setattr(fs, "regular_file", noting)
+    with mere_user():
+        entries = store.entries()
+    assert {one.defect for one in entries.values()} == {defect, None}
+    found = entries[ZE]
+    assert (found.defect, found.digest, found.kernels) == (defect, None, ())
+    assert (Path(ZE).name in opened, Path(CL).name in opened) == (False, True)
+
+
+def test_what_is_larger_than_we_read_is_not_opened(store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_LIMIT", 5000)
     assert store.entries()[ZE].defect == defects.LARGE
 

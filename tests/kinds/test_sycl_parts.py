@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import random
 import shutil
@@ -15,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import Slot, SyclStore, native
+from tests.support.users import mere_user
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.figures import catalog_summary
@@ -206,20 +205,6 @@ def test_what_is_written_into_a_directory_that_was_emptied_is_seen(sycl_store: S
     # None of the directories that lead to the other entry tells of this.
     sycl_store.add(constants=constants, options=options)
     assert [one.id.key for one in look(sycl_store, rows).entries] == [gone]
-
-
-@contextlib.contextmanager
-def mere_user() -> Iterator[None]:
-    """Take from this thread the right of root to read what it may not."""
-    call = ctypes.CDLL(None, use_errno=True)
-    head, had = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert call.capget(head, had) == 0
-    # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, of those in effect.
-    assert call.capset(head, (ctypes.c_uint32 * 6)(had[0] & ~0b110, *had[1:])) == 0
-    try:
-        yield
-    finally:
-        assert call.capset(head, had) == 0
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.support import users
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl.preflight import SYCL_CHECK
 
@@ -143,8 +144,13 @@ class SimulatedGpu:
         created, used = sycl.trace.collect(cache, done.stderr.splitlines())
         return frozenset(map(str, created)), frozenset(map(str, used - created))
 
-    def start(self, jobs: Sequence[tuple[str, Path, str]], store: Path, **variables: str) -> subprocess.Popen[str]:
-        """Start ``gpu_programs.py``, which builds these with the driver caching in ``store``."""
+    def start(
+        self, jobs: Sequence[tuple[str, Path, str]], store: Path, *, mere: bool = False, **variables: str
+    ) -> subprocess.Popen[str]:
+        """Start ``gpu_programs.py``, which builds these with the driver caching in ``store``.
+
+        With ``mere`` it may not read what its user may not.
+        """
         libraries = self.root / "usr/lib/x86_64-linux-gnu"
         python = Path(os.path.realpath(sys.executable))
         places = (libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
@@ -166,8 +172,9 @@ class SimulatedGpu:
             "NEO_CACHE_STATS": "1",
             **variables,
         }
+        program: list[str | Path] = [*loader, python, "-I", "-S", Path(__file__).with_name("gpu_programs.py"), *words]
         return subprocess.Popen(
-            [*loader, python, "-I", "-S", Path(__file__).with_name("gpu_programs.py"), *words],
+            users.mere(program) if mere else program,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

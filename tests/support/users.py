@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import os
@@ -30,6 +31,31 @@ def unused(number: int = 0) -> int:
     """Return a uid that no account here has: the first such, or a later one."""
     taken = {one.pw_uid for one in pwd.getpwall()}
     return next(itertools.islice((uid for uid in itertools.count(64321) if uid not in taken), number, None))
+
+
+@contextmanager
+def mere_user() -> Iterator[None]:
+    """Take from this thread the right of root to read what it may not."""
+    call = ctypes.CDLL(None, use_errno=True)
+    head, had = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert call.capget(head, had) == 0
+    # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, of those in effect.
+    assert call.capset(head, (ctypes.c_uint32 * 6)(had[0] & ~0b110, *had[1:])) == 0
+    try:
+        yield
+    finally:
+        assert call.capset(head, had) == 0
+
+
+def mere(words: Sequence[str | Path]) -> list[str | Path]:
+    """Give the words that start a program which has not that right either; without root they are as they were."""
+    if os.geteuid() != 0:
+        return [*words]
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv is not installed (Debian: apt-get install util-linux)")
+    rights = "-dac_override,-dac_read_search"
+    return [setpriv, f"--bounding-set={rights}", f"--inh-caps={rights}", *words]
 
 
 def interpreter(place: Path) -> tuple[str, dict[str, str]]:

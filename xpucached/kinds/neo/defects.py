@@ -29,7 +29,12 @@ LINK_DANGLING: Final = Defect(
 LINK_AWAY: Final = Defect(
     "entry-link-away", Effect.UNKNOWN, "the entry is a link that leaves the file system: it is not asked where to", ()
 )
-FOREIGN: Final = Defect("entry-foreign", Effect.HARMLESS, "the entry belongs to somebody else: it is not read", ())
+FOREIGN: Final = Defect(
+    "entry-foreign",
+    Effect.HARMLESS,
+    "the entry belongs to somebody else: the driver loads it, and we do not read it",
+    (),
+)
 UNREADABLE: Final = Defect(
     "entry-unreadable", Effect.GROWS, "the entry may not be read: its program is compiled at every start", _AWAY
 )

@@ -40,9 +40,10 @@ def read_entry(
     entry = _described(store, key, before, place, now)
     if not stat.S_ISREG(before.st_mode):
         return replace(_judged(entry, _strange(store, directory, name, before)), size=0, allocated=0)
-    unread = _unread(entry, before, os.fstat(directory).st_uid)
+    unread = _unread(directory, name, before)
     if unread is not None:
-        return unread
+        young = unread[0] is defects.EMPTY and _young(before, now)
+        return _changing(entry) if young else _judged(entry, *unread)
     try:
         with fs.regular_file(directory, name, before) as (descriptor, status):
             data = fs.read(descriptor, min(_LIMIT, status.st_size) + 1)
@@ -60,8 +61,7 @@ def read_entry(
     if detail:
         wrong = defects.DAMAGED
     if wrong is not None:
-        young = 0 <= now.timestamp() - before.st_mtime < _SETTLED
-        return _changing(entry) if young else _judged(entry, wrong, detail or "")
+        return _changing(entry) if _young(before, now) else _judged(entry, wrong, detail or "")
     entry = replace(
         _filled(entry, data),
         created=min(entry.created, _moment(born)) if born is not None else entry.created,
@@ -71,13 +71,20 @@ def read_entry(
     return _judged(entry, defects.MISPLACED) if where is not None and where.misplaced else entry
 
 
-def _unread(entry: Entry, status: os.stat_result, owner: int) -> Entry | None:
+def _unread(directory: int, name: str, status: os.stat_result) -> tuple[Defect, str] | None:
     """Judge an entry that is not opened: reading what is somebody else's would look like use."""
-    if status.st_uid not in (owner, os.geteuid()):
-        return _judged(entry, defects.FOREIGN, f"it is user {status.st_uid}'s")
-    if not status.st_mode & stat.S_IRUSR and status.st_uid != 0:
-        return _judged(entry, defects.UNREADABLE)
-    return _judged(entry, defects.LARGE) if status.st_size > _LIMIT else None
+    foreign = status.st_uid not in (os.fstat(directory).st_uid, os.geteuid())
+    whose = f"it is user {status.st_uid}'s" if foreign else ""
+    if not os.access(name, os.R_OK, dir_fd=directory, effective_ids=True, follow_symlinks=False):
+        return defects.UNREADABLE, whose
+    if foreign:
+        return defects.FOREIGN if status.st_size else defects.EMPTY, whose
+    return (defects.LARGE, "") if status.st_size > _LIMIT else None
+
+
+def _young(status: os.stat_result, now: datetime) -> bool:
+    """Tell whether somebody may still write a file."""
+    return 0 <= now.timestamp() - status.st_mtime < _SETTLED
 
 
 def _described(store: Store, key: EntryKey, status: os.stat_result, place: int | None, now: datetime) -> Entry:
@@ -151,7 +158,7 @@ def _strange(store: Store, directory: int, name: str, status: os.stat_result) ->
         except OSError as error:
             return defects.LINK_DANGLING if error.errno in (errno.ENOENT, errno.ELOOP) else defects.LINK_AWAY
         if stat.S_ISREG(status.st_mode):
-            return defects.LINK
+            return defects.LINK if status.st_size else defects.EMPTY
     return defects.FIFO if stat.S_ISFIFO(status.st_mode) else defects.NOT_A_FILE
 
 
