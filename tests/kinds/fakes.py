@@ -73,6 +73,7 @@ class FakeKind:
     defects: tuple[Defect, ...] = ()  #: what is wrong with an entry without a program
     LIBRARIES: tuple[str, ...] = ()
     OFF: Mapping[str, str] = field(default_factory=dict)
+    EVERYWHERE: Mapping[str, str] = field(default_factory=dict)
     OPTION_VARIABLES: tuple[str, ...] = ()
     variable: str = ""
     MARKS: tuple[bytes, ...] = ()

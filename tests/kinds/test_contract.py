@@ -164,7 +164,7 @@ def test_the_variables_lead_to_the_store_and_are_on_the_list(filled: Filled, tmp
     discovery = filled.kind.discovery
     on, off = dict(discovery.enable(filled.root)), discovery.OFF
     if filled.kind in KINDS.values():
-        assert set(on) | set(off) <= set(CACHE_VARIABLES)
+        assert set(on) | set(off) | set(discovery.EVERYWHERE) <= set(CACHE_VARIABLES)
     if not on:
         pytest.skip("no variable leads to a store of this kind")
     led = process(on, tmp_path)

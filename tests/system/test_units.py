@@ -20,6 +20,7 @@ from xpucached.daemon import main as daemon_main
 from xpucached.errors import RunningError, SettingsError
 from xpucached.hostd import units
 from xpucached.kinds import sycl
+from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.table import KINDS
 from xpucached.settings import loading
 
@@ -272,9 +273,17 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
         told = dict(line.split("=", 1) for line in done.stdout.splitlines())
         store = loading.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
 
-        assert {name: told.get(name) for name in told if name.startswith("SYCL_")} == KINDS[sycl.NAME].discovery.enable(
-            store
-        )
+        for begin, given in (
+            ("SYCL_", KINDS[sycl.NAME].discovery.enable(store)),
+            ("NEO_", KINDS[neo.NAME].discovery.EVERYWHERE),
+        ):
+            assert {name: told.get(name) for name in told if name.startswith(begin)} == given
+
+
+def test_the_example_of_a_service_has_what_env_prints() -> None:
+    told = dict(one.split("=", 1) for one in directives(SYSTEMD / "examples" / "app-store.conf")["Environment"])
+    store = Path(told["SYCL_CACHE_DIR"])
+    assert told == {**KINDS[sycl.NAME].discovery.enable(store), **KINDS[neo.NAME].discovery.EVERYWHERE}
 
 
 WATCH: Final = "xpucached-watch.service"

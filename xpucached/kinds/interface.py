@@ -46,6 +46,13 @@ class Discovery(Protocol):
         """The variables that make a process use no cache of this kind, whatever others say; empty if none can."""
 
     @property
+    def EVERYWHERE(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
+        """The variables that leave eviction to us in whatever store a process uses: of `CACHE_VARIABLES`.
+
+        Empty where those that `enable` gives say so.
+        """
+
+    @property
     def OPTION_VARIABLES(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
         """Variables that change with which options programs are compiled: for the hint to a model that lacks them."""
 

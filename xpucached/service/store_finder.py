@@ -116,11 +116,11 @@ class StoreFinder:
         return (found, *(self.managed(name) for name in others if name != found.store.kind))
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
-        """Give what makes a program use a store, and of other kinds their managed ones."""
+        """Give what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""
         variables: dict[str, str] = {}
         for name, kind in KINDS.items():
             root = found.store.root if name == found.store.kind else self._context.settings.managed(name)
-            variables |= kind.discovery.enable(root)
+            variables |= {**kind.discovery.enable(root), **kind.discovery.EVERYWHERE}
         return variables
 
     # -- all ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ LIBRARIES: Final = ("libze_intel_gpu", "libigdrcl")
 OFF: Final[Mapping[str, str]] = {}
 """Nothing is switched off: what we ask a driver to compile for another store may well be kept here."""
 
+EVERYWHERE: Final[Mapping[str, str]] = {"NEO_CACHE_MAX_SIZE": "0", "NEO_CACHE_STATS": "1"}
+"""No limit, so that the driver does not evict what we keep; and it counts what it finds (since 26.14)."""
+
 OPTION_VARIABLES: Final[tuple[str, ...]] = ()
 
 _NUMBER: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
@@ -25,7 +28,7 @@ _LOOKED_INTO: Final = 64
 
 
 def enable(root: Path) -> Mapping[str, str]:  # noqa: ARG001 - there is no store of ours yet
-    """Give no variables: programs use the store that they use anyway, and the driver evicts there."""
+    """Give no variables: programs use the store that they use anyway."""
     return {}
 
 

@@ -18,6 +18,8 @@ LIBRARIES: Final = ("libsycl",)
 
 OFF: Final[Mapping[str, str]] = {"SYCL_CACHE_PERSISTENT": "0"}
 
+EVERYWHERE: Final[Mapping[str, str]] = {}
+
 OPTION_VARIABLES: Final = ("SYCL_PROGRAM_COMPILE_OPTIONS",)
 
 _STANDARD: Final = (
