@@ -135,14 +135,13 @@ def build_tiny_program(lair: Path) -> None:
     assert not preflight.build_tiny_program(folder, lair.parent / "cache", {}, "opencl:cpu", 30.0)
 
 
-RECIPE: Final = Recipe(
-    EntryId(Store(KindName("sycl"), Path("/s")), EntryKey("1/2/3/4/0")), b"", b"", b"", 0, 0, access_time=False
-)
+RECIPE: Final = Recipe(EntryId(Store(KindName("sycl"), Path("/s")), EntryKey("1/2/3/4/0")), b"", b"")
 
 
 def compile_entry(_lair: Path) -> None:
     nothing = sycl_target("none", "none", "none", "none")
-    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(nothing), {})
+    spec = sycl.rebuilder.compiler(nothing, RECIPE.entry.store.root)
+    compiler = ProcessStarter(os.environ, "test").compiler(spec, {})
     with pytest.raises(NoCompiler, match=r"no OpenCL device is none|libOpenCL"):
         compiler.build(RECIPE, threading.Event(), 30.0)
 

@@ -20,14 +20,14 @@ from xpucached.processes import child, conversation, output
 from xpucached.processes.reports import read_seen, read_told
 from xpucached.processes.results import RunResult
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service.trial import _trace
+from xpucached.service.recordings import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 STORE: Final = FoundStore(Store(sycl.NAME, Path("/nowhere/store")), StoreOrigin.FOUND, "test")
 
-named: Final = _trace([STORE])
+named: Final = trace([STORE])
 
 
 def run(script: str, directory: Path, *, seconds: float = 60.0, exercise: RunSpec | None = None) -> RunResult:

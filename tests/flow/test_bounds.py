@@ -851,7 +851,7 @@ def test_a_program_that_is_being_put_in_place_is_not_swept(
 
     monkeypatch.setattr(recipes, "_staged", sweeping)
     entry = EntryId(of(sycl_store), EntryKey("1/2/3/4/0"))
-    recipe = Recipe(entry, b"image", b"", b"", 0o600, 0o700, access_time=False)
+    recipe = Recipe(entry, b"image", b"", {"file-mode": "600", "directory-mode": "700"})
     assert recipes.publish(recipe, sycl_target("p", "d", "v", "x"), b"program") is not None
 
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tests.flow.test_daemon import driven, switch, warm
 from tests.support.builders import SyclStore, bomb, framed, native, spirv, sycl_target
 from tests.support.daemons import daemon
+from tests.support.runtimes import told
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.refusals import refused_by
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import ReplayReport
     from xpucached.service.jobs import Handle
 
+FACTS = {"file-mode": "644", "directory-mode": "755", "access-time": "kept"}
 NEW = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2")
 STORE = Store(sycl.NAME, Path("/store"))
 
@@ -71,7 +73,7 @@ def written(real: Runtime, workload: Path, root: Path) -> list[Path]:
 def recipe_from(path: Path) -> Recipe:
     source = entry_format.source(path.read_bytes(), path.stat().st_size)
     ident = EntryId(Store(sycl.NAME, path.parents[4]), EntryKey("0"))
-    return Recipe(ident, source.image, source.options, source.constants, 0o644, 0o755, access_time=True)
+    return Recipe(ident, source.image, source.options, FACTS)
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.Compil
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     (answer,) = driver_probe.ask(variables).answers
     compiler = ProcessStarter(os.environ, "test").compiler(
-        sycl.rebuilder.compiler(sycl.targets.target_of(answer)), variables
+        sycl.rebuilder.compiler(sycl.targets.target_of(answer), STORE.root), variables
     )
     yield compiler
     compiler.close()
@@ -107,11 +109,11 @@ def test_what_the_compiler_refuses_costs_that_entry_alone(
     good = recipe_from(path)
     ident = good.entry
     hostile = (
-        Recipe(ident, b"no SPIR-V", b"", b"", 0o644, 0o755, access_time=True),
-        Recipe(ident, spirv("_ZTS3foo"), b"", b"", 0o644, 0o755, access_time=True),
-        Recipe(ident, good.image[:20] + b"\xff" * 400, b"", b"", 0o644, 0o755, access_time=True),
-        Recipe(ident, good.image, b"--no-such-option -I/etc \xff", b"", 0o644, 0o755, access_time=True),
-        Recipe(ident, good.image[:200] + b"\xff" * 400 + good.image[600:], b"", b"", 0o644, 0o755, access_time=True),
+        Recipe(ident, b"no SPIR-V", b"", FACTS),
+        Recipe(ident, spirv("_ZTS3foo"), b"", FACTS),
+        Recipe(ident, good.input[:20] + b"\xff" * 400, b"", FACTS),
+        Recipe(ident, good.input, b"--no-such-option -I/etc \xff", FACTS),
+        Recipe(ident, good.input[:200] + b"\xff" * 400 + good.input[600:], b"", FACTS),
     )
     for one in hostile:
         with pytest.raises(BuildFailed):
@@ -154,10 +156,10 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
 def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[str], Runtime]) -> None:
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(NEW), variables)
+    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(NEW, STORE.root), variables)
     ident = EntryId(STORE, EntryKey("0"))
     with pytest.raises(NoCompiler, match="no OpenCL device is"):
-        compiler.build(Recipe(ident, b"x", b"", b"", 0o644, 0o755, access_time=True), threading.Event())
+        compiler.build(Recipe(ident, b"x", b"", FACTS), threading.Event())
 
 
 # -- the whole way ------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def checksum_and_trace(
         text=True,
         check=True,
     )
-    created, used = sycl.trace.collect(root, done.stderr.splitlines())
+    created, used = told(root, done.stderr.splitlines())
     return json.loads(done.stdout)["checksum"], len(created), len(used)
 
 
@@ -352,7 +354,7 @@ def test_a_compiler_that_takes_too_much_memory_is_ended(
     good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
     monkeypatch.setattr(compiler, "_RESIDENT", 64 << 20)
     with pytest.raises(BuildFailed, match="of memory"):
-        real_compiler.build(Recipe(good.entry, bomb(), b"", b"", 0o644, 0o755, access_time=True), threading.Event())
+        real_compiler.build(Recipe(good.entry, bomb(), b"", FACTS), threading.Event())
     monkeypatch.setattr(compiler, "_RESIDENT", 4 << 30)
     assert real_compiler.build(good, threading.Event())[0]
 
@@ -536,7 +538,7 @@ def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: S
     assert isinstance(recipe, Recipe)
     assert entry.environment is not None
     compiler = ProcessStarter(os.environ, "test").compiler(
-        sycl.rebuilder.compiler(entry.environment), {}, (os.fspath(fake_compiler(tmp_path)),)
+        sycl.rebuilder.compiler(entry.environment, STORE.root), {}, (os.fspath(fake_compiler(tmp_path)),)
     )
     with pytest.raises(BuildHung, match=r"longer than 0\.5 s"):
         compiler.build(recipe, threading.Event(), 0.5)

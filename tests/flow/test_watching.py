@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from tests.flow.test_watchd import OVERFLOWS, rights
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
+from tests.support.runtimes import told
 from xpucached.catalog.entries import all_entries, note_uses
 from xpucached.catalog.models import add_model
 from xpucached.domain.activity import FileAct, FileEvent, Load, Program, WatchMode
@@ -364,9 +365,7 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
             (store / LEAF).mkdir(parents=True, exist_ok=True)
             (store / LEAF / "7.src").write_bytes(b"")
             ears.until(lambda: f"{LEAF}/7.src" in {one.path for one in ears.touches})
-            traces = {
-                one.pid: sycl.trace.collect(store, one.communicate(timeout=PATIENCE)[1].splitlines()) for one in running
-            }
+            traces = {one.pid: told(store, one.communicate(timeout=PATIENCE)[1].splitlines()) for one in running}
             subprocess.run(["/bin/grep", "-r", "nothing", str(store)], check=False)
             (store / LEAF / "7.src").unlink()
             # All that was heard before is there once this is.  What is removed, the classic way cannot name.

@@ -22,6 +22,7 @@ import uvicorn
 
 from tests.support.api_stub import Standin, handlers, owner_only
 from tests.support.builders import framed, native, spirv
+from tests.support.runtimes import told
 from xpucached import messages
 from xpucached.api import intake, requests
 from xpucached.catalog import Catalog
@@ -124,7 +125,7 @@ def name(data: bytes) -> None:
 def trace(data: bytes) -> None:
     """Read what a program printed where its trace should be."""
     root = Path("/s/libsycl_cache")
-    created, used = sycl.trace.collect(root, data.decode("utf-8", "surrogateescape").split("\n"))
+    created, used = told(root, data.decode("utf-8", "surrogateescape").split("\n"))
     for key in created | used:
         _check(not key.startswith("/") and ".." not in key.split("/"), "a key that leads out of its store")
     _check(not created & used, "both made and found")

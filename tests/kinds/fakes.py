@@ -23,6 +23,7 @@ from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
+from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import (
     Entry,
     EntryId,
@@ -135,13 +136,13 @@ class FakeKind:
         files = dict(self._files(root))
         same = {key for key, status in files.items() if before.get(key) == _stamp(status)}
         unchanged = tuple(UnchangedEntry(key, None) for key in same)
-        entries = tuple(self.read(found.store, key, files[key]) for key in files.keys() - same)
+        entries = tuple(self.entry(found.store, key, files[key]) for key in files.keys() - same)
         faults = self.faults(found, now, None)
         notes = tuple(fault.message for fault in faults)
         gone = tuple(before.keys() - files.keys())
         yield Scan(found, now, StoreState.OK, owner, entries, unchanged, 0, notes, vanished=gone, faults=faults)
 
-    def read(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
+    def entry(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
         head, _, program = (store.root / key).read_bytes().partition(b"\n")
         written = datetime.fromtimestamp(status.st_mtime, UTC)
         wrong = None if program or not self.defects else self.defects[0]
@@ -225,18 +226,29 @@ class FullKind(FakeKind):
 
     # -- what programs tell and do ------------------------------------------------------------------------------------
 
-    def variables(self, root: Path) -> Mapping[str, str]:
-        return {"FULL_TRACE": str(root)}
+    def variables(self, store: Store) -> Mapping[str, str]:
+        return {"FULL_TRACE": str(store.root)}
 
-    def collect(
+    def collect(self, store: Store, before: frozenset[EntryKey]) -> Recording:
+        """Read the files in which programs say what they asked for: a target, and how it is compiled."""
+        found: list[RecordedRecipe] = []
+        for path in store.root.glob("*.told"):
+            key, (family, device, toolchain), source = json.loads(path.read_text())
+            target, lineage = Target(self.name, family, device, toolchain), f"by {source}"
+            found.append(RecordedRecipe(key, target, lineage, {"source": source.encode()}, {"from": "told"}))
+            path.unlink()
+        asked = frozenset(one.key for one in found)
+        return Recording(asked - before, asked & before, tuple(found))
+
+    def read(
         self,
-        root: Path,  # noqa: ARG002 - its lines name entries of one store
+        store: Store,  # noqa: ARG002 - its lines name entries of one store
         lines: Iterable[str],
-    ) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    ) -> Recording:
         told = [line.split(" ", 2) for line in lines if line.startswith("full: ") and line.count(" ") == 2]
         made = frozenset(EntryKey(name) for _, what, name in told if what == "made")
         used = frozenset(EntryKey(name) for _, what, name in told if what == "used")
-        return made, used - made
+        return Recording(made, used - made)
 
     def interpret(
         self,
@@ -259,25 +271,31 @@ class FullKind(FakeKind):
     def targets(self, host: Host) -> tuple[Target, ...]:
         return tuple(Target(self.name, one.platform, one.device, one.driver) for one in host.answers)
 
-    def compiler(self, target: Target) -> CompilerSpec:
-        return CompilerSpec(("--for", target.device))
+    def compiler(self, target: Target, into: Path) -> CompilerSpec:
+        return CompilerSpec(("--for", target.device), "full.py", (("FULL_CACHE_DIR", str(into)),))
 
     def lineage_key(self, key: EntryKey) -> str | None:
         return key.removesuffix(f".{self.name}").split("-")[0]
 
-    def recipe(self, entry: Entry) -> Recipe | NoRecipe:
+    def recipe(self, entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:
+        if recorded is not None:
+            return Recipe(entry.id, recorded.parts["source"], b"", recorded.facts)
         try:
             program = (entry.id.store.root / entry.id.key).read_bytes().partition(b"\n")[2]
         except OSError:
             return NoRecipe.UNREADABLE
-        return Recipe(entry.id, program, b"", b"", 0o600, 0o700, access_time=False)
+        return Recipe(entry.id, program, b"")
 
     def unusable(self, environment: Target, binary: bytes) -> str | None:  # noqa: ARG002 - the same for all
         return None if binary else "it is empty"
 
+    def expected_key(self, recipe: Recipe, target: Target) -> EntryKey | None:
+        return EntryKey(f"{self.lineage_key(recipe.entry.key)}-{target.fingerprint}.{self.name}")
+
     def publish(self, recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
         root = into or recipe.entry.store.root
-        key = EntryKey(f"{self.lineage_key(recipe.entry.key)}-{environment.fingerprint}.{self.name}")
+        key = self.expected_key(recipe, environment)
+        assert key is not None
         if (root / key).exists():
             return None
         (root / key).write_bytes(_words(environment).encode() + b"\n" + binary)
@@ -334,7 +352,7 @@ class NestKind(FakeKind):
     def recognise(self, root: Path) -> bool:
         return any(os.path.isfile(root / key / "program") for key, _ in self._files(root))  # noqa: PTH113 - pathlib may raise
 
-    def read(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
+    def entry(self, store: Store, key: EntryKey, status: os.stat_result) -> Entry:
         place = store.root / key
         program, words = (place / "program").read_bytes(), (place / "target").read_text()
         return Entry(

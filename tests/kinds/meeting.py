@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from xpucached.kinds import sycl
+from tests.support import runtimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,7 +104,7 @@ def meet(
             now.said = line[5:]
             now = None
         elif now is not None:
-            created, used = sycl.trace.collect(root, [line])
+            created, used = runtimes.told(root, [line])
             now.created |= created
             now.used |= used
     assert child.returncode == 0, lines[-3:]

@@ -21,6 +21,7 @@ from tests.support.builders import SyclStore, native
 from xpucached.domain.host import Device, DriverAnswer, Host, Process
 from xpucached.domain.names import Architecture, EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Recipe
+from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
 from xpucached.domain.trash import TrashLabel
@@ -380,7 +381,10 @@ def test_a_trace_that_says_nothing_names_nothing(filled: Filled) -> None:
     recorder = filled.kind.recorder
     if recorder is None:
         pytest.skip("programs of this kind tell nothing")
-    assert recorder.collect(filled.root, ["", "some text", "\udcff", str(filled.root)]) == (frozenset(), frozenset())
+    assert recorder.read(filled.store, ["", "some text", "\udcff", str(filled.root)]) == Recording()
+    before = filled.files()
+    assert recorder.collect(filled.store, frozenset()) == Recording()
+    assert filled.files() == before
 
 
 # -- compiling again ---------------------------------------------------------------------------------------------------
@@ -396,8 +400,12 @@ def test_what_is_compiled_again_is_found_by_the_next_look(filled: Filled) -> Non
     for recipe in recipes:
         binary = native(500)
         assert rebuilder.unusable(target, binary) is None
+        expected = rebuilder.expected_key(recipe, target)
         key = rebuilder.publish(recipe, target, binary)
         assert key is not None
+        # Who foretells a name foretells the right one.
+        assert expected in {None, key}
+        assert rebuilder.compiler(target, filled.root) == rebuilder.compiler(target, filled.root)
         # What the driver does not decide stays as it was.
         assert rebuilder.lineage_key(key) == rebuilder.lineage_key(recipe.entry.key)
         # A program may have been quicker: that one stays.

@@ -26,7 +26,7 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import EntryKey, ModelName
-from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe
+from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe, Recipe
 from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
@@ -353,6 +353,47 @@ def test_a_run_is_proven_by_what_it_tells_in_the_stores_of_all_kinds(house: Hous
         assert [first.created, first.used, second.created, second.used] == [{made}, set(), set(), {made}]
         assert (attempt.trial.outcome, made in attempt.after) == (Outcome.WARMED, True)
         assert second.output == str(house.root("sycl"))
+
+    house.live(work)
+
+
+TELLING = """
+    told() { printf '["%s", ["P", "D", "newer"], "source of it"]' "$1" > "$FULL_CACHE_DIR/$2.told"; }
+    told 1.full here
+    told "$$.full" once
+    printf '["P", "D", "newer"]\\nprogram' > "$FULL_CACHE_DIR/1.full"
+"""
+
+
+def test_what_a_run_leaves_in_files_is_taken_away_and_is_how_its_entries_are_compiled_again(house: House) -> None:
+    async def work() -> None:
+        service = house.service
+        command = Workload(("/bin/sh", "-c", TELLING), house.place, {}, 60.0)
+        model = Model(ModelName("net"), command, house.root("sycl"))
+        stores = service.finder.run_stores(service.finder.store_of(model))
+        full = stores[1].store
+        full.root.mkdir(parents=True)
+        (full.root / "left.told").write_text('["of-others.full", ["P", "D", "newer"], ""]')
+        known = await service.scanner.entries_now(stores)
+        trials = service.prewarmer._trials
+        attempt = await trials.attempt(model, stores, Variant(), WarmReason.MANUAL, known, lambda _what: None)
+        first, second = attempt.executions
+        made = EntryId(full, EntryKey("1.full"))
+        assert (made in first.created, made in second.used, second.traced) == (True, True, True)
+        # Another key each time is no proof of anything.
+        assert attempt.trial.outcome is Outcome.UNPROVEN
+        assert [path.name for path in full.root.iterdir()] == ["1.full"]
+
+        recorded = service.context.recipes.recorded(full.kind, made.key)
+        assert recorded is not None
+        assert (recorded.parts, recorded.lineage) == ({"source": b"source of it"}, "by source of it")
+        once = [one for one in first.created | second.created if one != made]
+        assert len(once) == 2
+        assert [service.context.recipes.recorded(full.kind, one.key) for one in once] == [None, None]
+        (shown,) = [one.entry for one in (await house.page()).entries if one.entry.id == made]
+        found = service.context.recipe(shown)
+        assert isinstance(found, Recipe)
+        assert (found.input, found.facts) == (b"source of it", {"from": "told"})
 
     house.live(work)
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
+from tests.support.runtimes import told
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import (
@@ -492,7 +493,7 @@ def test_traces_of_all_runtimes() -> None:
         "[kernel_compiler Persistent Cache]: binary has been cached: /cache/ext_kernel_compiler/7/8/9/0.bin",
         f"[kernel_compiler Persistent Cache]: using cached binary: {two}",
     ]
-    created, used = sycl.trace.collect(root, lines)
+    created, used = told(root, lines)
     source = "ext_kernel_compiler/7/8/9"
     assert created == {f"{key}/0", f"{key}/4", f"ext_kernel_compiler/{'Ab+-' * 11}/ir", f"{source}/0"}
     assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"{RUN_TIME}/ir", f"{source}/1", f"{source}/2"}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.kinds.damage import ROWS, Row
 from tests.kinds.meeting import fill, meet
+from tests.support.runtimes import told
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.stores import Entry, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import sycl
@@ -66,7 +67,7 @@ def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, 
         timeout=seconds,
         check=False,
     )
-    created, used = sycl.trace.collect(root, done.stderr.splitlines())
+    created, used = told(root, done.stderr.splitlines())
     if done.returncode == 0:
         # An old driver may calculate wrongly on a CPU that is newer than it, whatever lies in the cache.
         assert "2080.0" in done.stdout or done.stdout == without_cache(runtime), done.stdout

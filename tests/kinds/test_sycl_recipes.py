@@ -47,8 +47,8 @@ def test_a_recipe_is_all_that_was_compiled(sycl_store: SyclStore) -> None:
     slot = sycl_store.add(image=image, options=" -ze-opt-level=2")
     slot.src.chmod(0o640)
     found = recipe_of(sycl_store)
-    assert (found.image, found.options, found.constants) == (image, b" -ze-opt-level=2", b"")
-    assert (found.file_mode, found.access_time) == (0o640, True)
+    assert (found.input, found.options) == (image, b" -ze-opt-level=2")
+    assert found.facts == {"file-mode": "640", "directory-mode": "755", "access-time": "kept"}
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.support import users
+from xpucached.domain.stores import Store
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl.preflight import SYCL_CHECK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from xpucached.domain.names import EntryKey
 
 _PROGRAM: Final = """
 import os
@@ -32,6 +35,12 @@ never ends well."""
 
 KERNELS: Final = Path(__file__).with_name("kernels.py")
 """A program that loads nothing but a SYCL runtime: a third of a second, where one with dpctl takes two."""
+
+
+def told(root: Path, lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
+    """Give what a trace names: entries that were created, and others that were used."""
+    recording = sycl.trace.read(Store(sycl.NAME, root), lines)
+    return recording.created, recording.used
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,7 @@ class SimulatedGpu:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
-        created, used = sycl.trace.collect(cache, done.stderr.splitlines())
+        created, used = told(cache, done.stderr.splitlines())
         return frozenset(map(str, created)), frozenset(map(str, used - created))
 
     def start(

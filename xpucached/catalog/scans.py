@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import builds, departed, targets
+from xpucached.catalog import builds, departed, recipes, targets
 from xpucached.catalog.defects import defect_codes, note_defects
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.stores import is_store
@@ -131,6 +131,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
         _touch(connection, store, seen)
     if scan.entries:
         builds.claim(connection, store)
+        recipes.note_targets(connection, store)
     return _delta(connection, store, added=added, changed=changed, vanished=gone)
 
 

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0020"
-
+REVISION: Final = "0021"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -262,8 +261,7 @@ ATTRIBUTIONS: Final = sa.Table(
 )
 sa.Index(None, ATTRIBUTIONS.c.entry_id)
 
-# What replay made of an entry that a model was seen to use.  A run that sees the model's entries for that driver itself
-# takes its place: see `runs.finish`.
+# What replay made of what a model was seen to use, until a run sees the model's own for that driver: see `runs.finish`.
 INHERITED: Final = sa.Table(
     "inherited",
     METADATA,
@@ -369,13 +367,24 @@ BUILDS: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 
+RECIPES: Final = sa.Table(
+    "recipes",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),  # of the entry, in any store; a part is [digest, bytes], by name
+    sa.Column("target_id", sa.ForeignKey("targets.id"), nullable=False),
+    sa.Column("lineage", sa.Text, nullable=False),
+    *(sa.Column(name, sa.JSON, nullable=False) for name in ("parts", "facts")),
+    sa.Column("seen", sa.Integer, nullable=False),  # how many passes asked for it
+    sa.Column("at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 RUNTIME_CHECKS: Final = sa.Table(
     "runtime_checks",
     METADATA,
     sa.Column("build", sa.Text, primary_key=True),  # `SyclRuntime.build`
-    sa.Column("library", sa.Text, nullable=False),
-    sa.Column("safety", sa.Text, nullable=False),
-    sa.Column("evidence", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("library", "safety", "evidence")),
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -385,8 +394,7 @@ EVENTS: Final = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("at", Moment, nullable=False),
-    sa.Column("topic", sa.Text, nullable=False),
-    sa.Column("message", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("topic", "message")),
     sa.Column("fields", sa.JSON, nullable=False),
     sqlite_autoincrement=True,  # a number that was given is never given again
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RUN_TARGETS, TARGETS
+from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RECIPES, RUN_TARGETS, TARGETS
 from xpucached.domain.host import Presence
 from xpucached.domain.names import KindName
 from xpucached.domain.targets import Target
@@ -60,7 +60,7 @@ def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[
     known = set(connection.execute(sa.select(TARGETS.c.fingerprint)).scalars())
     fresh = [one for one in declared if one.fingerprint not in known]
     if len(known) + len(fresh) > MOST:
-        used = [sa.select(table.c.target_id) for table in (RUN_TARGETS, CHANGE_TARGETS, OFFERS)]
+        used = [sa.select(table.c.target_id) for table in (RUN_TARGETS, CHANGE_TARGETS, OFFERS, RECIPES)]
         used.append(sa.select(ENTRIES.c.target_id).where(ENTRIES.c.target_id.is_not(None)))
         gone = sa.delete(TARGETS).where(TARGETS.c.first.is_(None), *(TARGETS.c.id.not_in(numbers) for numbers in used))
         connection.execute(gone)

@@ -232,18 +232,17 @@ class Recipe(Struct, frozen=True):
     """What an entry was compiled from: all that a driver needs to compile it again."""
 
     entry: EntryId
-    image: bytes  #: SPIR-V
+    input: bytes  #: SPIR-V, or what else its compiler takes
     options: bytes
-    constants: bytes
-    file_mode: int
-    directory_mode: int
-    access_time: bool  #: its runtime keeps a birth time beside each entry
+    facts: Mapping[str, str] = field(default_factory=dict)  #: what only its kind reads
 
 
 class CompilerSpec(Struct, frozen=True):
     """The child that compiles for a target, and what it is told when it starts."""
 
     arguments: tuple[str, ...]
+    program: str = "compiler.py"  #: of those in ``libexec``
+    variables: tuple[tuple[str, str], ...] = ()  #: with these the driver itself writes into the store, for example
 
 
 class ReplayReason(StrEnum):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Workload
     from xpucached.domain.names import Architecture, EntryKey, KindName, TrashRef
     from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
+    from xpucached.domain.recipes import RecordedRecipe, Recording
     from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store
     from xpucached.domain.targets import Target
     from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
@@ -163,11 +164,18 @@ class Recorder(Protocol):
     def MARKS(self) -> tuple[bytes, ...]:  # noqa: N802 - a constant of the module
         """What lines hold in which a process tells; any other line is its own."""
 
-    def variables(self, root: Path) -> Mapping[str, str]:
+    def variables(self, store: Store) -> Mapping[str, str]:
         """Give the variables that make a process tell which entries of this store it uses."""
 
-    def collect(self, root: Path, lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
-        """Read what a process told: the keys it created, and those it used without creating."""
+    def read(self, store: Store, lines: Iterable[str]) -> Recording:
+        """Read some of the lines in which a process told of this store, as they come."""
+
+    def collect(self, store: Store, before: frozenset[EntryKey]) -> Recording:
+        """Read what processes told in files, and take these away: after each pass, and before the first.
+
+        ``before`` is what the store held when the pass began.  Recipes are given for entries that do not hold all
+        from which they were compiled.  Raises nothing for what it meets.
+        """
 
 
 class ActivityReader(Protocol):
@@ -193,13 +201,19 @@ class Rebuilder(Protocol):
     """Without it, an entry is made by its program only: after a driver change the model must run."""
 
     def lineage_key(self, key: EntryKey) -> str | None:
-        """Give the part of a key that stays when the driver changes; None if there is none."""
+        """Give the part of a key that stays when the toolchain changes; None if there is none, or a recipe says it."""
 
-    def compiler(self, target: Target) -> CompilerSpec:
-        """Say which child compiles for a target."""
+    def compiler(self, target: Target, into: Path) -> CompilerSpec:
+        """Say which child compiles for a target, and what its variables are where what it makes is for this store."""
 
-    def recipe(self, entry: Entry) -> Recipe | NoRecipe:
-        """Read what an entry was compiled from, or say why it cannot be compiled again."""
+    def recipe(self, entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:
+        """Read what an entry was compiled from, or say why it cannot be compiled again.
+
+        ``recorded`` is what a run told of it: what the entry itself lacks.
+        """
+
+    def expected_key(self, recipe: Recipe, target: Target) -> EntryKey | None:
+        """Tell under which key programs will look for what is compiled for a target; None if nobody can foretell it."""
 
     def unusable(self, environment: Target, binary: bytes) -> str | None:
         """Say what is wrong with a compiled program that a driver gave; None if nothing is known to be."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xpucached.domain.host import Host
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.plans import Recipe
+    from xpucached.domain.recipes import RecordedRecipe
     from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.targets import Target
     from xpucached.domain.trash import Repair, TrashLabel
@@ -56,9 +57,19 @@ def with_targets(host: Host) -> Host:
     return replace(host, devices=devices, environments=targets(host))
 
 
-def lineages() -> Mapping[KindName, Callable[[EntryKey], str | None]]:
-    """Give for each kind whose entries can be compiled again what stays of their keys when the driver changes."""
-    return {name: kind.rebuilder.lineage_key for name, kind in KINDS.items() if kind.rebuilder is not None}
+def lineages(
+    recorded: Mapping[tuple[KindName, EntryKey], str] | None = None,
+) -> Mapping[KindName, Callable[[EntryKey], str | None]]:
+    """Give for each kind whose entries can be compiled again what stays of their keys when the driver changes.
+
+    What was recorded of an entry says it; of others the key itself may.
+    """
+    told = recorded or {}
+
+    def of(name: KindName, rebuilder: Rebuilder) -> Callable[[EntryKey], str | None]:
+        return lambda key: told.get((name, key)) or rebuilder.lineage_key(key)
+
+    return {name: of(name, kind.rebuilder) for name, kind in KINDS.items() if kind.rebuilder is not None}
 
 
 def rebuilder(entry: Entry) -> Rebuilder:
@@ -69,10 +80,10 @@ def rebuilder(entry: Entry) -> Rebuilder:
     return found
 
 
-def recipe(entry: Entry) -> Recipe | NoRecipe:
+def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:
     """Read what an entry was compiled from, or say why it cannot be compiled again; see `Rebuilder.recipe`."""
     found = KINDS[entry.id.store.kind].rebuilder
-    return NoRecipe.KIND if found is None else found.recipe(entry)
+    return NoRecipe.KIND if found is None else found.recipe(entry, recorded)
 
 
 def remove(

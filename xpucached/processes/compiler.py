@@ -19,7 +19,7 @@ from xpucached import messages
 from xpucached.domain.plans import CompilerSpec, Recipe
 from xpucached.processes import child, signals
 
-_COMPILER: Final = Path(__file__).resolve().parents[1] / "libexec" / "compiler.py"
+_LIBEXEC: Final = Path(__file__).resolve().parents[1] / "libexec"
 
 _START: Final = 60.0
 """Seconds for a driver to load."""
@@ -55,8 +55,8 @@ class CompilerProcess:
 
     def __init__(self, base: Mapping[str, str], spec: CompilerSpec, instance: str, command: Sequence[str] = ()) -> None:
         """``base`` are the variables of programs on this host; ``spec`` says what to compile for."""
-        self._base = {**base, signals.MARK: f"{instance}:builder"}
-        self._command = child.python(_COMPILER, command)
+        self._base = {**base, **dict(spec.variables), signals.MARK: f"{instance}:builder"}
+        self._command = child.python(_LIBEXEC / spec.program, command)
         self._spec = spec
         self._child: child.Process | None = None
         self._pipes = child.Pipes()
@@ -73,9 +73,10 @@ class CompilerProcess:
         compiler = self._child
         if compiler is None or compiler.stdin is None:
             raise NoCompiler("the compiler could not be started")
-        head = json.dumps({"id": 1, "options": len(recipe.options), "image": len(recipe.image)}).encode()
+        sizes = {"options": len(recipe.options), "image": len(recipe.input)}
+        head = json.dumps({"id": 1, **sizes, "facts": dict(recipe.facts)}).encode()
         try:
-            self._write(compiler.stdin.fileno(), head + b"\n" + recipe.options + recipe.image, cancel, limit)
+            self._write(compiler.stdin.fileno(), head + b"\n" + recipe.options + recipe.input, cancel, limit)
             end = time.monotonic() + limit
             answer = self._line(cancel, limit, end)
             seconds = answer.get("seconds")

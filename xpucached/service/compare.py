@@ -243,7 +243,7 @@ class _Replacing(_Counted):
             if entry.image_size > self._room:
                 self.whys[entry.id] = "too much was damaged at once"
                 continue
-            recipe = table.recipe(entry)
+            recipe = self._context.recipe(entry)
             if isinstance(recipe, NoRecipe):
                 self.whys[entry.id] = recipe.words
                 continue

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
 from xpucached.domain.host import Host
+from xpucached.kinds import table
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog, Question
     from xpucached.domain.host import Problem
+    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.stores import Entry
     from xpucached.service.events import Clock
     from xpucached.service.jobs import Handle
     from xpucached.settings import Settings
@@ -68,6 +72,7 @@ class Context:
         self.host: Host | None = catalog.read(last_survey)
         """What the last survey found; None before the first one ever."""
         self.locks = Locks()
+        self.recipes = RecipeStore(catalog, settings.paths.state / "recipes")
         self.ready = False
         """Whether everything was looked at once."""
         self.on_look: Callable[[], None] = lambda: None
@@ -80,6 +85,10 @@ class Context:
     def present(self) -> Host:
         """The host as the last survey found it; an empty one before the first."""
         return self.host or Host(self.clock(), "", "", "")
+
+    def recipe(self, entry: Entry) -> Recipe | NoRecipe:
+        """Read what an entry was compiled from, or say why it cannot be compiled again; see `Rebuilder.recipe`."""
+        return table.recipe(entry, self.recipes.recorded(entry.id.store.kind, entry.id.key))
 
     async def read(self, ask: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Ask the catalog, in a thread."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
-    from xpucached.domain.plans import Rebuild, Recipe
+    from xpucached.domain.plans import CompilerSpec, Rebuild, Recipe
     from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Origin, Target
     from xpucached.processes.compiler import CompilerProcess
@@ -85,8 +85,13 @@ class RebuildJob:
         results: Results,
         driver_cache: Path | None = None,
         recipes: Mapping[EntryId, Recipe] | None = None,
+        *,
+        into: Path | None = None,
     ) -> None:
-        """``driver_cache`` stands in place of the models' own; what has one of the ``recipes`` is not read any more."""
+        """``driver_cache`` stands in place of the models' own; what has one of the ``recipes`` is not read any more.
+
+        ``into`` is the store for what is compiled, if not the one that it comes from.
+        """
         self._context = context
         self._starter = starter
         self._todo = iter(todo)
@@ -96,6 +101,7 @@ class RebuildJob:
         self._results = results
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
+        self._into = into
         self._lock = threading.Lock()
         self._compiling = 0
         self._late: list[Rebuild] = []  # what took too long while others waited
@@ -124,7 +130,7 @@ class RebuildJob:
 
     def work_off(self) -> None:
         """Take one rebuild after the other, in this thread."""
-        compilers: dict[tuple[str, Target, tuple[tuple[str, str], ...]], CompilerProcess] = {}
+        compilers: dict[tuple[str, CompilerSpec, tuple[tuple[str, str], ...]], CompilerProcess] = {}
         try:
             while self._admitted():
                 try:
@@ -135,12 +141,13 @@ class RebuildJob:
                     if one is None:
                         return
                     caches, driver = self._caches(one), driver_for(one, self._drivers)
-                    compiler = compilers.get((driver.stamp, one.to, caches))
+                    root = self._into or one.entry.entry.id.store.root
+                    spec = table.rebuilder(one.entry.entry).compiler(one.to, root)
+                    compiler = compilers.get((driver.stamp, spec, caches))
                     if compiler is None:
                         variables = {**driver.variables, **dict(caches)}
-                        spec = table.rebuilder(one.entry.entry).compiler(one.to)
                         compiler = self._starter.compiler(spec, variables, driver.command)
-                        compilers[driver.stamp, one.to, caches] = compiler
+                        compilers[driver.stamp, spec, caches] = compiler
                     self._rebuild(one, compiler, last=last)
                 finally:
                     with self._lock:
@@ -161,7 +168,7 @@ class RebuildJob:
             words = "one compiler after the other was killed" if killed else "no compiler could be started"
             self._results.failed(one, words, blamed=False)
             return
-        recipe = self._recipes.get(entry.id) or table.recipe(entry)
+        recipe = self._recipes.get(entry.id) or self._context.recipe(entry)
         if isinstance(recipe, NoRecipe):
             self._results.skipped(one, recipe)
             return
@@ -253,7 +260,7 @@ def note_built(
 ) -> None:
     """Note that an entry is our work, and for which models it was done."""
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
-    work = Built(built, one.to, origin, stamp, len(recipe.image), seconds, digest, heirs)
+    work = Built(built, one.to, origin, stamp, len(recipe.input), seconds, digest, heirs)
     context.catalog.write(record_build, work, context.clock())
 
 

@@ -17,6 +17,7 @@ from xpucached.catalog.builds import build_rates, forget_old_builds
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models, checked_models, models_by_name
 from xpucached.catalog.preselect import store_subtotals
+from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
@@ -161,7 +162,7 @@ class Replayer:
             context.clock(),
             scope,
             Pace(context.catalog.read(build_rates), workers()),
-            lineages=table.lineages(),
+            lineages=table.lineages(context.catalog.read(recipe_lineages)),
         )
 
     def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
@@ -225,7 +226,7 @@ class Replayer:
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
         results = Publisher(self._context, wish, drivers, Counter(plan.skipped), unconfirmed)
-        work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache)
+        work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache, into=wish.into)
         results.on_full = work.cancel.set
         try:
             await work.run(handle, len(plan.rebuild))

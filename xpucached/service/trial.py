@@ -18,8 +18,8 @@ from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
-from xpucached.processes.output import Trace
 from xpucached.processes.pause import RunLimits
+from xpucached.service import recordings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,6 +141,7 @@ class TrialRunner:
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
+            done = await asyncio.to_thread(recordings.with_left, self._context, done, stores, after)
             known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
@@ -201,15 +202,17 @@ class TrialRunner:
         tell: Callable[[str], None],
     ) -> RunResult:
         found = stores[0]
+        # What others left there says nothing of this pass.
+        await asyncio.to_thread(recordings.left, stores, frozenset())
         tracing: dict[str, str] = {}
-        for one in stores:
+        for one in stores if cache else ():
             recorder = KINDS[one.store.kind].recorder
-            tracing.update(recorder.variables(one.store.root) if recorder is not None else {})
+            tracing.update(recorder.variables(one.store) if recorder is not None else {})
         off = KINDS[found.store.kind].discovery.OFF
         return await self._starter.execute(
             self._workload(model),
             {**self._scanner.finder.variables(found), **self.own_variables(model), **tracing, **({} if cache else off)},
-            _trace(stores),
+            recordings.trace(stores),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,
             run_limits=self._manner(reason, tell),
@@ -259,23 +262,6 @@ class TrialRunner:
             return RanOn.UNKNOWN, ", ".join(names), tuple(evidence)
         meant = on_host and not on_gpu if kind == "cpu" else on_gpu
         return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence)
-
-
-def _trace(stores: Sequence[FoundStore]) -> Trace:
-    """Give what reads what programs tell of their entries in these stores."""
-    told = [(one.store, recorder) for one in stores if (recorder := KINDS[one.store.kind].recorder) is not None]
-
-    def read(lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
-        every = tuple(lines)
-        created: set[EntryId] = set()
-        used: set[EntryId] = set()
-        for store, recorder in told:
-            made, met = recorder.collect(store.root, every)
-            created.update(EntryId(store, key) for key in made)
-            used.update(EntryId(store, key) for key in met)
-        return frozenset(created), frozenset(used)
-
-    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
 
 
 def _files(places: Iterable[Path]) -> frozenset[str] | None:

@@ -257,7 +257,7 @@ class Verifier:
             repairs = self._remedies(roots, tried, refused, due)
             before = len(refused)
             for entry in [one.entry for one in repairs if one.action is RepairAction.REBUILD]:
-                recipe = table.recipe(entry)
+                recipe = self._context.recipe(entry)
                 if isinstance(recipe, NoRecipe):
                     refused[entry.id] = recipe
             if len(refused) == before:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import CompilerSpec
@@ -13,10 +14,11 @@ from xpucached.kinds.sycl.targets import answer_of
 recipe = recipes.recipe
 unusable = recipes.unusable
 publish = recipes.publish
+expected_key = recipes.expected_key
 confirm = preflight.confirm
 
 
-def compiler(target: Target) -> CompilerSpec:
+def compiler(target: Target, into: Path) -> CompilerSpec:  # noqa: ARG001 - what it gives is published apart
     """Say what compiles for a target; see `Rebuilder.compiler`."""
     answer = answer_of(target)
     backend = "level-zero" if "level-zero" in answer.platform.lower() else "opencl"

@@ -26,11 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from xpucached.domain.recipes import RecordedRecipe
     from xpucached.domain.stores import Entry
     from xpucached.domain.targets import Target
 
 STAGING: Final = entry_format.OURS
 """The directory in a store's root where leaves are made.  No runtime looks at names that are not numbers."""
+
+_FILE_MODE: Final = "file-mode"
+_DIRECTORY_MODE: Final = "directory-mode"
+_ACCESS_TIME: Final = "access-time"
+"""Its runtime keeps a birth time beside each entry."""
 
 _RETRIES: Final = 3
 
@@ -42,7 +48,7 @@ _staging = threading.Lock()
 """Held while the staging directory is made or removed."""
 
 
-def recipe(entry: Entry) -> Recipe | NoRecipe:
+def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:  # noqa: ARG001 - it says all itself
     """Read again what an entry was compiled from; see `Rebuilder.recipe`."""
     *path, slot = entry.id.key.split("/")
     try:
@@ -75,10 +81,11 @@ def recipe(entry: Entry) -> Recipe | NoRecipe:
         entry.id,
         source.image,
         source.options,
-        source.constants,
-        stat.S_IMODE(found.st_mode),
-        directory_mode,
-        access_time,
+        {
+            _FILE_MODE: f"{stat.S_IMODE(found.st_mode):o}",
+            _DIRECTORY_MODE: f"{directory_mode:o}",
+            **({_ACCESS_TIME: "kept"} if access_time else {}),
+        },
     )
 
 
@@ -87,15 +94,26 @@ def unusable(environment: Target, binary: bytes) -> str | None:
     return images.damage(binary, intel=images.is_intel(environment.family))
 
 
+def _path(recipe: Recipe, target: Target) -> list[str]:
+    identity = entry_format.data(targets.identity(target))
+    hashed = (identity, recipe.input, b"", recipe.options)
+    return [str(entry_format.string_hash(one)) for one in hashed]
+
+
+def expected_key(recipe: Recipe, target: Target) -> EntryKey:
+    """Tell where the runtime will look first; see `Rebuilder.expected_key`."""
+    return EntryKey("/".join((*_path(recipe, target), "0")))
+
+
 def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Rebuilder.publish`."""
     identity = entry_format.data(targets.identity(environment))
-    fields = (identity, recipe.options, recipe.constants, recipe.image)
+    fields = (identity, recipe.options, b"", recipe.input)
     source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
-    hashed = (identity, recipe.image, recipe.constants, recipe.options)
-    path = [str(entry_format.string_hash(one)) for one in hashed]
+    path = _path(recipe, environment)
+    file_mode, directory_mode = (int(recipe.facts[name], 8) for name in (_FILE_MODE, _DIRECTORY_MODE))
     contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
-    if recipe.access_time:
+    if _ACCESS_TIME in recipe.facts:
         contents["0_access_time.txt"] = b"%d" % time.time_ns()
     with contextlib.ExitStack() as stack:
         root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
@@ -104,14 +122,14 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
             # Before it is there: a look that comes meanwhile would take it for a dead daemon's.
             _ours.add(name)
             stack.callback(_ours.discard, name)
-            staging = stack.enter_context(_staged(root, status.st_dev, name, recipe.directory_mode))
+            staging = stack.enter_context(_staged(root, status.st_dev, name, directory_mode))
         try:
             with fs.directory_in(staging, name, status.st_dev) as leaf:
                 for file, content in contents.items():
-                    _write(leaf, file, content, recipe.file_mode)
+                    _write(leaf, file, content, file_mode)
                 os.fsync(leaf)
             for _ in range(_RETRIES):
-                if _place(root, staging, name, path, recipe.directory_mode, status.st_dev):
+                if _place(root, staging, name, path, directory_mode, status.st_dev):
                     return EntryKey("/".join((*path, "0")))
         finally:
             _discard(staging, name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from xpucached.domain.names import EntryKey
+from xpucached.domain.recipes import Recording
+from xpucached.domain.stores import Store
 from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
 
 MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
@@ -22,7 +23,7 @@ _LEVELS: Final = 6
 _MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
 
 
-def variables(root: Path) -> Mapping[str, str]:  # noqa: ARG001 - it tells of every store
+def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - it tells of every store
     """Give the variables that make the runtime tell; see `Recorder.variables`."""
     # From 2025.1 on a mask: 1 is what is compiled ahead and at first use, 4 is what is compiled from source at run
     # time.  Before that whatever is set means the first, and the second is not cached.
@@ -44,16 +45,21 @@ def _keys(root: str, text: str) -> list[EntryKey]:
     return keys
 
 
-def collect(root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
-    """Read ``SYCL_CACHE_TRACE`` lines; see `Recorder.collect`.
+def collect(store: Store, before: frozenset[EntryKey]) -> Recording:  # noqa: ARG001 - it leaves nothing in files
+    """Tell nothing more; see `Recorder.collect`."""
+    return Recording()
+
+
+def read(store: Store, lines: Iterable[str]) -> Recording:
+    """Read ``SYCL_CACHE_TRACE`` lines; see `Recorder.read`.
 
     Old runtimes also claim a hit after a failed read, and all of them claim a store after a failed write: what a trace
     names must be looked for on disk before it is believed.
     """
-    prefix = os.fspath(root)
+    prefix = os.fspath(store.root)
     created: set[EntryKey] = set()
     used: set[EntryKey] = set()
-    for line in trace:
+    for line in lines:
         mark = _MARK.search(line)
         if mark is None:
             continue
@@ -63,4 +69,4 @@ def collect(root: Path, trace: Iterable[str]) -> tuple[frozenset[EntryKey], froz
                 at = event.find(text)
                 if at >= 0 and prefix in event:
                     keys.update(_keys(prefix, event[at + len(text) :]))
-    return frozenset(created), frozenset(used - created)
+    return Recording(frozenset(created), frozenset(used - created))

@@ -1,0 +1,143 @@
+"""Recipes that runs told: kept once a second pass asked for them, each part once, in bounds, and for us alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached.catalog import Catalog, recipes
+from xpucached.catalog.blobs import LARGEST, Blobs
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.recipes import RecipeStore, recipe_lineages
+from xpucached.catalog.scans import record_scan
+from xpucached.domain.names import Architecture, EntryKey, KindName
+from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.targets import Origin, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+KIND: Final = KindName("full")
+TARGET: Final = Target(KIND, "P", "D", "1")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with closing(Catalog.open(tmp_path / "catalog.sqlite")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "recipes"
+
+
+@pytest.fixture
+def store(catalog: Catalog, folder: Path) -> RecipeStore:
+    return RecipeStore(catalog, folder)
+
+
+def recipe(key: str = "a", source: bytes = b"kernel", target: Target = TARGET) -> RecordedRecipe:
+    return RecordedRecipe(EntryKey(key), target, "line", {"source": source, "table": b"same"}, {"options": "-O2"})
+
+
+def twice(store: RecipeStore, *some: RecordedRecipe, now: datetime = NOW) -> None:
+    for _ in range(2):
+        assert store.keep(KIND, some, now) == 0
+
+
+def test_what_a_second_pass_asked_for_comes_back_as_it_was_told(catalog: Catalog, store: RecipeStore) -> None:
+    store.keep(KIND, [recipe()], NOW)
+    assert store.recorded(KIND, EntryKey("a")) is None
+    assert catalog.read(recipe_lineages) == {}
+
+    store.keep(KIND, [recipe()], NOW)
+    assert store.recorded(KIND, EntryKey("a")) == recipe()
+    assert store.recorded(KindName("other"), EntryKey("a")) is None
+    assert catalog.read(recipe_lineages) == {(KIND, EntryKey("a")): "line"}
+
+
+def test_a_part_that_many_have_is_kept_once_small_and_for_us_alone(store: RecipeStore, folder: Path) -> None:
+    source = b"__kernel void f() {}\n" * 10_000
+    twice(store, *(recipe(str(number), source) for number in range(50)))
+
+    found = [path.stat() for path in folder.iterdir()]
+    assert len(found) == 2
+    assert {stat.S_IMODE(one.st_mode) for one in found} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert sum(one.st_size for one in found) < len(source) // 50
+
+
+def test_what_is_too_large_is_not_kept(store: RecipeStore, folder: Path) -> None:
+    large = recipe("large", bytes(LARGEST + 1))
+    chatty = RecordedRecipe(EntryKey("chatty"), TARGET, "line", {}, {"options": "x" * (65 << 10)})
+    assert store.keep(KIND, [large, chatty, recipe()], NOW) == 2
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_beyond_the_bounds_the_oldest_go_with_their_parts(
+    store: RecipeStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MOST", 2)
+    for number in range(4):
+        twice(store, recipe(str(number), b"%d" % number), now=NOW + timedelta(hours=number))
+    assert [store.recorded(KIND, EntryKey(str(one))) is not None for one in range(4)] == [False, False, True, True]
+    assert len(list(folder.iterdir())) == 3
+
+    monkeypatch.setattr(recipes, "ROOM", 3000)
+    twice(store, recipe("random", os.urandom(2800)), now=NOW + timedelta(hours=9))
+    assert [store.recorded(KIND, EntryKey(one)) is not None for one in ("2", "3", "random")] == [False, True, True]
+    twice(store, recipe("random", os.urandom(2995)), now=NOW + timedelta(hours=10))
+    assert [store.recorded(KIND, EntryKey(one)) is not None for one in ("3", "random")] == [True, False]
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed", "endless"])
+def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Path, damage: str) -> None:
+    twice(store, recipe())
+    path = max(folder.iterdir(), key=lambda one: one.name)
+    match damage:
+        case "gone":
+            path.unlink()
+        case "cut":
+            path.write_bytes(path.read_bytes()[:8])
+        case "changed":
+            path.write_bytes(Blobs(folder / "x").put(b"another")[0].encode())
+        case "endless":
+            path.write_bytes(zlib.compress(bytes(LARGEST * 4)))
+    assert store.recorded(KIND, EntryKey("a")) is None
+
+
+def test_what_a_killed_daemon_half_wrote_goes_with_the_next_recipe(store: RecipeStore, folder: Path) -> None:
+    twice(store, recipe())
+    (folder / f"{'a' * 64}.17").write_bytes(b"half")
+    (folder / "notes").write_bytes(b"not ours")
+    twice(store, recipe("b"))
+    assert sorted(len(path.name) for path in folder.iterdir()) == [5, 64, 64]
+
+
+def test_an_entry_that_does_not_say_what_it_is_for_is_for_what_its_recipe_says(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path
+) -> None:
+    twice(store, recipe("a"))
+    root = Store(KIND, tmp_path)
+    said = Target(KIND, "P", "D", "2")
+    entries = [
+        Entry(EntryId(root, EntryKey(key)), "s", 1, 4096, NOW, None, environment)
+        for key, environment in (("a", None), ("b", None), ("c", said))
+    ]
+    found = FoundStore(root, StoreOrigin.FOUND, "test")
+    scan = Scan(found, NOW, StoreState.OK, 0, tuple(entries))
+    catalog.write(record_scan, scan, lambda _: Architecture("x"))
+
+    kept = {one.entry.id.key: (one.entry.environment, one.origin) for one in catalog.read(all_entries)}
+    assert kept == {"a": (TARGET, Origin.OBSERVED), "b": (None, None), "c": (said, Origin.DECLARED)}

@@ -1,0 +1,64 @@
+"""Record: long texts, each once, in files of our own that are named by their digests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import zlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+LARGEST: Final = 16 << 20
+"""Bytes of one text."""
+
+_NAME: Final = re.compile(r"[0-9a-f]{64}\Z")
+_LEVEL: Final = 6
+
+
+class Blobs:
+    """A directory of texts.  Nobody else may read or write there."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is made with the first text."""
+        self._folder = folder
+
+    def put(self, text: bytes) -> tuple[str, int]:
+        """Keep a text; give its digest, and the bytes that it takes.  Raises OSError."""
+        digest = hashlib.sha256(text).hexdigest()
+        path = self._folder / digest
+        with contextlib.suppress(FileNotFoundError):
+            return digest, path.stat().st_size
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
+        content = zlib.compress(text, _LEVEL)
+        beside = self._folder / f"{digest}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        beside.rename(path)
+        return digest, len(content)
+
+    def get(self, digest: str) -> bytes | None:
+        """Read a text; None if it is not there, or not what was kept."""
+        try:
+            content = (self._folder / digest).read_bytes()
+            text = zlib.decompressobj().decompress(content, LARGEST)
+        except (OSError, zlib.error):
+            return None
+        return text if hashlib.sha256(text).hexdigest() == digest else None
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Remove all other texts, and what a killed daemon had half written."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as found:
+            for one in found:
+                if one.name not in digests and _NAME.match(one.name.partition(".")[0]):
+                    with contextlib.suppress(OSError):
+                        os.unlink(one.path)  # noqa: PTH108 - of a scan's own

@@ -1,0 +1,136 @@
+"""Record: how entries are compiled that do not say it themselves, as runs of models told it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog import targets
+from xpucached.catalog.blobs import LARGEST, Blobs
+from xpucached.catalog.tables import ENTRIES, RECIPES, STORES, TARGETS
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.targets import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from xpucached.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+MOST: Final = 20_000
+"""So many recipes are kept, and …"""
+
+ROOM: Final = 256 << 20
+"""… so many bytes of their parts; the oldest go first."""
+
+_FACTS: Final = 64 << 10
+"""Bytes of the facts of one."""
+
+PROVEN: Final = 2
+"""A recipe counts when so many passes asked for it: some programs have another key each time."""
+
+Recipes = dict[tuple[KindName, EntryKey], str]
+
+
+class RecipeStore:
+    """Recipes in the catalog, and their parts beside it."""
+
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        """``folder`` is ours alone."""
+        self._catalog = catalog
+        self._blobs = Blobs(folder)
+        self._keeping = threading.Lock()
+
+    def keep(self, kind: KindName, recipes: Iterable[RecordedRecipe], now: datetime) -> int:
+        """Keep what a pass told; give how many were too large for it.  Raises OSError and `CatalogError`."""
+        refused = 0
+        with self._keeping:
+            rows: list[tuple[RecordedRecipe, dict[str, tuple[str, int]]]] = []
+            for one in recipes:
+                largest = max(map(len, one.parts.values()), default=0)
+                if largest > LARGEST or len(json.dumps(dict(one.facts))) > _FACTS or len(rows) >= MOST:
+                    refused += 1
+                else:
+                    rows.append((one, {name: self._blobs.put(part) for name, part in one.parts.items()}))
+            if rows:
+                self._blobs.keep_only(self._catalog.write(_keep, kind, rows, now))
+        return refused
+
+    def recorded(self, kind: KindName, key: EntryKey) -> RecordedRecipe | None:
+        """Give how an entry is compiled, if that is known for sure and all of its parts are there."""
+        row = self._catalog.read(_row, kind, key)
+        if row is None:
+            return None
+        parts = {name: self._blobs.get(digest) for name, (digest, _) in row.parts.items()}
+        whole = {name: part for name, part in parts.items() if part is not None}
+        if len(whole) < len(parts):
+            log.warning("a recipe's parts are not there any more: %s", key)
+            return None
+        return RecordedRecipe(key, targets.value(row), row.lineage, whole, row.told)
+
+
+def recipe_lineages(connection: sa.Connection) -> Recipes:
+    """Give what stays of each entry's key when the toolchain changes, where a recipe says it."""
+    c = RECIPES.c
+    rows = connection.execute(sa.select(c.kind, c.key, c.lineage).where(c.seen >= PROVEN))
+    return {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
+
+
+def note_targets(connection: sa.Connection, store: int) -> None:
+    """Give entries of a store that do not say what they are for what their recipes say."""
+    c, e = RECIPES.c, ENTRIES.c
+    mine = sa.select(c.target_id).join(STORES, STORES.c.kind == c.kind).where(STORES.c.id == store, c.key == e.key)
+    connection.execute(
+        sa.update(ENTRIES)
+        .values(target_id=mine.scalar_subquery(), origin=Origin.OBSERVED.value)
+        .where(e.store_id == store, e.target_id.is_(None), mine.exists())
+    )
+
+
+def _row(connection: sa.Connection, kind: KindName, key: EntryKey) -> sa.Row[tuple[object, ...]] | None:
+    c = RECIPES.c
+    statement = sa.select(TARGETS, c.lineage, c.parts, c.facts.label("told")).join(TARGETS, TARGETS.c.id == c.target_id)
+    return connection.execute(statement.where(c.kind == kind, c.key == key, c.seen >= PROVEN)).first()
+
+
+def _keep(
+    connection: sa.Connection,
+    kind: KindName,
+    recipes: Collection[tuple[RecordedRecipe, Mapping[str, tuple[str, int]]]],
+    now: datetime,
+) -> frozenset[str]:
+    """Note recipes, forget the oldest beyond the bounds, and give the digests of the parts that are still wanted."""
+    c = RECIPES.c
+    numbers = targets.ensure(connection, dict.fromkeys(one.target for one, _ in recipes))
+    for one, parts in recipes:
+        what = {
+            "target_id": numbers[one.target.fingerprint],
+            "lineage": one.lineage,
+            "parts": {name: list(part) for name, part in parts.items()},
+            "facts": dict(one.facts),
+            "at": now,
+        }
+        statement = insert(RECIPES).values(kind=kind, key=one.key, seen=1, **what)
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": c.seen + 1})
+        )
+    wanted: dict[str, int] = {}
+    count = room = 0
+    for row in connection.execute(sa.select(c.kind, c.key, c.parts).order_by(c.at.desc(), c.key)).all():
+        fresh = {digest: size for digest, size in row.parts.values() if digest not in wanted}
+        count, room = count + 1, room + sum(fresh.values())
+        if count > MOST or room > ROOM:
+            connection.execute(sa.delete(RECIPES).where(c.kind == row.kind, c.key == row.key))
+            room -= sum(fresh.values())
+        else:
+            wanted.update(fresh)
+    return frozenset(wanted)

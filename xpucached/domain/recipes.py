@@ -1,0 +1,28 @@
+"""What a run told of its entries, and how those are compiled that do not say it themselves.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from xpucached.domain.names import EntryKey
+from xpucached.domain.targets import Target
+
+
+class RecordedRecipe(Struct, frozen=True):
+    """From what a program had an entry compiled, where the entry itself does not hold all of it."""
+
+    key: EntryKey
+    target: Target
+    lineage: str  #: stays when only the toolchain changes; see `Rebuilder.lineage_key`
+    parts: Mapping[str, bytes]  #: what is long, by name: many recipes have the same
+    facts: Mapping[str, str]  #: what is short
+
+
+class Recording(Struct, frozen=True):
+    """What a program told of the entries of one store."""
+
+    created: frozenset[EntryKey] = frozenset()
+    used: frozenset[EntryKey] = frozenset()  #: without creating them
+    recipes: tuple[RecordedRecipe, ...] = ()
