@@ -1,0 +1,255 @@
+"""What all kinds share of the trash: what is shown of it, what is let be, and how something comes back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kinds import fakes
+from tests.kinds.test_contract import LABEL, OLD, Filled
+from tests.kinds.test_sycl_damage import look
+from tests.support.builders import SyclStore
+from xpucached.domain.names import TrashRef
+from xpucached.kinds import folders, fs, sycl, trash
+from xpucached.kinds.trash_labels import Label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xpucached.domain.stores import Store
+    from xpucached.kinds.interface import Kind
+
+PASSING, LASTING = OSError(errno.EIO, "Input/output error"), OSError(errno.ELOOP, "Too many levels of symbolic links")
+CLOSED = PermissionError(errno.EACCES, "Permission denied")
+
+
+def put_away(place: Path, kind: Kind = fakes.FULL) -> tuple[Filled, list[Path]]:
+    """Fill a store and put all of it away; give also the items of the trash."""
+    fakes.fill(place / "store", kind, OLD)
+    filled = Filled(kind, place / "store")
+    filled.remove(filled.look().entries, LABEL)
+    folder = place / ".gone.store" if kind is fakes.FULL else place / "store" / ".gone"
+    return filled, sorted(folder.iterdir())
+
+
+def shown(filled: Filled) -> dict[str, bool]:
+    """Give what the trash is said to hold, and whether it is whole."""
+    return {one.ref: one.whole for one in filled.trash.trash(filled.store)}
+
+
+# -- a disk that does not give everything -----------------------------------------------------------------------------
+
+
+def test_an_item_that_cannot_be_opened_is_passed_over_and_the_others_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled, items = put_away(tmp_path)
+    closed, others = items[0].name, [one.name for one in items[1:]]
+    opening = fs.enter
+
+    def enter(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat_result]:
+        if name == closed:
+            raise CLOSED
+        return opening(parent, name, device, owner)
+
+    monkeypatch.setattr(fs, "enter", enter)
+    assert shown(filled) == dict.fromkeys(others, True)
+
+
+@pytest.mark.parametrize("what", [trash.ABOUT, trash.LEAF])
+@pytest.mark.parametrize(
+    ("error", "there"), [(PASSING, False), (CLOSED, False), (LASTING, True)], ids=["passing", "closed", "lasting"]
+)
+def test_what_the_disk_does_not_give_just_now_is_no_debris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, error: OSError, *, there: bool
+) -> None:
+    filled, items = put_away(tmp_path)
+    opening = fs._open
+
+    def fails(name: str, flags: int, directory: int) -> int:
+        if name == what:
+            raise error
+        return opening(name, flags, directory)
+
+    monkeypatch.setattr(fs, "_open", fails)
+    # What is no label, and no leaf, never was an entry's: it is shown as what goes next.
+    assert shown(filled) == (dict.fromkeys([one.name for one in items], False) if there else {})
+
+
+def test_of_an_item_whose_files_cannot_be_looked_at_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled, items = put_away(tmp_path)
+    looking = trash.TrashFolder.statuses
+    seen: list[int | None] = []
+
+    def statuses(self: trash.TrashFolder, place: int | None, label: Label) -> dict[str, os.stat_result]:
+        seen.append(place)
+        if len(seen) == 1:
+            raise PASSING
+        return looking(self, place, label)
+
+    monkeypatch.setattr(trash.TrashFolder, "statuses", statuses)
+    assert list(shown(filled).values()) == [True] * (len(items) - 1)
+
+
+# -- what is not ours -------------------------------------------------------------------------------------------------
+
+
+def test_only_what_can_be_an_item_is_dropped_or_comes_back(tmp_path: Path) -> None:
+    filled, items = put_away(tmp_path)
+    strange = items[0].rename(items[0].with_name("somebody-s"))
+    ref = TrashRef(strange.name)
+    assert filled.trash.discard(filled.store, (ref,)) == frozenset()
+    (told,) = filled.trash.restore(filled.store, (ref,))
+    assert (told.key, told.detail) == (None, "it is not there any more")
+    assert (strange / trash.ABOUT).exists()
+    assert list((strange / trash.LEAF).iterdir())
+
+
+def test_what_the_disk_refuses_is_told_and_what_somebody_forged_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled, items = put_away(tmp_path)
+    ref = TrashRef(items[0].name)
+    failed: list[int | None] = []
+    (items[0] / "theirs").write_bytes(b"")
+
+    assert filled.trash.discard(filled.store, (ref,), lambda _, error: failed.append(error.errno)) == frozenset()
+    assert failed == []
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "unlink", read_only)
+    assert (
+        filled.trash.discard(filled.store, (TrashRef(items[1].name),), lambda _, error: failed.append(error.errno))
+        == frozenset()
+    )
+    assert failed == [errno.EROFS]
+
+
+# -- coming back ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["longer", "a directory", "a pipe", "gone"])
+def test_what_is_not_what_was_put_away_does_not_come_back(tmp_path: Path, how: str) -> None:
+    filled, items = put_away(tmp_path)
+    (file,) = (items[0] / trash.LEAF).iterdir()
+    content = file.read_bytes()
+    file.unlink()
+    match how:
+        case "longer":
+            file.write_bytes(content + b"x")
+        case "a directory":
+            file.mkdir()
+        case "a pipe":
+            # An empty one, as a file may be that was put away.
+            label = items[0] / trash.ABOUT
+            label.write_text(label.read_text().replace(f"[{len(content)}, ", "[0, "))
+            os.mkfifo(file)
+    assert shown(filled)[items[0].name] is False
+    (told,) = filled.trash.restore(filled.store, (TrashRef(items[0].name),))
+    assert told.key is None
+    assert told.detail == ("not all its files are there" if how == "gone" else "its  is not the one that was put here")
+    assert filled.files() == {}
+
+
+def test_a_file_in_the_place_of_a_directory_does_not_come_back(tmp_path: Path) -> None:
+    filled, items = put_away(tmp_path, fakes.NEST)
+    (folder,) = (items[0] / trash.LEAF).iterdir()
+    folder.rename(tmp_path / "aside")
+    folder.write_bytes(b"")
+    assert shown(filled)[items[0].name] is False
+    assert filled.trash.restore(filled.store, (TrashRef(items[0].name),))[0].key is None
+
+
+def of_sycl(place: Path) -> tuple[Path, Store]:
+    """Put an entry of a SYCL store away, whose leaf others may list; give the leaf."""
+    made = SyclStore(place / "store").add()
+    made.leaf.chmod(0o750)
+    scan = look(place / "store")
+    assert all(sycl.remover.remove(scan.entries, {one.id: LABEL for one in scan.entries}).values())
+    assert not made.leaf.exists()
+    return made.leaf, scan.found.store
+
+
+def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the names under which files come from now on, in their order."""
+    renaming = os.rename
+    seen: list[str] = []
+
+    def rename(name: str, other: str, **more: int) -> None:
+        renaming(name, other, **more)
+        seen.append(other)
+
+    monkeypatch.setattr(os, "rename", rename)
+    return iter(seen)
+
+
+def test_that_with_which_an_entry_is_found_comes_back_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf, store = of_sycl(tmp_path)
+    came = moves(monkeypatch)
+    (one,) = sycl.trash_files.trash(store)
+    assert sycl.trash_files.restore(store, (one.ref,))[0].key is not None
+    assert list(came) == ["0.bin", "0_access_time.txt", "0.src"]
+    assert sorted(path.name for path in leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
+
+
+def test_directories_come_back_with_the_mode_that_they_had(tmp_path: Path) -> None:
+    leaf, store = of_sycl(tmp_path)
+    (one,) = sycl.trash_files.trash(store)
+    mask = os.umask(0)
+    try:
+        assert sycl.trash_files.restore(store, (one.ref,))[0].key is not None
+    finally:
+        os.umask(mask)
+    assert leaf.stat().st_mode & 0o777 == 0o750
+
+
+def test_the_owner_can_enter_what_comes_back_whatever_its_label_says(tmp_path: Path) -> None:
+    leaf, store = of_sycl(tmp_path)
+    (label,) = (tmp_path / "store").rglob(trash.ABOUT)
+    label.write_text(label.read_text().replace(f'"mode": {0o750}', '"mode": 0'))
+    (one,) = sycl.trash_files.trash(store)
+    assert sycl.trash_files.restore(store, (one.ref,))[0].key is not None
+    assert leaf.stat().st_mode & 0o777 == 0o700
+
+
+# -- what goes --------------------------------------------------------------------------------------------------------
+
+
+def test_what_somebody_else_removed_is_gone(tmp_path: Path) -> None:
+    fakes.fill(tmp_path / "full", fakes.FULL, OLD)
+    filled = Filled(fakes.FULL, tmp_path / "full")
+    entry, *others = filled.look().entries
+    (filled.root / entry.id.key).unlink()
+    assert fakes.FULL.remover.remove([entry, *others]) == dict.fromkeys([entry.id, *(one.id for one in others)], True)
+
+    store = SyclStore(tmp_path / "store")
+    slots = [store.add("_ZTS1k", slot=number) for number in range(2)] + [store.add("_ZTS1o")]
+    entries = {str(one.id.key): one for one in look(store.root).entries}
+    alone, upper = (entries[str(made.bin.relative_to(store.root).with_suffix(""))] for made in (slots[2], slots[1]))
+    for made in slots[1:]:
+        for file in (made.src, made.bin, made.access_time):
+            file.unlink()
+    slots[2].leaf.rmdir()
+    assert sycl.remover.remove([alone, upper]) == {alone.id: True, upper.id: True}
+    assert slots[0].bin.exists()
+
+
+def test_of_directories_only_an_empty_one_is_removed(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    (place / "full" / "inner").mkdir(parents=True)
+    (place / "empty").mkdir()
+    (place / "link").symlink_to("full")
+    with fs.folder(str(place)) as directory:
+        for name in ("empty", "link", "nothing"):
+            folders.unlink(directory, name)
+        with pytest.raises(OSError, match="not empty"):
+            folders.unlink(directory, "full")
+    assert [path.name for path in place.iterdir()] == ["full"]
