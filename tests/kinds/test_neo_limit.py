@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.kinds import fakes
-from xpucached.kinds.neo import discovery, totals
+from xpucached.domain.stores import FoundStore, Lookups, Store, StoreOrigin
+from xpucached.kinds.neo import discovery, scanner, totals
+from xpucached.kinds.neo import kind as neo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,5 +49,8 @@ def test_what_is_larger_than_the_driver_s_limit_stays_warm_with_our_variables(
     assert sum(1 for _ in root.rglob("*.cl_cache")) < PROGRAMS
     assert hits(ours) < PROGRAMS
     assert [hits(ours), hits(ours)] == [PROGRAMS, PROGRAMS]
+    found = FoundStore(Store(neo.NAME, root), StoreOrigin.FOUND, "test")
+    (look,) = scanner.parts(found, datetime.now(UTC), (), None)
+    assert look.lookups == Lookups(PROGRAMS, 0)
     size = sum(path.stat().st_size for path in root.rglob("*.cl_cache"))
     assert size > int(limited["NEO_CACHE_MAX_SIZE"])

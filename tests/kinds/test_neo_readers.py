@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.support.builders import native
+from xpucached.domain.stores import Lookups
 from xpucached.kinds import images
 from xpucached.kinds.neo import layout, lookup_key, totals, trace, zebin
 
@@ -158,8 +159,8 @@ def test_the_total_is_the_sum_of_the_entries() -> None:
 
 def test_the_counters_are_read_if_their_form_is_known() -> None:
     data = (RECORDED / "stats").read_bytes()
-    assert totals.lookups(data) == totals.Lookups(hits=0, misses=5)
-    for other in (b"", data[:-1], data + b"\0", data[:16] + struct.pack("<Q", 2)):
+    assert totals.lookups(data) == Lookups(hits=0, misses=5)
+    for other in (b"", data[:-1], data + b"\0", data[:16] + struct.pack("<Q", 2), struct.pack("<QQQ", 1 << 63, 0, 1)):
         assert totals.lookups(other) is None
 
 

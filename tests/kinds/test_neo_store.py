@@ -23,7 +23,17 @@ from xpucached.domain.defects import Effect
 from xpucached.domain.host import Process
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import EvictReason
-from xpucached.domain.stores import Entry, EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import (
+    Entry,
+    EntryState,
+    FoundStore,
+    KnownEntry,
+    Lookups,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import fs, known_cursor
 from xpucached.kinds.neo import counting, defects, discovery, doctor, layout, reader, remover, scanner, totals
@@ -221,6 +231,27 @@ def test_a_root_that_is_none_is_told(tmp_path: Path) -> None:
     for name, state in (("nothing", StoreState.MISSING), ("file", StoreState.NOT_A_DIRECTORY)):
         found = FoundStore(Store(neo.NAME, tmp_path / name), StoreOrigin.FOUND, "test")
         assert [one.state for one in scanner.parts(found, NOW, (), None)] == [state]
+
+
+def test_what_the_driver_counts_is_told_once_and_nothing_else_is_believed(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_cursor, "PART", 2)
+    stats = store.root / layout.STATS
+    for content, told in (
+        (None, Lookups(0, 0)),
+        (struct.pack("<QQQ", 31, 2, 1), Lookups(31, 2)),
+        (struct.pack("<QQQ", 1 << 63, 2, 1), Lookups(0, 0)),
+        (b"\0" * 100_000, Lookups(0, 0)),
+    ):
+        if content is not None:
+            stats.write_bytes(content)
+        *parts, last = store.parts()
+        assert ([one.lookups for one in parts], last.lookups) == ([None] * len(parts), told)
+        assert parts
+    stats.unlink()
+    os.mkfifo(stats)
+    assert store.parts()[-1].lookups == Lookups(0, 0)
 
 
 # -- what is wrong with an entry --------------------------------------------------------------------------------------

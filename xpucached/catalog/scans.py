@@ -210,6 +210,8 @@ def _record_store(connection: sa.Connection, scan: Scan) -> int:
     }
     if scan.foreign is not None:
         facts["foreign_files"] = scan.foreign
+    if scan.lookups is not None:
+        facts |= {"found": scan.lookups.hits, "missed": scan.lookups.misses}
     if scan.thorough and scan.state is StoreState.OK:
         facts["thorough"] = scan.at
     connection.execute(

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from xpucached.catalog import departed
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
 from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.stores import EntryState, Store, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.stores import EntryState, Lookups, Store, StoreOrigin, StoreState, StoreStatus
 
 
 def known_keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
@@ -76,6 +76,7 @@ def all_stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             row.foreign_files,
             row.scanned,
             tuple(row.notes),
+            Lookups(row.found, row.missed) if row.found or row.missed else None,
         )
         for row in rows
     )

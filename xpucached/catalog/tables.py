@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0021"
+REVISION: Final = "0022"
+
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -58,6 +59,8 @@ STORES: Final = sa.Table(
     sa.Column("scanned", Moment, nullable=False),
     sa.Column("thorough", Moment),  # when each of its files was last looked at, not only its directories
     sa.Column("notes", sa.JSON, nullable=False),
+    sa.Column("found", sa.Integer),  # `Scan.lookups`
+    sa.Column("missed", sa.Integer),
     sa.UniqueConstraint("kind", "root"),
 )
 
@@ -105,14 +108,7 @@ ENTRIES: Final = sa.Table(
     sa.Column("place", sa.BigInteger),  # `Entry.place`; null: its files must be looked at
     sa.Column("input", sa.Text),  # `Entry.input`
     sa.Column("facts", sa.Text),  # JSON: [name, value] each; null where there are none
-    sa.Column(
-        "last_used",
-        Moment,
-        sa.Computed(
-            LAST_USED,
-            persisted=False,
-        ),
-    ),
+    sa.Column("last_used", Moment, sa.Computed(LAST_USED, persisted=False)),
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)

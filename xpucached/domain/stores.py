@@ -149,6 +149,13 @@ class KnownEntry(Struct, frozen=True):
     place: int | None = None  #: None: look at its files again
 
 
+class Lookups(Struct, frozen=True):
+    """How often programs found an entry, and how often not, as their runtime counts it."""
+
+    hits: int
+    misses: int
+
+
 class Scan(Struct, frozen=True):
     """What one look at one store found, or one part of it, at one moment."""
 
@@ -164,6 +171,7 @@ class Scan(Struct, frozen=True):
     vanished: tuple[EntryKey, ...] | None = None  #: None: the look was at everything, and what it does not name is gone
     thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
     faults: tuple[StoreFault, ...] = ()  #: of the store as a whole; complete in the last part only
+    lookups: Lookups | None = None  #: in the last part only; none counted where nobody counts, None: not asked
 
 
 class Delta(Struct, frozen=True):
@@ -193,6 +201,7 @@ class StoreStatus(Struct, frozen=True):
     foreign: int
     scanned: AwareDatetime | None
     notes: tuple[str, ...] = ()
+    lookups: Lookups | None = None  #: since its runtime began to count; None: it does not
 
     @property
     def id(self) -> Store:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.plans import IndexedEntry, SameInput
     from xpucached.domain.queries import EntryPage
-    from xpucached.domain.stores import StoreStatus
+    from xpucached.domain.stores import Lookups, StoreStatus
     from xpucached.render.text import TextStyle
 
 
@@ -40,7 +40,13 @@ def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
     notes = [
         f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store}: {note}')}" for one in values for note in one.notes
     ]
-    return "\n".join([text, *notes])
+    found = [plain(f"{one.store}: {_found(one.lookups)}") for one in values if one.lookups is not None]
+    return "\n".join([text, *found, *notes])
+
+
+def _found(lookups: Lookups) -> str:
+    whole = lookups.hits + lookups.misses
+    return f"programs found {lookups.hits} of {whole} entries that they looked for, {lookups.hits * 100 // whole} %"
 
 
 def _amiss(one: StoreStatus) -> bool:

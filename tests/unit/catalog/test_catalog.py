@@ -52,6 +52,7 @@ from xpucached.domain.stores import (
     FoundStore,
     ImageFormat,
     Kernel,
+    Lookups,
     Scan,
     Store,
     StoreOrigin,
@@ -955,6 +956,19 @@ def test_only_what_cannot_change_in_silence_has_a_stamp(catalog: Catalog) -> Non
     assert stamps(catalog) == {"whole": "stamp-whole", "torn": "stamp-torn"}
     assert [row.key for row in known_entries(catalog, STORE)] == ["locked", "torn", "whole", "young"]
     assert list(known_entries(catalog, OTHER)) == []
+
+
+def test_what_programs_found_stays_until_a_look_at_the_whole_store_tells_it_anew(catalog: Catalog) -> None:
+    def told(lookups: Lookups | None) -> Lookups | None:
+        catalog.write(record_scan, scan(entry("a"), lookups=lookups), architecture)
+        (store,) = catalog.read(all_stores)
+        return store.lookups
+
+    assert told(None) is None
+    assert told(Lookups(31, 2)) == Lookups(31, 2)
+    assert told(None) == Lookups(31, 2)
+    assert told(Lookups((1 << 62) - 1, 0)) == Lookups((1 << 62) - 1, 0)
+    assert told(Lookups(0, 0)) is None
 
 
 def test_stores_have_figures_and_go_with_their_entries(catalog: Catalog) -> None:

@@ -20,7 +20,7 @@ from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
 from xpucached.domain.plans import SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Verdict
-from xpucached.domain.stores import EntryState, Kernel, Store
+from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
@@ -306,6 +306,16 @@ def test_entries_stay_readable_in_a_narrow_terminal() -> None:
     assert "ARCH" in entries.entries(some, LOOK)
     assert "in every row" not in entries.entries(some, LOOK)
     assert long in entries.entry(some[0], LOOK)
+
+
+def test_what_programs_found_stands_below_the_stores() -> None:
+    store = api_stub.make_store()
+
+    written = entries.stores((store, replace(store, lookups=Lookups(31, 2))), LOOK)
+
+    assert [line for line in written.splitlines() if "looked for" in line] == [
+        f"{store.store}: programs found 31 of 33 entries that they looked for, 93 %"
+    ]
 
 
 def test_entries_of_several_stores_stand_below_their_store() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from xpucached.domain.stores import Lookups
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import layout, totals
 
@@ -98,6 +99,15 @@ def believed(root: int) -> int:
     """Read what the driver believes that there is.  Raises OSError; `FileNotFoundError` where it will count anew."""
     with fs.regular_file(root, layout.TOTAL) as (descriptor, _):
         return totals.total(fs.read(descriptor, totals.TOTAL_SIZE))
+
+
+def lookups(root: int) -> Lookups:
+    """Tell how often programs found what they looked for, as far as the driver was asked to count."""
+    try:
+        with fs.regular_file(root, layout.STATS) as (descriptor, _):
+            return totals.lookups(fs.read(descriptor, totals.STATS_SIZE + 1)) or Lookups(0, 0)
+    except OSError:
+        return Lookups(0, 0)
 
 
 @contextlib.contextmanager

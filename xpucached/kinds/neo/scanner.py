@@ -231,6 +231,7 @@ class _StoreWalk:
             vanished=rest.vanished,
             thorough=not self.quick,
             faults=faults,
+            lookups=counting.lookups(self.root),
         )
 
     def _notes(self, counted: counting.Counted) -> Iterator[str]:

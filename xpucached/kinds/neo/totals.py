@@ -8,21 +8,16 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from msgspec import Struct
+from xpucached.domain.stores import Lookups
 
 _TOTAL: Final = struct.Struct("<Q")
 _STATS: Final = struct.Struct("<QQQ")
 _FORMAT: Final = 1
+_MOST: Final = (1 << 62) - 1
+"""More lookups than this nobody made, and the catalog counts no more."""
 
 TOTAL_SIZE: Final = _TOTAL.size
 STATS_SIZE: Final = _STATS.size
-
-
-class Lookups(Struct, frozen=True):
-    """How often programs found an entry, and how often not."""
-
-    hits: int
-    misses: int
 
 
 def total(data: bytes) -> int:
@@ -40,4 +35,4 @@ def lookups(data: bytes) -> Lookups | None:
     if len(data) != STATS_SIZE:
         return None
     hits, misses, form = _STATS.unpack(data)
-    return Lookups(hits, misses) if form == _FORMAT else None
+    return Lookups(hits, misses) if form == _FORMAT and max(hits, misses) <= _MOST else None
