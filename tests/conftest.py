@@ -13,6 +13,7 @@ The fixtures that a test asks for by name:
 ``gpu``         a `tests.support.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
 ``debian``      the root of a Debian with systemd, for `tests.support.hosts.boot`
 ``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
+``filled``      a store that ``WORKLOAD small`` filled with ``rt2025.2``, once for all: to be copied, not changed
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ DEBIAN: Final = Path(os.environ.get("XPUCACHED_DEBIAN") or RUNTIMES / "debian").
 MUST_HAVE_SYSTEMD: Final = os.environ.get("XPUCACHED_REQUIRE_SYSTEMD") == "1"
 
 LONGEST: Final = (
-    *("test_systemd.py", "test_daemon.py", "test_absent.py", "test_model_runner.py", "test_faults.py", "test_deb.py"),
-    *("test_sycl_damage.py", "test_replay.py", "test_compare.py", "test_drivers.py", "test_demo.py", "test_fuzz.py"),
-    *("test_sycl_mending.py", "test_field_reports.py", "test_stress.py", "test_neighbours.py", "test_watching.py"),
-    *("test_inherited.py", "test_elsewhere.py", "test_clocks.py", "test_endless_output.py", "test_preselect.py"),
+    *("test_daemon.py", "test_systemd.py", "test_deaths.py", "test_replay.py", "test_model_runner.py"),
+    *("test_faults.py", "test_absent.py", "test_deb.py", "test_sycl_damage.py", "test_compare.py", "test_drivers.py"),
+    *("test_upkeep.py", "test_elsewhere.py", "test_field_reports.py", "test_neighbours.py", "test_fuzz.py"),
+    *("test_sycl_mending.py", "test_attacks.py", "test_processes.py", "test_dependencies.py", "test_trash.py"),
+    *("test_cli.py", "test_inherited.py", "test_demo.py", "test_stress.py", "test_watching.py", "test_clocks.py"),
+    *("test_endless_output.py", "test_preselect.py"),
 )
 """Files that take long, the longest first: begun in this order, no process waits at the end for another one's last."""
 
@@ -285,6 +288,15 @@ def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def workload() -> Path:
     """Give the workload program."""
     return REPOSITORY / "demo" / "workload.py"
+
+
+@pytest.fixture(scope="session")
+def filled(runtime: Callable[[str], Runtime], workload: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a store as a real program filled it, for those who copy it: to compile it takes longer than their tests."""
+    first, place = runtime("rt2025.2"), tmp_path_factory.mktemp("filled")
+    variables = first.environment(place / "cache") | {"HOME": str(place)}
+    subprocess.run([first.python, "-W", "ignore", workload, "small"], env=variables, check=True, capture_output=True)
+    return place / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -200,14 +200,14 @@ int urDeviceGetInfo(void *device, int what, size_t room, char *value, size_t *si
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_replay_stops_where_the_runtime_names_the_device_otherwise(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    second = runtime("drv2025.3")
     root, beside = tmp_path / "cache", tmp_path / "runtime"
-    sources = written(first, workload, root)
+    sources = written(filled, root)
     driven(replayer, second, tmp_path / "driver", f"[stores]\npaths = ['{root}']\n")
     paths = f"LD_LIBRARY_PATH = '{beside}:{second.lib}'"
     text = replayer.config.read_text().replace(f"LD_LIBRARY_PATH = '{second.lib}'", paths)

@@ -63,10 +63,9 @@ STORE = Store(sycl.NAME, Path("/store"))
 # -- the compiler in its child ------------------------------------------------------------------------------------
 
 
-def written(real: Runtime, workload: Path, root: Path) -> list[Path]:
-    subprocess.run(
-        [real.python, "-W", "ignore", workload, "small"], env=real.environment(root), check=True, capture_output=True
-    )
+def written(filled: Path, root: Path) -> list[Path]:
+    """Copy a store that a real program filled, and give its sources."""
+    shutil.copytree(filled, root)
     return sorted(root.glob("[0-9]*/*/*/*/0.src"))
 
 
@@ -91,9 +90,9 @@ def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.Compil
 
 @pytest.mark.runtime
 def test_compiled_is_byte_for_byte_what_the_runtime_makes(
-    real_compiler: compiler.CompilerProcess, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    real_compiler: compiler.CompilerProcess, filled: Path, tmp_path: Path
 ) -> None:
-    sources = written(runtime("rt2025.2"), workload, tmp_path / "cache")
+    sources = written(filled, tmp_path / "cache")
     assert sources
     for path in sources:
         binary, seconds = real_compiler.build(recipe_from(path), threading.Event())
@@ -103,9 +102,9 @@ def test_compiled_is_byte_for_byte_what_the_runtime_makes(
 
 @pytest.mark.runtime
 def test_what_the_compiler_refuses_costs_that_entry_alone(
-    real_compiler: compiler.CompilerProcess, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    real_compiler: compiler.CompilerProcess, filled: Path, tmp_path: Path
 ) -> None:
-    path = written(runtime("rt2025.2"), workload, tmp_path / "cache")[0]
+    path = written(filled, tmp_path / "cache")[0]
     good = recipe_from(path)
     ident = good.entry
     hostile = (
@@ -125,11 +124,10 @@ def test_what_the_compiler_refuses_costs_that_entry_alone(
 @pytest.mark.runtime
 def test_a_compiler_that_dies_or_hangs_is_replaced(
     real_compiler: compiler.CompilerProcess,
-    runtime: Callable[[str], Runtime],
-    workload: Path,
+    filled: Path,
     tmp_path: Path,
 ) -> None:
-    good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
+    good = recipe_from(written(filled, tmp_path / "cache")[0])
     real_compiler.build(good, threading.Event())
     assert real_compiler._child is not None
     # As a host does that runs out of memory: that is not held against the program.
@@ -216,11 +214,11 @@ def test_a_driver_change_is_replayed_and_proven(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_a_driver_that_is_away_finds_no_entry_guilty(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
-    checksum_and_trace(first, first, workload, root)
+    shutil.copytree(filled, root)
     driven(replayer, first, link, f"[stores]\npaths = ['{root}']\n")
     with replayer.config.open("a") as file:
         file.write("replay = false\n")
@@ -273,11 +271,9 @@ def test_seven_drivers_in_one_store_in_any_direction(
     assert len(replayer.rows("ls")) == made * len(drivers)
 
 
-def beside(
-    real: Runtime, workload: Path, root: Path
-) -> tuple[list[Path], entry_format.Source, Callable[[bytes], object]]:
-    """Let a real program fill a store; give its sources, one of them read, and what adds images as if it had."""
-    sources = written(real, workload, root)
+def beside(filled: Path, root: Path) -> tuple[list[Path], entry_format.Source, Callable[[bytes], object]]:
+    """Copy what a real program filled; give its sources, one of them read, and what adds images as if it had."""
+    sources = written(filled, root)
     good = entry_format.source(sources[0].read_bytes(), sources[0].stat().st_size)
     platform, device, version, driver = good.device.decode().split("/")
     store = SyclStore(root)
@@ -291,11 +287,11 @@ def beside(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:
-    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    second = runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
-    sources, good, add = beside(first, workload, root)
+    sources, good, add = beside(filled, root)
     for image in (spirv("_ZTS4evil"), spirv("_ZTS5worse"), good.image[:20] + b"\xff" * 400):
         add(image)
     driven(replayer, second, link, f"[stores]\npaths = ['{root}']\n")
@@ -313,11 +309,11 @@ def test_hostile_entries_are_refused_once_and_the_rest_is_rebuilt(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:
-    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    second = runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
-    sources, good, add = beside(first, workload, root)
+    sources, good, add = beside(filled, root)
     for levels in range(34, 38):
         add(bomb(levels))
     for number, claim in enumerate((1 << 30, 1 << 62)):
@@ -346,12 +342,11 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
 @pytest.mark.runtime
 def test_a_compiler_that_takes_too_much_memory_is_ended(
     real_compiler: compiler.CompilerProcess,
-    runtime: Callable[[str], Runtime],
-    workload: Path,
+    filled: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = recipe_from(written(runtime("rt2025.2"), workload, tmp_path / "cache")[0])
+    good = recipe_from(written(filled, tmp_path / "cache")[0])
     monkeypatch.setattr(compiler, "_RESIDENT", 64 << 20)
     with pytest.raises(BuildFailed, match="of memory"):
         real_compiler.build(Recipe(good.entry, bomb(), b"", FACTS), threading.Event())
@@ -362,13 +357,12 @@ def test_a_compiler_that_takes_too_much_memory_is_ended(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_killed_and_cancelled_a_replay_goes_on_where_it_stopped(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
-    subprocess.run(
-        [first.python, "-W", "ignore", workload, "medium"], env=first.environment(root), check=True, capture_output=True
-    )
+    kernels = first.program(*(f"kernel{number}" for number in range(60)))
+    subprocess.run(kernels, env=first.environment(root), check=True, capture_output=True)
     count = len(list(root.glob("[0-9]*/*/*/*/0.src")))
     driven(replayer, second, link, f"[stores]\npaths = ['{root}']\n")
     replayer.configure(replayer.config.read_text() + "replay = false\n")
