@@ -403,9 +403,9 @@ def test_what_a_compiler_writes_is_written_once(torch: Torch, tmp_path: Path) ->
     }
     exercise = torch.exercise(Loader.PYTHON, "networks:compiled", compile=True)
 
-    good(run(exercise, variables=variables))
+    good(run(exercise, variables=variables, timeout=140))
     first = {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"}
-    good(run(exercise, variables=variables))
+    good(run(exercise, variables=variables, timeout=140))
 
     assert first
     assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == first

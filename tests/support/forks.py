@@ -165,7 +165,8 @@ def _loaded(environment: Mapping[str, str]) -> _Loaded:
     if variables not in LOADED:
         atexit.register(forget_all)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with contextlib.ExitStack() as unless_started, theirs:
+            unless_started.enter_context(ours)
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.forks"],
                 env={"PATH": os.environ.get("PATH", os.defpath), **dict(variables)},
@@ -173,6 +174,7 @@ def _loaded(environment: Mapping[str, str]) -> _Loaded:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )
+            unless_started.pop_all()
         LOADED[variables] = _Loaded(process, ours)
     return LOADED[variables]
 
