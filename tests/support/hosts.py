@@ -204,6 +204,10 @@ class Machine:
         """Run a command there and give what it prints."""
         return self.run(*words, user=user, session=session).stdout.strip()
 
+    def inside(self, path: str) -> Path:
+        """Give the path by which something there is reached from here."""
+        return Path(f"/proc/{self._leader}/root{path}")
+
     def put(self, source: Path, destination: str) -> None:
         """Copy a file or a directory to there, as root's and readable to all; run bits stay."""
         parent, name = os.path.split(destination.rstrip("/"))

@@ -20,7 +20,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import sqlite3
 import statistics
 import subprocess
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from tests import REPOSITORY
+from tests.support.asking import ask, rows, values
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.runtimes import Runtime, look_up
@@ -58,32 +58,6 @@ MODELS: Final = {name: [f"{name}{number}" for number in range(3)] for name in ("
 PASSING: Final = ("passing-command", "passing-loaded")
 """Models that are registered and forgotten again."""
 BESIDE: Final = ["beside0", "beside1", "beside2"]
-
-
-def values(data: object) -> dict[str, object]:
-    """Take an answer for what it must be."""
-    assert isinstance(data, dict), data
-    return data
-
-
-def rows(data: object) -> list[dict[str, object]]:
-    """Take an answer for a list of such."""
-    assert isinstance(data, list), data
-    return data
-
-
-class SocketConnection(http.client.HTTPConnection):
-    """The daemon's socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 @dataclass(slots=True)
@@ -253,14 +227,7 @@ class Campaign:
     # -- asking it ----------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: object = None) -> object:
-        with closing(SocketConnection(self._run / "xpucached" / "xpucached.sock")) as connection:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json"} if text else {})
-            response = connection.getresponse()
-            answer = json.loads(response.read() or b'{"data": null}')
-        if "error" in answer:
-            raise AssertionError(f"{method} {path}: {answer['error']}")
-        return answer["data"]
+        return ask(self._run / "xpucached" / "xpucached.sock", method, path, body)
 
     def _job(self, path: str, body: object) -> object:
         job = values(self._ask("POST", path, body))

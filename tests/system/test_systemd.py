@@ -1,19 +1,14 @@
-"""The host's service under a real systemd: users and their workers, a reboot, a driver that changes, deaths, rights."""
+"""The host's service under a real systemd: users and their workers, a reboot, a driver that changes, rights."""
 
 from __future__ import annotations
 
 import json
-import sys
-import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support import hosts
-from tests.support.builders import SyclStore
-from tests.support.torches import APPLICATION
-from xpucached import systemd
+from tests.support.house import RUNTIMES, House, binds, drivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,148 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 
-RUNTIMES: Final = ("rt2025.2", "rt2025.3")
-PLACE: Final = "/opt/runtimes"
-DRIVER: Final = "/opt/driver"
-LIBRARY: Final = f"{PLACE}/{RUNTIMES[0]}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-
-_PRESSURES: Final = ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE", "GPU_BUSY")
-
-PROGRAM: Final = """
-import os
-import dpctl.tensor as t
-x = t.ones(64, dtype="f4")
-for name in ("exp", "sqrt", "abs"):
-    getattr(t, name)(x)
-os._exit(0)
-"""
-
-SERVED: Final = """
-[Unit]
-Wants=xpucached-prewarm@served.service xpucached-prewarm@loaded.service
-After=xpucached-prewarm@served.service xpucached-prewarm@loaded.service
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-User=llm
-ExecStart=/bin/sh -c 'find /home/llm/.cache/xpucached/sycl -name "*.bin" | wc -l >/home/llm/found'
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-LOADED: Final = """
-user = "llm"
-loader = "python"
-python = "/usr/bin/python3"
-target = "products:attention"
-directory = "/opt/application"
-device = "xpu"
-shapes = ["4"]
-variables = {{ PYTHONPATH = "{library}" }}
-"""
-
-ANYWAY: Final = """
-import sys
-from xpucached import sockets
-sockets.Trusted.__contains__ = lambda self, uid: True
-from xpucached.cli import program
-sys.exit(program.main(sys.argv[1:]))
-"""
-
-
-@dataclass(slots=True)
-class House:
-    """A machine with the project, a SYCL runtime, a driver for the CPU, and people."""
-
-    machine: hosts.Machine
-
-    def furnish(self) -> None:
-        """Install all, and let people move in."""
-        self.machine.install_project()
-        self.machine.install_units()
-        self.use_driver(RUNTIMES[0])
-        self.machine.write("/etc/OpenCL/vendors/intel-cpu.icd", f"{DRIVER}/libintelocl.so\n")
-        self.settle()
-
-    def settle(self) -> None:
-        """Let people move in, with a program that compiles."""
-        machine = self.machine
-        for name in ("alice", "bob", "carol", "dora", "eve"):
-            machine.run("useradd", "--create-home", name)
-        machine.run("useradd", "--system", "--create-home", "llm")
-        machine.run("usermod", "--append", "--groups", "xpucached-admin", "dora")
-        machine.write("/opt/app.py", PROGRAM)
-        text = f"#!/bin/sh\nPYTHONPATH={LIBRARY} exec /usr/bin/python3 -W ignore /opt/app.py\n"
-        machine.write("/usr/local/bin/app", text, 0o755)
-        machine.write("/etc/ld.so.conf.d/runtime.conf", f"{PLACE}/{RUNTIMES[0]}/lib\n")
-        machine.run("ldconfig")
-        # However busy the host is on which the tests run, theirs go on.
-        calm = "".join(f"Environment=XPUCACHED_THROTTLE_{name}=unlimited\n" for name in _PRESSURES)
-        machine.write("/etc/systemd/system/xpucached-worker@.service.d/calm.conf", f"[Service]\n{calm}")
-        machine.run("systemctl", "daemon-reload")
-        machine.write("/etc/xpucached/xpucached.toml", '[workers]\nexclude = ["eve"]\n[schedule]\nsettle = "1s"\n')
-
-    def declare(self) -> None:
-        """Declare a service's models, a command and one that a loader brings to life, and the service."""
-        machine = self.machine
-        machine.write("/opt/application/products.py", (APPLICATION / "products.py").read_text())
-        machine.write("/etc/xpucached/models.d/served.toml", 'user = "llm"\ncommand = ["/usr/local/bin/app"]\n')
-        machine.write("/etc/xpucached/models.d/loaded.toml", LOADED.format(library=LIBRARY))
-        machine.write("/etc/systemd/system/served.service", SERVED)
-
-    def use_driver(self, runtime: str) -> None:
-        """Let programs meet this runtime's driver."""
-        self.machine.run("ln", "-sfn", f"{PLACE}/{runtime}/lib", DRIVER)
-
-    def run_app(self, user: str, store: str) -> None:
-        """Run a program that caches, as a user."""
-        self.machine.run("env", "SYCL_CACHE_PERSISTENT=1", f"SYCL_CACHE_DIR={store}", "app", user=user)
-
-    def ctl(self, *words: str, user: str = "", check: int | None = 0) -> str:
-        """Call xpucachectl; give what it prints, its complaints too."""
-        done = self.machine.run("xpucachectl", *words, user=user, check=check)
-        return done.stdout + done.stderr
-
-    def ask_anyway(self, socket: str, *words: str, user: str, check: int = 77) -> str:
-        """Call a client that believes whoever answers at a socket, and so asks where ours does not."""
-        python = "/opt/xpucached/bin/python"
-        done = self.machine.run(python, "-c", ANYWAY, "--socket", socket, *words, user=user, check=check)
-        return done.stdout + done.stderr
-
-    def users(self, user: str = "") -> dict[str, dict[str, object]]:
-        """Give what the host's daemon says of each user."""
-        done = self.machine.run("xpucachectl", "--system", "status", "--json", user=user, check=None)
-        host = json.loads(done.stdout or "{}").get("data") or {"users": []}
-        return {one["user"]: one for one in host["users"]}
-
-    def until(self, user: str, **wanted: object) -> None:
-        """Wait until the host's daemon says so of a user."""
-        self.machine.until(
-            lambda: wanted.items() <= self.users().get(user, {}).items(),
-            f"{user} {wanted}, not {self.users().get(user)}",
-        )
-
-    def events(self, what: str, *words: str) -> list[dict[str, str]]:
-        """Give the journal's messages with an id."""
-        text = self.machine.journal(f"MESSAGE_ID={systemd.MESSAGES[what]}", "-o", "json", *words)
-        return [json.loads(line) for line in text.splitlines()]
-
 
 @pytest.fixture(scope="module")
-def boot(debian: Path, runtime: Callable[[str], Runtime]) -> Callable[[], hosts.Machine]:
-    """Give what makes machines."""
-    binds = {runtime(name).root: f"{PLACE}/{name}" for name in RUNTIMES}
-    return lambda: hosts.Machine(debian, {**hosts.needs(), **binds})
-
-
-@pytest.fixture(scope="module")
-def house(boot: Callable[[], hosts.Machine]) -> Iterator[House]:
+def house(debian: Path, runtime: Callable[[str], Runtime]) -> Iterator[House]:
     """Give a house in which the service runs, and alice has a model that is warm."""
-    machine = boot()
-    try:
-        one = House(machine.start())
+    with hosts.boot(debian, binds(runtime)) as machine:
+        one = House(machine)
         one.furnish()
         machine.run("systemctl", "enable", "--now", "xpucached")
         # What comes from his own configuration: a worker that does not stay.
@@ -175,23 +34,20 @@ def house(boot: Callable[[], hosts.Machine]) -> Iterator[House]:
         one.until("alice", warm=1, state="awake")
         one.until("bob", state="awake")
         yield one
-    finally:
-        machine.stop()
 
 
-def test_from_enable_to_disable(boot: Callable[[], hosts.Machine]) -> None:
+def test_from_enable_to_disable(debian: Path, runtime: Callable[[str], Runtime]) -> None:
     """Enabled, rebooted, another driver, killed, disabled: the models are warm before they are served."""
-    machine = boot()
-    try:
-        one = House(machine.start())
-        one.furnish()
+    with hosts.boot(debian, binds(runtime)) as machine:
+        one = House(machine)
+        one.furnish(excluded=("carol", "dora", "eve"))
         one.run_app("alice", "/home/alice/.cache/libsycl_cache")
         one.run_app("bob", "/home/bob/.cache/xpucached/sycl")
         one.declare()
         machine.run("systemctl", "enable", "--now", "xpucached")
 
         # Each one's cache is indexed by his own worker, and the models are warmed as the user whom their files name.
-        machine.until(lambda: min(int(str(one.users()[user]["entries"])) for user in ("alice", "bob")) >= 3)
+        machine.until(lambda: min(len(one.entries(user)) for user in ("alice", "bob")) >= 3, "the caches to be known")
         one.until("llm", warm=2, cold=0)
         entries = int(str(one.users()["llm"]["entries"]))
         assert "eve" not in one.users()
@@ -240,18 +96,6 @@ def test_from_enable_to_disable(boot: Callable[[], hosts.Machine]) -> None:
         )
         assert machine.out("ls", "/home/bob/.cache/xpucached/sycl")
         assert not machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*")
-    finally:
-        machine.stop()
-
-
-def drivers(house: House, user: str) -> dict[str, int]:
-    """Count a user's entries by their driver."""
-    text = house.machine.run("xpucachectl", "--of", user, "ls", "--json", check=None).stdout
-    found: dict[str, int] = {}
-    for one in (json.loads(text or "{}").get("data") or {"entries": []})["entries"]:
-        name = one["driver"]
-        found[name] = found.get(name, 0) + 1
-    return found
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------
@@ -519,214 +363,6 @@ def test_systemd_accepts_the_units_where_they_are_installed(house: House) -> Non
     done = house.machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *instances, check=None)
 
     assert (done.returncode, done.stderr) == (0, "")
-
-
-# -- death ----------------------------------------------------------------------------------------------------------
-
-OLD: Final = "2024.18.7.0.11_160000"
-
-DEATHS: Final = """
-[Service]
-Environment=XPUCACHED_POLICY_GRACE=0s
-Environment=XPUCACHED_POLICY_MAX_UNUSED=1d
-Environment=XPUCACHED_SCHEDULE_EVICT=false
-Environment=XPUCACHED_SCHEDULE_REPLAY=false
-Environment=XPUCACHED_POLICY_RETRY_AFTER=1s
-"""
-
-# A driver that only this worker meets.
-OWN_DRIVER: Final = """
-Environment=XPUCACHED_SCHEDULE_REPLAY=true
-BindReadOnlyPaths=/opt/next:/etc/OpenCL/vendors
-"""
-
-
-_KILL: Final = """
-pid() {{ systemctl show --value --property=MainPID {unit}; }}
-state() {{ systemctl show --value --property=SubState {unit}; }}
-before=$(pid)
-worker=$(systemctl show --value --property=MainPID {worker})
-{begin} >/dev/null 2>&1 &
-for i in $(seq 3000); do
-    if {moment}; then pid; exec systemctl kill --kill-who=main --signal=KILL {unit}; fi
-    sleep 0.01
-done
-exit 99
-"""
-
-
-@dataclass(slots=True)
-class Victim:
-    """A user of a house in whose worker's life there is death."""
-
-    house: House
-    name: str
-    store: str = ""
-    uid: int = 0
-
-    @property
-    def unit(self) -> str:
-        """His worker's."""
-        return f"xpucached-worker@{self.uid}.service"
-
-    def move_in(self, entries: int, folder: Path) -> None:
-        """Come with a store: one that a program filled, and byte-exact entries, every third of which may go."""
-        machine = self.house.machine
-        machine.run("useradd", "--create-home", self.name)
-        self.uid = int(machine.out("id", "-u", self.name))
-        self.store = f"/home/{self.name}/.cache/libsycl_cache"
-        self.house.run_app(self.name, self.store)
-        made = SyclStore(folder / "libsycl_cache")
-        for number in range(entries):
-            if number % 3 == 0:
-                made.add(f"_ZTS5a{number:05d}", driver=OLD, age=9e5)
-            else:
-                made.add(f"_ZTS5a{number:05d}")
-        if entries:
-            machine.put(made.root, self.store)
-            # Unpacking them was no use of them.
-            machine.run("sh", "-c", f"find {self.store} -type f -mtime +9 -exec touch --date='10 days ago' {{}} +")
-            machine.run("chown", "-R", f"{self.name}:", self.store)
-        machine.write(f"/etc/systemd/system/{self.unit}.d/deaths.conf", DEATHS)
-        machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "reload", "xpucached")
-        self.house.until(self.name, state="awake", entries=len(self.on_disk()))
-
-    def on_disk(self, where: str = "-not -path '*/.xpucached.trash/*'") -> set[str]:
-        """Give the entries that are there."""
-        words = f"find {self.store} -name '[0-9]*.bin' {where} -printf '%P\\n'"
-        return {line.removesuffix(".bin") for line in self.house.machine.out("sh", "-c", words).split()}
-
-    def in_catalog(self) -> dict[str, str]:
-        """Give the entries that his worker knows, and the state of each."""
-        text = self.house.machine.run("xpucachectl", "--of", self.name, "ls", "--json", check=None).stdout
-        return {
-            one["key"]: one["state"] for one in (json.loads(text or "{}").get("data") or {"entries": []})["entries"]
-        }
-
-    def die(self, who: str, moment: str, begin: str) -> None:
-        """Kill a unit at the moment at which something holds, and see it come back by itself.
-
-        Both are a shell's: ``begin`` leads to that moment; $worker is the worker's process.
-        """
-        machine = self.house.machine
-        unit = self.unit if who == "worker" else "xpucached.service"
-        others = {name: one["entries"] for name, one in self.house.users().items() if name != self.name}
-        deaths = self._deaths(unit)
-        killed = machine.out("sh", "-c", _KILL.format(unit=unit, worker=self.unit, begin=begin, moment=moment))
-        machine.until(lambda: machine.show(unit, "MainPID") not in {killed, "0"}, f"{unit} to come back")
-        machine.until(lambda: machine.show(unit, "ActiveState") == "active", f"{unit} to be ready")
-        assert self._deaths(unit) == deaths + 1
-        # Nobody else noticed, and the host's daemon knows of everybody what it knew.
-        machine.until(
-            lambda: others.items() <= {name: one["entries"] for name, one in self.house.users().items()}.items(),
-            f"what was known of the others: {others}",
-        )
-
-    def _deaths(self, unit: str) -> int:
-        said = self.house.machine.journal("_PID=1", f"UNIT={unit}")
-        return said.count("Main process exited, code=killed, status=9/KILL")
-
-    def is_whole(self) -> None:
-        """See that the catalog is what the disk is, and that nothing of ours is left there."""
-        machine = self.house.machine
-        machine.until(lambda: self.in_catalog().keys() == self.on_disk(), "the catalog to equal the disk")
-        assert set(self.in_catalog().values()) == {"ok"}
-        words = f"find {self.store} -name '*.lock' -o -name .xpucached"
-        machine.until(lambda: machine.out("sh", "-c", words) == "", "locks of ours to go")
-
-
-@pytest.fixture
-def victim(house: House, request: pytest.FixtureRequest) -> Iterator[Victim]:
-    """Give a user who has not moved in yet, and who leaves the house as it was."""
-    one = Victim(house, f"v{zlib.crc32(request.node.name.encode()):08x}")
-    yield one
-    house.machine.run("systemctl", "stop", one.unit)
-    house.machine.run("userdel", "--remove", one.name)
-    # The next one may get his number.
-    house.machine.run("rm", "-r", f"/var/lib/xpucached-worker/{one.uid}")
-    house.machine.run("systemctl", "reload", "xpucached")
-    house.machine.until(lambda: one.name not in house.users(), f"{one.name} to be forgotten")
-
-
-WHO: Final = pytest.mark.parametrize("who", ["worker", "daemon"])
-
-
-@WHO
-def test_killed_while_it_starts(victim: Victim, who: str, tmp_path: Path) -> None:
-    """In the middle of its start, and when it has just said that it is ready and asks the driver."""
-    victim.move_in(30, tmp_path)
-    before = victim.on_disk()
-    unit = victim.unit if who == "worker" else "xpucached.service"
-    for moment in ("start", "running"):
-        begin = f"systemctl restart {unit}"
-        victim.die(who, f'[ "$(pid)" != "$before" ] && [ "$(state)" = {moment} ]', begin)
-        victim.is_whole()
-        assert victim.on_disk() == before
-
-
-@WHO
-def test_killed_while_it_scans(victim: Victim, who: str, tmp_path: Path) -> None:
-    victim.move_in(3000, tmp_path)
-    before = victim.on_disk()
-    reads = f"ls -l /proc/$worker/fd 2>/dev/null | grep -q ' {victim.store}/'"
-    victim.die(who, reads, f"xpucachectl --of {victim.name} scan --full")
-
-    victim.is_whole()
-    assert victim.on_disk() == before
-
-
-@WHO
-def test_killed_while_it_replays(victim: Victim, who: str, tmp_path: Path) -> None:
-    machine = victim.house.machine
-    victim.move_in(0, tmp_path)
-    before = victim.on_disk()
-    machine.write("/opt/next/intel-cpu.icd", f"{PLACE}/{RUNTIMES[1]}/lib/libintelocl.so\n")
-    machine.write(f"/etc/systemd/system/{victim.unit}.d/deaths.conf", f"{DEATHS}{OWN_DRIVER}")
-    machine.run("systemctl", "daemon-reload")
-    victim.die(
-        who, f"pgrep -u {victim.uid} -f xpucached.libexec.compiler >/dev/null", f"systemctl restart {victim.unit}"
-    )
-
-    # It goes on where it stopped, and nobody says so.
-    machine.until(lambda: len(victim.on_disk()) == 2 * len(before), "the new generation")
-    victim.is_whole()
-    assert before < victim.on_disk()
-
-
-@WHO
-def test_killed_while_it_warms(victim: Victim, who: str, tmp_path: Path) -> None:
-    machine = victim.house.machine
-    victim.move_in(0, tmp_path)
-    model = f"echo $$ >/home/{victim.name}/ran; app; sleep 2"
-    machine.run("xpucachectl", "--of", victim.name, "model", "add", "m", "--", "/bin/sh", "-c", model)
-    victim.die(who, f"[ -s /home/{victim.name}/ran ]", f"xpucachectl --of {victim.name} prewarm m")
-
-    victim.house.until(victim.name, warm=1, cold=0)
-    victim.is_whole()
-    runs = json.loads(machine.out("xpucachectl", "--of", victim.name, "runs", "m", "--json"))["data"]
-    outcomes = [one["outcome"] for one in runs]
-    assert outcomes[0] == "warmed"
-    assert ("lost" in outcomes) is (who == "worker")
-
-
-@WHO
-def test_killed_while_it_evicts(victim: Victim, who: str, tmp_path: Path) -> None:
-    victim.move_in(900, tmp_path)
-    before = victim.on_disk()
-    trash = f"{victim.store}/.xpucached.trash"
-    victim.die(who, f'[ "$(ls {trash} 2>/dev/null)" ]', f"xpucachectl --of {victim.name} evict")
-
-    if who == "daemon":
-        # The worker does not notice.
-        victim.house.machine.until(lambda: len(victim.on_disk("-path '*/.xpucached.trash/*'")) == 300, "the end of it")
-    victim.is_whole()
-    # However far it came: what is not in its place is in the trash, and what was to stay stays.
-    left = victim.on_disk()
-    assert left <= before
-    trashed = victim.on_disk("-path '*/.xpucached.trash/*'")
-    assert len(left) + len(trashed) == len(before)
-    assert len(left) >= len(before) - 300
 
 
 # -- who watches ----------------------------------------------------------------------------------------------------
