@@ -229,7 +229,10 @@ class FullKind(FakeKind):
     def variables(self, store: Store) -> Mapping[str, str]:
         return {"FULL_TRACE": str(store.root)}
 
-    def collect(self, store: Store, before: frozenset[EntryKey]) -> Recording:
+    def unheard(self, directory: Path) -> str:
+        return "it is told to be silent" if (directory / "full.silent").exists() else ""
+
+    def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:  # noqa: ARG002
         """Read the files in which programs say what they asked for: a target, and how it is compiled."""
         found: list[RecordedRecipe] = []
         for path in store.root.glob("*.told"):

@@ -383,7 +383,8 @@ def test_a_trace_that_says_nothing_names_nothing(filled: Filled) -> None:
         pytest.skip("programs of this kind tell nothing")
     assert recorder.read(filled.store, ["", "some text", "\udcff", str(filled.root)]) == Recording()
     before = filled.files()
-    assert recorder.collect(filled.store, frozenset()) == Recording()
+    assert recorder.collect(filled.store, frozenset(), HOST) == Recording()
+    assert recorder.unheard(filled.root) == ""
     assert filled.files() == before
 
 

@@ -45,7 +45,7 @@ class Program:
         self.text = place / "noinc.cl"
         self.text.write_bytes(TEXT.read_bytes().rstrip(b"\0"))
         self.root.mkdir()
-        self.found = FoundStore(Store(neo.NAME, self.root), StoreOrigin.FOUND, "test")
+        self.found = FoundStore(Store(neo.KIND.name, self.root), StoreOrigin.FOUND, "test")
         assert self.run() == "miss"
         assert self.run() == "hit"
 
@@ -94,7 +94,7 @@ def program(warm: Program, tmp_path: Path) -> Program:
     made = object.__new__(Program)
     made.gpu, made.root, made.text = warm.gpu, tmp_path / "neo_compiler_cache", warm.text
     shutil.copytree(warm.root, made.root)
-    made.found = FoundStore(Store(neo.NAME, made.root), StoreOrigin.FOUND, "test")
+    made.found = FoundStore(Store(neo.KIND.name, made.root), StoreOrigin.FOUND, "test")
     return made
 
 

@@ -56,7 +56,7 @@ class CacheOfTheDriver:
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.copytree(fakes.NEO / "recorded", root, ignore=shutil.ignore_patterns("*.trace", "*.input", "stats"))
-        self.found = FoundStore(Store(neo.NAME, root), StoreOrigin.FOUND, "test")
+        self.found = FoundStore(Store(neo.KIND.name, root), StoreOrigin.FOUND, "test")
 
     def parts(self, known: Iterable[Entry] = (), *, quick: bool = False) -> list[Scan]:
         rows = sorted((KnownEntry(one.id.key, one.stamp, one.place) for one in known), key=lambda row: row.key)
@@ -229,7 +229,7 @@ def test_a_store_that_others_may_write_to_says_so(store: CacheOfTheDriver) -> No
 def test_a_root_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for name, state in (("nothing", StoreState.MISSING), ("file", StoreState.NOT_A_DIRECTORY)):
-        found = FoundStore(Store(neo.NAME, tmp_path / name), StoreOrigin.FOUND, "test")
+        found = FoundStore(Store(neo.KIND.name, tmp_path / name), StoreOrigin.FOUND, "test")
         assert [one.state for one in scanner.parts(found, NOW, (), None)] == [state]
 
 
@@ -471,7 +471,7 @@ def test_a_total_is_not_judged_where_the_driver_may_count_otherwise(store: Cache
     strange = tmp_path / "x.l0_cache"
     (store.root / "9" / "x.cl_cache").unlink()
     store.root.rename(strange)
-    found = FoundStore(Store(neo.NAME, strange), StoreOrigin.FOUND, "test")
+    found = FoundStore(Store(neo.KIND.name, strange), StoreOrigin.FOUND, "test")
     assert doctor.faults(found, NOW, None) == ()
 
 

@@ -139,7 +139,7 @@ def test_each_store_is_of_the_kind_that_its_files_say(house: House) -> None:
         }
         assert set(found["bare"]) == {"a1.bare", "b2.bare", "c3.bare"}
         assert set(found["neo"]) == {"c/3/c38a8531ff01c4ee.cl_cache", "d/9/d930dfee6f04d4c0.l0_cache"}
-        (shown,) = (await house.page(kernel="fixture_add", kind=neo.NAME, limit=1)).entries
+        (shown,) = (await house.page(kernel="fixture_add", kind=neo.KIND.name, limit=1)).entries
         assert shown.entry.id.store.kind == "neo"
 
     house.live(work)
@@ -343,8 +343,8 @@ def test_a_run_is_proven_by_what_it_tells_in_the_stores_of_all_kinds(house: Hous
         command = Workload(("/bin/sh", "-c", RUN), house.place, {}, 60.0)
         model = Model(ModelName("net"), command, house.root("sycl"))
         stores = house.service.finder.run_stores(house.service.finder.store_of(model))
-        assert [one.store.kind for one in stores] == ["sycl", "full"]
-        made = EntryId(stores[1].store, EntryKey("1.full"))
+        assert [one.store.kind for one in stores] == ["sycl", "neo", "full"]
+        made = EntryId(stores[-1].store, EntryKey("1.full"))
         made.store.root.mkdir(parents=True)
         known = await house.service.scanner.entries_now(stores)
         trials = house.service.prewarmer._trials
@@ -371,7 +371,7 @@ def test_what_a_run_leaves_in_files_is_taken_away_and_is_how_its_entries_are_com
         command = Workload(("/bin/sh", "-c", TELLING), house.place, {}, 60.0)
         model = Model(ModelName("net"), command, house.root("sycl"))
         stores = service.finder.run_stores(service.finder.store_of(model))
-        full = stores[1].store
+        full = stores[-1].store
         full.root.mkdir(parents=True)
         (full.root / "left.told").write_text('["of-others.full", ["P", "D", "newer"], ""]')
         known = await service.scanner.entries_now(stores)

@@ -160,13 +160,26 @@ class SimulatedGpu:
 
         With ``mere`` it may not read what its user may not.
         """
-        libraries = self.root / "usr/lib/x86_64-linux-gnu"
-        python = Path(os.path.realpath(sys.executable))
-        places = (libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
-        loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, places)))
-        words = [json.dumps([how, str(path), options]) for how, path, options in jobs]
-        environment = {
-            "HOME": os.environ["HOME"],
+        caching = {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(store), "NEO_CACHE_STATS": "1"}
+        program = self.builder(jobs)
+        return subprocess.Popen(
+            users.mere(program) if mere else program,
+            env={"HOME": os.environ["HOME"], **self.variables, **caching, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=store.parent,
+        )
+
+    @property
+    def libraries(self) -> Path:
+        """Where the driver and its compiler lie."""
+        return self.root / "usr/lib/x86_64-linux-gnu"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Give what makes the driver simulate a bmg-g21."""
+        return {
             "NEOReadDebugKeys": "1",
             "UseAubStream": "0",
             "SetCommandStreamReceiver": "1",
@@ -174,19 +187,14 @@ class SimulatedGpu:
             "HardwareInfoOverride": "1x5x8",
             "UseBindlessMode": "0",
             "UseExternalAllocatorForSshAndDsh": "0",
-            "ZE_ENABLE_ALT_DRIVERS": str(libraries / "libze_intel_gpu.so.1"),
-            "OCL_ICD_VENDORS": str(libraries / "intel-opencl/libigdrcl.so"),
-            "NEO_CACHE_PERSISTENT": "1",
-            "NEO_CACHE_DIR": str(store),
-            "NEO_CACHE_STATS": "1",
-            **variables,
+            "ZE_ENABLE_ALT_DRIVERS": str(self.libraries / "libze_intel_gpu.so.1"),
+            "OCL_ICD_VENDORS": str(self.libraries / "intel-opencl/libigdrcl.so"),
         }
-        program: list[str | Path] = [*loader, python, "-I", "-S", Path(__file__).with_name("gpu_programs.py"), *words]
-        return subprocess.Popen(
-            users.mere(program) if mere else program,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=store.parent,
-        )
+
+    def builder(self, jobs: Sequence[tuple[str, Path, str]]) -> list[str]:
+        """Give the words that start ``gpu_programs.py``, which builds these."""
+        python = Path(os.path.realpath(sys.executable))
+        places = (self.libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
+        loader = (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", ":".join(map(str, places)))
+        words = [json.dumps([how, str(path), options]) for how, path, options in jobs]
+        return [*loader, str(python), "-I", "-S", str(Path(__file__).with_name("gpu_programs.py")), *words]

@@ -271,19 +271,21 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
     for further in ({}, {"XDG_CACHE_HOME": str(tmp_path / "elsewhere")}):
         done = subprocess.run([GENERATOR], env={**environ, **further}, capture_output=True, text=True, check=True)
         told = dict(line.split("=", 1) for line in done.stdout.splitlines())
-        store = loading.load(None, user=True, environ={**environ, **further}).managed(sycl.NAME)
+        settings = loading.load(None, user=True, environ={**environ, **further})
 
-        for begin, given in (
-            ("SYCL_", KINDS[sycl.NAME].discovery.enable(store)),
-            ("NEO_", KINDS[neo.NAME].discovery.EVERYWHERE),
-        ):
+        for begin, kind in (("SYCL_", KINDS[sycl.NAME]), ("NEO_", KINDS[neo.KIND.name])):
+            given = {**kind.discovery.enable(settings.managed(kind.name)), **kind.discovery.EVERYWHERE}
             assert {name: told.get(name) for name in told if name.startswith(begin)} == given
 
 
 def test_the_example_of_a_service_has_what_env_prints() -> None:
     told = dict(one.split("=", 1) for one in directives(SYSTEMD / "examples" / "app-store.conf")["Environment"])
-    store = Path(told["SYCL_CACHE_DIR"])
-    assert told == {**KINDS[sycl.NAME].discovery.enable(store), **KINDS[neo.NAME].discovery.EVERYWHERE}
+    ours = neo.KIND.discovery
+    assert told == {
+        **sycl.KIND.discovery.enable(Path(told["SYCL_CACHE_DIR"])),
+        **ours.enable(Path(told["SYCL_CACHE_DIR"]).with_name("neo")),
+        **ours.EVERYWHERE,
+    }
 
 
 WATCH: Final = "xpucached-watch.service"

@@ -86,13 +86,32 @@ def recipe_lineages(connection: sa.Connection) -> Recipes:
 
 
 def note_targets(connection: sa.Connection, store: int) -> None:
-    """Give entries of a store that do not say what they are for what their recipes say."""
+    """Give entries of a store that do not say what they are for what their recipes say.
+
+    A recipe that was told once does as well: it is whether it will be asked for again that takes two.
+    """
     c, e = RECIPES.c, ENTRIES.c
     mine = sa.select(c.target_id).join(STORES, STORES.c.kind == c.kind).where(STORES.c.id == store, c.key == e.key)
     connection.execute(
         sa.update(ENTRIES)
         .values(target_id=mine.scalar_subquery(), origin=Origin.OBSERVED.value)
         .where(e.store_id == store, e.target_id.is_(None), mine.exists())
+    )
+
+
+def _renew_targets(connection: sa.Connection, kind: KindName, told: Mapping[EntryKey, int]) -> None:
+    """Give entries that were there before a pass what it told of them.
+
+    One entry may serve two drivers in turn: it is for the one under which it was asked for last.
+    """
+    stores = sa.select(STORES.c.id).where(STORES.c.kind == kind).scalar_subquery()
+    e = ENTRIES.c
+    silent = sa.or_(e.target_id.is_(None), e.origin == Origin.OBSERVED.value)
+    connection.execute(
+        sa.update(ENTRIES)
+        .values(target_id=sa.bindparam("target"), origin=Origin.OBSERVED.value)
+        .where(e.store_id.in_(stores), e.key == sa.bindparam("asked"), silent),
+        [{"asked": key, "target": target} for key, target in told.items()],
     )
 
 
@@ -123,6 +142,7 @@ def _keep(
         connection.execute(
             statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": c.seen + 1})
         )
+    _renew_targets(connection, kind, {one.key: numbers[one.target.fingerprint] for one, _ in recipes})
     wanted: dict[str, int] = {}
     count = room = 0
     for row in connection.execute(sa.select(c.kind, c.key, c.parts).order_by(c.at.desc(), c.key)).all():

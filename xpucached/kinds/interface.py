@@ -170,11 +170,14 @@ class Recorder(Protocol):
     def read(self, store: Store, lines: Iterable[str]) -> Recording:
         """Read some of the lines in which a process told of this store, as they come."""
 
-    def collect(self, store: Store, before: frozenset[EntryKey]) -> Recording:
+    def unheard(self, directory: Path) -> str:
+        """Say why processes that work in this directory tell nothing, as the rest of a sentence; empty if they do."""
+
+    def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
         """Read what processes told in files, and take these away: after each pass, and before the first.
 
-        ``before`` is what the store held when the pass began.  Recipes are given for entries that do not hold all
-        from which they were compiled.  Raises nothing for what it meets.
+        ``before`` is what the store held when the pass began, ``host`` what its programs meet.  Recipes are given for
+        entries that do not hold all from which they were compiled.  Raises nothing for what it meets.
         """
 
 

@@ -7,11 +7,14 @@ if TYPE_CHECKING:
     from typing import Final
 
 CACHE_VARIABLES: Final = frozenset(
-    {"SYCL_CACHE_PERSISTENT", "SYCL_CACHE_DIR", "SYCL_CACHE_MAX_SIZE", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_STATS"}
+    {
+        *("SYCL_CACHE_PERSISTENT", "SYCL_CACHE_DIR", "SYCL_CACHE_MAX_SIZE"),
+        *("NEO_CACHE_PERSISTENT", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_STATS"),
+    }
 )
 """Every variable that switches a cache on or off, or bounds it: what a kind may give, all that a client takes over."""
 
-OURS: Final = ("SYCL_CACHE_", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_STATS")
+OURS: Final = ("SYCL_CACHE_", "NEO_CACHE_")
 """How the names of variables begin that say where and whether to cache: with a model they are ours to say."""
 
 STEERING: Final = ("SYCL_",)

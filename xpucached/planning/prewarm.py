@@ -112,7 +112,12 @@ def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
 
 
 def _gone(environment: Target, host: Host) -> str:
-    present = sorted({one.toolchain for one in host.environments if one.lineage == environment.lineage})
+    heirs = [one for one in host.environments if one.lineage == environment.lineage]
+    present = sorted({one.toolchain for one in heirs})
+    alike = next((one for one in heirs if one.toolchain == environment.toolchain), None)
+    if alike is not None:
+        what = " and ".join(sorted({name for name, _ in set(environment.facts) ^ set(alike.facts)}))
+        return f"the {what} of driver {environment.toolchain} changed since it was warmed for {environment.device}"
     if present:
         return f"it was warmed for driver {environment.toolchain}; {environment.device} now has {', '.join(present)}"
     return f"it was warmed for {environment.device}, which this host does not offer now"

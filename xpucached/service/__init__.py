@@ -18,7 +18,7 @@ from xpucached.catalog.intents import fulfil, open_intents
 from xpucached.catalog.runs import close_lost_runs, note_ending
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
-from xpucached.service import automatic
+from xpucached.service import automatic, recordings
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.compare import EntryComparer
 from xpucached.service.evict import Evictor
@@ -69,6 +69,9 @@ class Service:
         context = self.context
         await context.write(note_defects, table.defects())
         orphans = await self._starter.end_orphans()
+        # What its runs told in files, nobody else takes away.
+        managed = [self.finder.managed(name) for name in table.KINDS]
+        await asyncio.to_thread(recordings.left, managed, frozenset(), context.present)
         lost = await context.write(close_lost_runs, context.clock())
         intents = await context.read(open_intents)
         await asyncio.to_thread(table.sweep, intents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
+from xpucached.service.store_finder import make
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Model, ModelStatus
     from xpucached.domain.names import ModelName
+    from xpucached.domain.stores import FoundStore
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.store_finder import StoreFinder
+
+log = logging.getLogger(__name__)
 
 _HISTORY: Final = 60
 """Runs that figures are compared over."""
@@ -164,14 +169,22 @@ class Explainer:
         That is our own cache, or that of the model.
         """
         if name is None:
-            return self._finder.variables(await asyncio.to_thread(self._finder.managed))
+            return await asyncio.to_thread(self._ready, self._finder.managed())
         status = await self._prewarmer.status_of(name)
         found = await asyncio.to_thread(self._finder.store_of, status.model)
-        variables = self._finder.variables(found)
+        variables = await asyncio.to_thread(self._ready, found)
         runs = await self._context.read(newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].discovery.OFF}
+
+    def _ready(self, found: FoundStore) -> Mapping[str, str]:
+        """Give what makes a program use a store, with our stores of other kinds, which have to be there."""
+        try:
+            make(self._finder.run_stores(found)[1:])
+        except OSError as error:
+            log.warning("a store cannot be made, and programs will keep nothing there: %s", error)
+        return self._finder.variables(found)
 
 
 def _unsafe(check_runtime: RuntimeCheck, models: list[ModelName]) -> Problem:

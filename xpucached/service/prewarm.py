@@ -18,7 +18,7 @@ from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
-from xpucached.domain.stores import EntryId, StoreOrigin
+from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
 from xpucached.host.drivers import mapped_drivers
@@ -28,7 +28,9 @@ from xpucached.planning import verdict
 from xpucached.planning.attribution import attribute
 from xpucached.planning.baselines import summed
 from xpucached.planning.prewarm import UNCACHED, plan_prewarm
+from xpucached.service import recordings
 from xpucached.service.proofs import ProofKeeper
+from xpucached.service.store_finder import make
 from xpucached.service.throttle import Throttle
 from xpucached.service.trial import TrialRunner, concluded, needed
 
@@ -227,9 +229,7 @@ class Prewarmer:
         model = warm.model
         await asyncio.to_thread(self._finder.refuse_foreign, model)
         stores = await asyncio.to_thread(self._finder.run_stores, found)
-        for one in stores:
-            if one.origin is StoreOrigin.MANAGED:
-                await asyncio.to_thread(one.store.root.mkdir, 0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(make, stores)
         variants = await self._trials.variants(model)
         if not isinstance(variants, tuple):
             course.executions.append(variants)
@@ -249,6 +249,8 @@ class Prewarmer:
             course.executions += attempt.executions
             course.attribution = _attributed(before, after, course.executions)
         course.outcome, course.detail = concluded(course.trials)
+        if unheard := await asyncio.to_thread(recordings.unheard, stores, model.workload.directory):
+            course.detail += f"; {unheard}: which of those entries it uses is not known"
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
             course.detail += await asyncio.to_thread(self._covered, course.executions)
 
@@ -374,8 +376,8 @@ def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path])
     preflight = KINDS[MODELS].preflight
     runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
     libraries = Libraries(runtimes, drivers, further)
-    # Who tells of entries has a runtime: if none was seen, its processes are elsewhere (in a container, say).
-    elsewhere = not libraries.runtimes and any(one.traced for one in executions)
+    # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
+    elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
     return None if elsewhere or not seen else libraries
 
 

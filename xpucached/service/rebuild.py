@@ -102,6 +102,12 @@ class RebuildJob:
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
         self._into = into
+        managed = context.settings.managed
+        self._managed = {
+            variable: text
+            for name, kind in table.KINDS.items()
+            for variable, text in kind.discovery.enable(managed(name)).items()
+        }
         self._lock = threading.Lock()
         self._compiling = 0
         self._late: list[Rebuild] = []  # what took too long while others waited
@@ -221,7 +227,7 @@ class RebuildJob:
         model = next((self._models[name] for name in one.entry.models if name in self._models), None)
         if model is None:
             return ()
-        return driver_cache.of(model.workload.variables)
+        return driver_cache.of({**model.workload.variables, **self._managed})
 
 
 def workers() -> int:

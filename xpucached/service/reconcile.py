@@ -89,6 +89,7 @@ class Reconciler:
                 async with parts.part(automatic.SURVEY):
                     # Models' own variables say which drivers there are to be asked.
                     await self._surveyor.survey(force=Started in kinds)
+                    await asyncio.to_thread(self._scanner.finder.make_offered)
                 async with parts.part(automatic.RUNTIMES):
                     await self._explainer.look()
             async with parts.part(automatic.SCAN):

@@ -13,7 +13,10 @@ from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
+    from xpucached.domain.host import Host
+    from xpucached.domain.models import Model
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
@@ -39,20 +42,28 @@ def trace(stores: Sequence[FoundStore]) -> Trace:
     return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
 
 
-def left(stores: Sequence[FoundStore], before: frozenset[EntryId]) -> list[tuple[Store, Recording]]:
+def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
+    """Say why programs that work in this directory do not tell of their entries in one of these stores, if so."""
+    told = (KINDS[one.store.kind].recorder for one in stores)
+    return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
+
+
+def left(stores: Sequence[FoundStore], before: frozenset[EntryId], host: Host) -> list[tuple[Store, Recording]]:
     """Read, and take away, what programs left in files of the entries that they use."""
     found: list[tuple[Store, Recording]] = []
     for store in (one.store for one in stores):
         recorder = KINDS[store.kind].recorder
         if recorder is not None:
             mine = frozenset(one.key for one in before if one.store == store)
-            found.append((store, recorder.collect(store, mine)))
+            found.append((store, recorder.collect(store, mine, host)))
     return found
 
 
-def with_left(context: Context, done: RunResult, stores: Sequence[FoundStore], before: frozenset[EntryId]) -> RunResult:
+def with_left(
+    context: Context, model: Model, done: RunResult, stores: Sequence[FoundStore], before: frozenset[EntryId]
+) -> RunResult:
     """Add to what a pass told what it left in files, and keep the recipes."""
-    found = left(stores, before)
+    found = left(stores, before, context.present.seen_by(model.name))
     created = done.created.union(EntryId(store, key) for store, one in found for key in one.created)
     used = done.used.union(EntryId(store, key) for store, one in found for key in one.used) - created
     for store, one in found:

@@ -44,6 +44,13 @@ def writers_since(processes: Iterable[Process] | None = None) -> WritersSince:
     return {name: process_table.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
 
 
+def make(stores: Iterable[FoundStore]) -> None:
+    """Make those of these stores that are ours to make.  Raises OSError."""
+    for one in stores:
+        if one.origin is StoreOrigin.MANAGED:
+            one.store.root.mkdir(0o700, parents=True, exist_ok=True)
+
+
 def _unclear(path: Path, names: Collection[KindName]) -> Problem:
     """Say that a configured store is of no kind that we know, or of several."""
     what = f"looks like a store of {' and of '.join(sorted(names))}" if names else "is said to be of a kind that is not"
@@ -54,6 +61,13 @@ def _unclear(path: Path, names: Collection[KindName]) -> Problem:
 def _no_directory(path: Path) -> Problem:
     hint = "correct stores.paths, or move away what is there"
     return Problem("unclear-store", f"{path} (configuration) is no directory: nothing is kept there", hint, str(path))
+
+
+def _there(path: Path) -> bool:
+    try:
+        return deadlines.ask(path, lambda: os.path.lexists(path))
+    except TimeoutError:
+        return True
 
 
 def _is_something_else(path: Path) -> bool:
@@ -114,6 +128,14 @@ class StoreFinder:
         managed = self._context.settings.managed
         others = (name for name, kind in KINDS.items() if kind.discovery.enable(managed(name)))
         return (found, *(self.managed(name) for name in others if name != found.store.kind))
+
+    def make_offered(self) -> None:
+        """Make our stores of further kinds that devices of this host have entries of: some drivers make none."""
+        offered = {one.kind for one in self._context.present.offered} - {MODELS}
+        try:
+            make(one for one in self.run_stores(self.managed()) if one.store.kind in offered)
+        except OSError as error:
+            log.warning("a store cannot be made, and programs keep nothing there: %s", error)
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
         """Give what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""
@@ -196,7 +218,8 @@ class StoreFinder:
     ) -> Iterator[tuple[Path, StoreOrigin, str]]:
         """Give the stores of a kind that we manage, or that the configuration or a model names."""
         managed = self._context.settings.managed(kind.name)
-        if kind.discovery.enable(managed):
+        # Of other kinds ours is there if anything uses it: see `make_offered`.
+        if kind.discovery.enable(managed) and (kind.name == MODELS or _there(managed)):
             yield managed, StoreOrigin.MANAGED, "managed"
         for path, names in kinds.items():
             if names == {kind.name}:

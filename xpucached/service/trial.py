@@ -141,7 +141,7 @@ class TrialRunner:
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
-            done = await asyncio.to_thread(recordings.with_left, self._context, done, stores, after)
+            done = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
             known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
@@ -203,7 +203,7 @@ class TrialRunner:
     ) -> RunResult:
         found = stores[0]
         # What others left there says nothing of this pass.
-        await asyncio.to_thread(recordings.left, stores, frozenset())
+        await asyncio.to_thread(recordings.left, stores, frozenset(), self._context.present)
         tracing: dict[str, str] = {}
         for one in stores if cache else ():
             recorder = KINDS[one.store.kind].recorder

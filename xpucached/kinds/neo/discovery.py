@@ -27,9 +27,9 @@ _FOLDER: Final = "neo_compiler_cache"
 _LOOKED_INTO: Final = 64
 
 
-def enable(root: Path) -> Mapping[str, str]:  # noqa: ARG001 - there is no store of ours yet
-    """Give no variables: programs use the store that they use anyway."""
-    return {}
+def enable(root: Path) -> Mapping[str, str]:
+    """Give the variables that lead a driver to this store, which has to be there: it makes none."""
+    return {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": os.fspath(root)}
 
 
 def locate(process: Process) -> tuple[Path, str] | None:

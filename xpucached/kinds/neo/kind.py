@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from xpucached.domain.names import KindName
 from xpucached.kinds.interface import Kind
-from xpucached.kinds.neo import defects, discovery, doctor, remover, scanner
+from xpucached.kinds.neo import defects, discovery, doctor, recorder, remover, scanner, targets
 
-NAME: Final = KindName("neo")
+NAME: Final = targets.NAME
 
 KIND: Final = Kind(
     NAME,
@@ -17,5 +16,6 @@ KIND: Final = Kind(
     scanner=scanner,
     remover=remover.REMOVER,
     trash=remover.TRASH,
+    recorder=recorder,
     doctor=doctor,
 )

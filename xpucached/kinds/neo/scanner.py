@@ -11,13 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.host import Host
-from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.domain.targets import Target
 from xpucached.kinds import fs, known_cursor, listing
 from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.neo import counting, doctor, layout
+from xpucached.kinds.neo import targets as neo_targets
 from xpucached.kinds.neo.reader import accessed, read_entry
 from xpucached.kinds.neo.remover import stamp
 
@@ -53,16 +52,8 @@ def parts(
 
 
 key = layout.key
-
-
-def targets(host: Host) -> tuple[Target, ...]:  # noqa: ARG001
-    """Give nothing: for which driver and compiler an entry is does not stand in it, so none is called stale."""
-    return ()
-
-
-def architecture(target: Target) -> Architecture:
-    """Tell the generation of a target's device; see `Scanner.architecture`."""
-    return Architecture(target.device)
+targets = neo_targets.targets
+architecture = neo_targets.architecture
 
 
 def built_from(key: EntryKey) -> tuple[str, str] | None:  # noqa: ARG001

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import Store
 from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
+
+if TYPE_CHECKING:
+    from xpucached.domain.host import Host
 
 MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
 
@@ -45,7 +49,12 @@ def _keys(root: str, text: str) -> list[EntryKey]:
     return keys
 
 
-def collect(store: Store, before: frozenset[EntryKey]) -> Recording:  # noqa: ARG001 - it leaves nothing in files
+def unheard(directory: Path) -> str:  # noqa: ARG001
+    """Give nothing: no file keeps the runtime from telling; see `Recorder.unheard`."""
+    return ""
+
+
+def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:  # noqa: ARG001 - it leaves no files
     """Tell nothing more; see `Recorder.collect`."""
     return Recording()
 

@@ -1,0 +1,235 @@
+"""What the driver's traces tell of a run: which entries it asked for, how they are compiled, and on what."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.kinds import fakes
+from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
+from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.recipes import Recording
+from xpucached.domain.stores import Store
+from xpucached.domain.targets import Target
+from xpucached.kinds.neo import recorder, targets, trace, zebin
+from xpucached.kinds.neo.targets import NAME
+
+RECORDED: Final = fakes.NEO / "recorded"
+"""What driver 26.27 wrote for a simulated bmg-g21, with the traces of a run."""
+
+COMPILER: Final = trace.CompilerFile(100312632, 1788812530)
+MADE: Final = datetime.fromtimestamp(COMPILER.modified, UTC)
+LIBRARY: Final = DriverFile(
+    Path("/usr/lib/libigc.so.2"), Path("/usr/lib/libigc.so.2.40.14"), "2.40.14", COMPILER.size, MADE, None, None
+)
+ZERO: Final = DriverAnswer("Intel(R) oneAPI Unified Runtime over Level-Zero V2", "B", "20.1.0", "1.15.39122")
+OPENCL: Final = DriverAnswer("Intel(R) OpenCL Graphics", "B", "OpenCL 3.0 NEO ", "26.27.039122")
+CARD: Final = Device("B", Architecture("bmg-g21"), "0000:03:00.0", "0xe202", answers=(ZERO, OPENCL))
+HOST: Final = Host(MADE, "boot", "6", "stamp", (CARD,), (LIBRARY,))
+
+FACTS: Final = (("compiler", "100312632 1788812530"),)
+BY_ZERO: Final = Target(NAME, "Level Zero", "B", "1.15.39122", FACTS)
+BY_OPENCL: Final = Target(NAME, "OpenCL", "B", "26.27.039122", FACTS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    shutil.copytree(RECORDED, tmp_path / "store")
+    return Store(NAME, tmp_path / "store")
+
+
+def keys(store: Store) -> frozenset[EntryKey]:
+    return frozenset(EntryKey(str(path.relative_to(store.root))) for path in store.root.rglob("*_cache"))
+
+
+def left(store: Store) -> list[str]:
+    return sorted(path.name for path in store.root.iterdir() if path.suffix in {".trace", ".input"})
+
+
+# -- what a run asked for ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_there_was_used_and_what_was_not_was_compiled(store: Store) -> None:
+    every = keys(store)
+    one = frozenset({min(every)})
+    told = recorder.collect(store, every - one, HOST)
+    assert (told.created, told.used) == (one, every - one)
+    assert (left(store), keys(store)) == ([], every)
+    assert recorder.collect(store, every, HOST) == Recording()
+
+
+def test_what_was_asked_for_and_is_not_there_has_been_compiled_all_the_same(store: Store) -> None:
+    every = keys(store)
+    (store.root / "1/4/14393921d7ce9d06.cl_cache").unlink()
+    told = recorder.collect(store, every - {EntryKey("1/4/14393921d7ce9d06.cl_cache")}, HOST)
+    assert told.created == {"1/4/14393921d7ce9d06.cl_cache"}
+    assert len(told.recipes) == len(every) - 1
+
+
+def test_an_entry_of_an_older_driver_is_found_where_that_looks(store: Store) -> None:
+    for key in keys(store):
+        (store.root / key).rename(store.root / Path(key).name)
+    told = recorder.collect(store, frozenset(), HOST)
+    assert told.created == keys(store)
+    assert len(told.recipes) == 5
+
+
+# -- how it is compiled ------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_holds_what_its_entry_lacks(store: Store) -> None:
+    inputs = {path.stem: path.read_bytes() for path in store.root.glob("*.input")}
+    lookups = {path.stem: trace.read(path.read_bytes()) for path in store.root.glob("*.trace")}
+    told = {Path(one.key).stem: one for one in recorder.collect(store, keys(store), HOST).recipes}
+    assert told.keys() == inputs.keys()
+    for name, recipe in told.items():
+        lookup = lookups[name]
+        assert recipe.target == (BY_OPENCL if lookup.opencl else BY_ZERO)
+        # SPIR-V stands in the entry; source text does not.
+        assert recipe.parts.get("input") == (None if trace.is_spirv(inputs[name]) else inputs[name])
+        assert recipe.facts["options"] == lookup.options.decode()
+        assert json.loads(recipe.parts["driver"])["internal"] == lookup.internal.decode()
+    constants = told["24c2875a139227f0"].facts
+    assert (constants["constants"], constants["values"]) == ("07000000", "000080bf00000000")
+    assert len({one.lineage for one in told.values()}) == 5
+    assert len({one.parts["driver"] for one in told.values()}) == 3
+
+
+def test_what_stays_under_another_compiler_is_the_same_for_each(store: Store, tmp_path: Path) -> None:
+    """The same programs, asked for when the compiler's file had another time: other names, and the same lineages."""
+    before = {one.facts["options"]: one.lineage for one in recorder.collect(store, frozenset(), HOST).recipes}
+    other = Store(NAME, tmp_path / "other")
+    other.root.mkdir()
+    later = replace(COMPILER, modified=1790856000)
+    maker = trace.KeyMaker()
+    for path in RECORDED.glob("*.trace"):
+        told, given = path.read_bytes(), path.with_suffix(".input").read_bytes()
+        entry = next(RECORDED.rglob(f"{path.stem}.*_cache"))
+        ip = zebin.read(entry.read_bytes()).ip
+        name = maker.key(trace.read(told), given, ip, later)
+        (other.root / f"{name}{entry.suffix}").write_bytes(entry.read_bytes())
+        (other.root / f"{name}.trace").write_bytes(told.replace(b"1788812530", b"1790856000"))
+        (other.root / f"{name}.input").write_bytes(given)
+    at = datetime.fromtimestamp(later.modified, UTC)
+    host = replace(HOST, driver=(replace(LIBRARY, modified=at),))
+    after = recorder.collect(other, frozenset(), host).recipes
+    assert {one.facts["options"]: one.lineage for one in after} == before
+    assert {one.target.lineage for one in after} == {BY_OPENCL.lineage, BY_ZERO.lineage}
+    assert {one.target for one in after}.isdisjoint({BY_OPENCL, BY_ZERO})
+
+
+@pytest.mark.parametrize("file", ["trace", "input"])
+@pytest.mark.parametrize("what", ["gone", "cut", "another", "pipe", "link", "large", "directory"])
+def test_a_trace_from_which_the_name_does_not_come_is_no_recipe(store: Store, file: str, what: str) -> None:
+    """Two programs may have written it at once, or somebody forged it."""
+    path = store.root / f"14393921d7ce9d06.{file}"
+    data = path.read_bytes()
+    path.unlink()
+    match what:
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "another":
+            path.write_bytes((store.root / f"fda88f9b82d687e4.{file}").read_bytes())
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(RECORDED / path.name)
+        case "large":
+            path.write_bytes(data)
+            os.truncate(path, 100 << 20)
+        case "directory":
+            path.mkdir()
+        case _:
+            pass
+    every = keys(store)
+    told = recorder.collect(store, every, HOST)
+    assert "14393921d7ce9d06" not in {Path(one.key).stem for one in told.recipes}
+    assert len(told.recipes) == 4
+    # That it was asked for, its name says.
+    assert told.used == (every if (file, what) != ("trace", "gone") else every - {"1/4/14393921d7ce9d06.cl_cache"})
+    assert left(store) == ([path.name] if what == "directory" else [])
+
+
+def test_a_hundred_thousand_traces_are_taken_away_and_read_in_bounds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_MOST", 10)
+    for number in range(500):
+        (store.root / f"{number:016x}.trace").write_bytes(b"---- igcRevision ----\n")
+    told = recorder.collect(store, keys(store), HOST)
+    assert (len(told.created), len(told.used), left(store)) == (500, 5, [])
+    assert len(told.recipes) == 5
+
+
+@pytest.mark.parametrize(("bound", "recipes"), [("_HASHED", 2), ("_READ", 0), ("_KEPT", 2)])
+def test_no_more_is_read_held_and_hashed_than_is_fit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, bound: str, recipes: int
+) -> None:
+    monkeypatch.setattr(recorder, bound, 200)
+    told = recorder.collect(store, keys(store), HOST)
+    assert len(told.used) == 5
+    assert len(told.recipes) == recipes
+
+
+def test_a_root_that_is_a_link_now_is_left_alone(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(store.root)
+    for root in (tmp_path / "link", tmp_path / "nothing"):
+        assert recorder.collect(Store(NAME, root), frozenset(), HOST) == Recording()
+    assert len(left(store)) == 10
+
+
+# -- on what -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_valid_now_is_told_by_the_devices_and_the_compilers_file() -> None:
+    assert targets.targets(HOST) == (BY_ZERO, BY_OPENCL)
+    later = replace(LIBRARY, size=1)
+    assert {dict(one.facts)["compiler"] for one in targets.targets(replace(HOST, driver=(later,)))} == {"1 1788812530"}
+    # Which of two a driver loads, and which it had where none is seen, is not known.
+    assert targets.targets(replace(HOST, driver=())) == ()
+    assert targets.targets(replace(HOST, driver=(LIBRARY, later))) == ()
+    same = replace(LIBRARY, path=Path("/usr/lib/libigc.so"))
+    assert targets.targets(replace(HOST, driver=(LIBRARY, same))) == (BY_ZERO, BY_OPENCL)
+
+
+@pytest.mark.parametrize(
+    ("card", "known"),
+    [
+        (CARD, True),
+        (replace(CARD, pci_id="0xe20b"), False),
+        (replace(CARD, pci_id=None), True),
+        (replace(CARD, pci_id=None, architecture=Architecture("acm-g10")), False),
+        (replace(CARD, answers=(replace(ZERO, platform="Intel(R) OpenCL", version="3.0"),)), False),
+    ],
+)
+def test_a_trace_of_another_device_tells_nothing_of_this_one(store: Store, card: Device, known: bool) -> None:  # noqa: FBT001
+    told = recorder.collect(store, frozenset(), replace(HOST, devices=(card,)))
+    assert (bool(told.recipes), len(told.created)) == (known, 5)
+
+
+def test_a_compiler_that_is_not_this_hosts_is_not_taken_for_it(store: Store) -> None:
+    told = recorder.collect(store, frozenset(), replace(HOST, driver=(replace(LIBRARY, size=1),)))
+    assert (told.recipes, len(told.created)) == ((), 5)
+
+
+def test_two_cards_of_one_generation_are_told_apart(store: Store) -> None:
+    other = replace(CARD, pci_id="0xe20b", answers=tuple(replace(one, device="C") for one in CARD.answers))
+    told = recorder.collect(store, frozenset(), replace(HOST, devices=(other, CARD)))
+    assert {one.target.device for one in told.recipes} == {"B"}
+
+
+# -- the switches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["neo.config", "igdrcl.config"])
+def test_a_file_that_replaces_the_switches_is_named(tmp_path: Path, name: str) -> None:
+    assert recorder.unheard(tmp_path) == ""
+    (tmp_path / name).write_text("")
+    assert name in recorder.unheard(tmp_path)

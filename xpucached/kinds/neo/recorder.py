@@ -1,0 +1,247 @@
+"""What a run asked the driver's cache for: the traces that the driver left in the root, which are taken away.
+
+A trace may be forged, and two programs may have written one at once: it says how an entry is compiled only if the
+entry's name comes out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.names import EntryKey
+from xpucached.domain.recipes import RecordedRecipe, Recording
+from xpucached.domain.stores import Store
+from xpucached.kinds import fs, listing
+from xpucached.kinds.neo import layout, trace, zebin
+from xpucached.kinds.neo.targets import target_of
+
+if TYPE_CHECKING:
+    from xpucached.domain.host import Host
+
+MARKS: Final[tuple[bytes, ...]] = ()
+"""The driver tells nothing in lines."""
+
+_PROGRAMS: Final = re.compile(rb"-cl-intel-(?:\d+-GRF-per-thread|enable-auto-large-GRF-mode)")
+"""What of the options that the driver adds the program has asked for: Level Zero puts it there."""
+
+_REPLACING: Final = ("neo.config", "igdrcl.config")
+"""Files whose switches the driver takes instead of the environment's, if one lies where the program works."""
+
+_TRACE, _INPUT = ".trace", ".input"
+
+_MOST: Final = 20_000
+"""Traces that are read; what the others ask for counts by their names."""
+
+_LONGEST: Final = 16 << 20
+"""Bytes of an input; oneDNN's largest source has 262 kB."""
+
+_READ: Final = 1 << 30
+"""Bytes of inputs and entries that are read of one pass."""
+
+_KEPT: Final = 64 << 20
+"""Bytes of different inputs that are held at a time."""
+
+_HASHED: Final = 24 << 20
+"""Bytes of different inputs that are hashed: one million takes 0.7 s."""
+
+
+def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
+    """Give the variables that make the driver leave traces; see `Recorder.variables`."""
+    return {"NEOReadDebugKeys": "1", "BinaryCacheTrace": "1"}
+
+
+def unheard(directory: Path) -> str:
+    """Say why the driver leaves no traces of programs that work here; see `Recorder.unheard`."""
+    for name in _REPLACING:
+        if os.path.lexists(directory / name):
+            return f"{name} in its directory replaces the switches with which its GPU driver tells what it asks for"
+    return ""
+
+
+def read(store: Store, lines: Iterable[str]) -> Recording:  # noqa: ARG001
+    """Read nothing from lines; see `Recorder.read`."""
+    return Recording()
+
+
+def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
+    """Read the traces of a pass and take them away; see `Recorder.collect`.
+
+    What was asked for and was not there has been compiled, whether or not it could be kept.
+    """
+    try:
+        with fs.root_to_change(os.fspath(store.root)) as (root, _):
+            files = sorted(name for name in listing.names(root) if layout.TRACE.match(name))
+            try:
+                return _Pass(root, before, host, _READ, _KEPT).read(files)
+            finally:
+                for name in files:
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=root)
+    except OSError:
+        return Recording()
+
+
+@dataclass(slots=True)
+class _Traced:
+    """One lookup, as far as its files could be read."""
+
+    key: EntryKey
+    name: str
+    lookup: trace.Lookup
+    given: bytes
+    digest: str
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The reading of the traces of one pass."""
+
+    root: int
+    before: frozenset[EntryKey]
+    host: Host
+    left: int  #: bytes that may still be read, and …
+    room: int  #: … held
+    maker: trace.KeyMaker = field(default_factory=trace.KeyMaker)
+    inputs: dict[str, bytes] = field(default_factory=dict)  #: by digest: most programs of a library have the same
+    ips: dict[tuple[int, ...], list[int | None]] = field(default_factory=dict)  #: the GPUs' versions, by platform
+
+    def read(self, files: Iterable[str]) -> Recording:
+        """Tell what was asked for, and how it is compiled."""
+        known: dict[str, EntryKey] = {}
+        for key in sorted(self.before):
+            # A directory's entry comes before a flat one, which later drivers never read.
+            known.setdefault(key.rpartition("/")[2].partition(".")[0], key)
+        asked: dict[str, EntryKey | None] = {}
+        for file in files:
+            name, _, what = file.rpartition(".")
+            if f".{what}" == _TRACE:
+                asked[name] = known.get(name) or self._find(name)
+        keys = {name: key or _missing(name) for name, key in asked.items()}
+        there = {name: key for name, key in asked.items() if key is not None}
+        every = frozenset(keys.values())
+        recipes = tuple(self._recipes(there))
+        return Recording(every - self.before, every & self.before, recipes)
+
+    def _find(self, name: str) -> EntryKey | None:
+        """Give the entry of a name that was made in this pass."""
+        for above in (f"{name[0]}/{name[1]}/", ""):
+            for suffix in layout.SUFFIXES:
+                with contextlib.suppress(OSError):
+                    os.stat(f"{above}{name}{suffix}", dir_fd=self.root, follow_symlinks=False)
+                    return EntryKey(f"{above}{name}{suffix}")
+        return None
+
+    def _recipes(self, there: Mapping[str, EntryKey]) -> Iterator[RecordedRecipe]:
+        traced = [one for name in sorted(there)[:_MOST] if (one := self._traced(name, there[name])) is not None]
+        # Text first: an entry holds the SPIR-V from which it was compiled.  Equal inputs are hashed once, in a row.
+        hashed: set[tuple[trace.CompilerFile, str]] = set()
+        left = _HASHED
+        for one in sorted(traced, key=lambda one: (trace.is_spirv(one.given), one.digest, one.name)):
+            if (one.lookup.compiler, one.digest) not in hashed:
+                hashed.add((one.lookup.compiler, one.digest))
+                left -= len(one.given)
+                if left < 0:
+                    return
+            recipe = self._recipe(one)
+            if recipe is not None:
+                yield recipe
+
+    def _traced(self, name: str, key: EntryKey) -> _Traced | None:
+        """Read the files of one lookup; None if they are none of a driver."""
+        try:
+            lookup = trace.read(self._content(name + _TRACE, trace.LONGEST))
+            given = self._content(name + _INPUT, _LONGEST)
+        except (OSError, ValueError):
+            return None
+        digest = hashlib.sha256(given).hexdigest()
+        if digest not in self.inputs:
+            if len(given) > self.room:
+                return None
+            self.room -= len(given)
+        return _Traced(key, name, lookup, self.inputs.setdefault(digest, given), digest)
+
+    def _content(self, name: str, longest: int) -> bytes:
+        """Read a small file.  Raises OSError, and ValueError if it is too large."""
+        with fs.regular_file(self.root, name) as (descriptor, status):
+            if status.st_size > min(longest, self.left):
+                raise ValueError("it is too large to be read")
+            self.left -= status.st_size
+            return fs.read(descriptor, status.st_size)
+
+    def _recipe(self, one: _Traced) -> RecordedRecipe | None:
+        """Give how an entry is compiled, if its name comes out of its trace, and it is known for what it is."""
+        target = target_of(one.lookup, self.host)
+        if target is None:
+            return None
+        lookup, ips = one.lookup, self.ips.setdefault(one.lookup.platform, [])
+        spirv = trace.is_spirv(one.given)
+        entry = None if ips and not spirv else self._entry(one.key)
+        if entry is not None and entry.ip not in ips:
+            ips.append(entry.ip)
+        ip = next((ip for ip in (*ips, None) if self.maker.key(lookup, one.given, ip) == one.name), 0)
+        if ip == 0:
+            return None
+        parts = {"driver": _shared(lookup)}
+        if not (spirv and entry is not None and entry.input == one.digest):
+            parts["input"] = one.given
+        facts = {
+            "options": lookup.options.decode("latin-1"),
+            "constants": lookup.constants.hex(),
+            "values": lookup.values.hex(),
+            "ip": "" if ip is None else str(ip),
+        }
+        return RecordedRecipe(one.key, target, _lineage(one), parts, facts)
+
+    def _entry(self, key: EntryKey) -> zebin.Zebin | None:
+        *above, name = key.split("/")
+        try:
+            with contextlib.ExitStack() as opened:
+                here = self.root
+                for part in above:
+                    here = opened.enter_context(fs.directory_in(here, part, os.fstat(self.root).st_dev))
+                descriptor, status = opened.enter_context(fs.regular_file(here, name))
+                if status.st_size > min(_LONGEST, self.left):
+                    return None
+                self.left -= status.st_size
+                return zebin.read(fs.read(descriptor, status.st_size))
+        except (OSError, ValueError):
+            return None
+
+
+def _missing(name: str) -> EntryKey:
+    """Give the key of what was asked for and is not there: where drivers would have put it."""
+    return EntryKey(f"{name[0]}/{name[1]}/{name}{layout.SUFFIXES[0]}")
+
+
+def _shared(lookup: trace.Lookup) -> bytes:
+    """Give what all programs for a device have in common, in one text."""
+    told = {
+        "internal": lookup.internal.decode("latin-1"),
+        "platform": lookup.platform,
+        "features": lookup.features.hex(),
+        "workarounds": lookup.workarounds.hex(),
+        "compiler": [
+            lookup.compiler.size,
+            lookup.compiler.modified,
+            (lookup.compiler.revision or b"").decode("latin-1"),
+        ],
+    }
+    return json.dumps(told, sort_keys=True).encode()
+
+
+def _lineage(one: _Traced) -> str:
+    """Give what stays of an entry's name whatever compiles it."""
+    lookup = one.lookup
+    told = (lookup.options, b" ".join(_PROGRAMS.findall(lookup.internal)), lookup.constants, lookup.values)
+    digest = hashlib.sha256()
+    for part in (one.digest.encode(), b"cl" if lookup.opencl else b"l0", *told):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:32]
