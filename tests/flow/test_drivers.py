@@ -14,8 +14,9 @@ from tests.unit.planning import test_planning as planned
 from tests.unit.planning.test_planning import NOW
 from tests.unit.planning.test_planning_replay import indexed
 from xpucached.catalog import Catalog
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import KEPT, begin_run, finish_run, model_coverage, newest_runs
+from xpucached.catalog.runs import KEPT, begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import last_survey, record_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import DriverInUse, Host, Presence, Problem

@@ -16,10 +16,11 @@ from tests.support.daemons import daemon
 from tests.unit.catalog.test_catalog import NEW, NOW, OLD, architecture, entry, host, model, scan
 from xpucached.catalog import Catalog
 from xpucached.catalog.builds import record_build
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries, entry_page, find_entry
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import add_model, remove_model
-from xpucached.catalog.runs import begin_run, finish_run, model_coverage
+from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.models import Attribution, Outcome, Pass, WarmReason

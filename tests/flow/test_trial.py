@@ -12,8 +12,9 @@ import pytest
 from tests.flow.test_upkeep import alone
 from tests.support.builders import SyclStore, sycl_target
 from xpucached.catalog import Catalog
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import model_coverage, newest_runs
+from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
 from xpucached.domain.models import Model, Outcome, WarmReason, Warmth, Workload

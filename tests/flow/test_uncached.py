@@ -13,8 +13,9 @@ from tests.flow.test_upkeep import alone
 from tests.support.builders import sycl_target
 from tests.unit.planning.test_planning import NOW, coverage, failed, host, model, plan, run, status
 from xpucached.catalog import Catalog
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, model_coverage, newest_runs
+from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs
 from xpucached.domain.host import Problem
 from xpucached.domain.models import Attribution, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Policy

@@ -26,10 +26,11 @@ from tests.support.runtimes import told
 from xpucached import messages
 from xpucached.api import intake, requests
 from xpucached.catalog import Catalog
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.intents import open_intents
 from xpucached.catalog.models import add_model, all_models
-from xpucached.catalog.runs import close_lost_runs, model_coverage, newest_runs
+from xpucached.catalog.runs import close_lost_runs, newest_runs
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.targets import target_presence

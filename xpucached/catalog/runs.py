@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -24,9 +24,8 @@ from xpucached.catalog.tables import (
     TRIALS,
 )
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Coverage, Figures, Outcome, Pass, Proof, RanOn, Run, Trial, WarmReason
+from xpucached.domain.models import Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
-from xpucached.domain.stores import EntryState
 from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
 
@@ -98,6 +97,7 @@ def finish_run(
             outcome=outcome.value,
             passes=[asdict(one) for one in passes],
             attributed=len(both),
+            layers=Counter(one.store.kind for one in both),
             detail=detail,
             output=output,
             libraries=_libraries_row(libraries),
@@ -202,10 +202,11 @@ def newest_runs(connection: sa.Connection, model: ModelName | None = None, limit
 
 def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None) -> list[Run]:
     rows = connection.execute(sa.select(RUNS).where(condition).order_by(RUNS.c.id.desc()).limit(limit)).all()
-    return _read(connection, rows)
+    return read_runs(connection, rows)
 
 
-def _read(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
+def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
+    """Give runs by their rows."""
     of: defaultdict[int, list[Target]] = defaultdict(list)
     for row in connection.execute(
         sa.select(RUN_TARGETS.c.run_id, TARGETS)
@@ -291,103 +292,3 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
         row.detail,
         row.output,
     )
-
-
-def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
-    """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing."""
-    rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
-    workloads: dict[str, str] = {row.name: row.workload for row in rows}
-    finished = sa.and_(RUNS.c.finished.is_not(None), RUNS.c.outcome != Outcome.CANCELLED.value)
-    last = _newest_by_model(connection, finished)
-    good = _newest_by_model(connection, RUNS.c.outcome == Outcome.WARMED.value)
-    proofs = _proofs(connection)
-    some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
-    runs = {run.id: run for run in _read(connection, list(some.values()))}
-    remaining = _remaining(connection, list(some))
-    failures = _failures(connection, workloads)
-    inherited = _inherited(connection)
-    return tuple(
-        Coverage(
-            ModelName(name),
-            runs[last[name].id] if name in last else None,
-            runs[good[name].id] if name in good else None,
-            failures[name],
-            good[name].attributed if name in good else 0,
-            remaining.get(good[name].id, 0) if name in good else 0,
-            inherited=inherited.get(name, 0),
-            proofs=tuple(Proof(runs[row.id], row.attributed, remaining.get(row.id, 0)) for row in proofs[name]),
-        )
-        for name in workloads
-    )
-
-
-def _proofs(connection: sa.Connection) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:
-    """Give each model's good runs of its present workload, the newest of each host as it was, newest first."""
-    numbers = (
-        sa.select(sa.func.max(RUNS.c.id))
-        .join(MODELS, sa.and_(MODELS.c.name == RUNS.c.model, MODELS.c.workload == RUNS.c.workload))
-        .where(RUNS.c.outcome == Outcome.WARMED.value)
-        .group_by(RUNS.c.model, RUNS.c.host)
-    )
-    found: defaultdict[str, list[sa.Row[tuple[object, ...]]]] = defaultdict(list)
-    for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)).order_by(RUNS.c.id.desc())):
-        if len(found[row.model]) < PROOFS:
-            found[row.model].append(row)
-    return found
-
-
-def _newest_by_model(
-    connection: sa.Connection, condition: sa.ColumnElement[bool]
-) -> dict[str, sa.Row[tuple[object, ...]]]:
-    numbers = sa.select(sa.func.max(RUNS.c.id)).where(condition).group_by(RUNS.c.model)
-    return {row.model: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)))}
-
-
-def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, int]:
-    """Count the entries of each run that are there and whole: what has a lock is skipped by programs."""
-    a = ATTRIBUTIONS.c
-    rows = connection.execute(
-        sa.select(a.run_id, sa.func.count())
-        .join(ENTRIES, ENTRIES.c.id == a.entry_id)
-        .where(among(a.run_id, numbers), ENTRIES.c.state == EntryState.OK.value)
-        .group_by(a.run_id)
-    )
-    return {number: count for number, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
-
-
-def _inherited(connection: sa.Connection) -> dict[str, int]:
-    """Count what replay has made for each model and present drivers, and no run has seen yet."""
-    rows = connection.execute(
-        sa.select(INHERITED.c.model, sa.func.count())
-        .join(ENTRIES, ENTRIES.c.id == INHERITED.c.entry_id)
-        .join(TARGETS, TARGETS.c.id == ENTRIES.c.target_id)
-        .where(ENTRIES.c.state == EntryState.OK.value, TARGETS.c.present)
-        .group_by(INHERITED.c.model)
-    )
-    return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
-
-
-_NO_FAILURES: Final = frozenset({Outcome.WARMED.value, Outcome.UNCACHED.value})
-
-
-def _failures(connection: sa.Connection, workloads: dict[str, str]) -> dict[str, int]:
-    """Count, back from the newest finished run, those that did not warm their model as it is now.
-
-    Another workload or another host ends the count, for what failed there may work here.  A cancelled run says
-    nothing.  A lost one counts: it may be the model that took the daemon down with it.
-    """
-    counts = dict.fromkeys(workloads, 0)
-    c = RUNS.c
-    rows = connection.execute(
-        sa.select(c.model, c.workload, c.host, c.outcome).where(c.finished.is_not(None)).order_by(c.id.desc())
-    )
-    hosts: dict[str, str] = {}
-    over: set[str] = set()
-    for model, workload, host, outcome in rows:
-        if model in over or outcome == Outcome.CANCELLED.value:
-            continue
-        if outcome in _NO_FAILURES or workload != workloads[model] or host != hosts.setdefault(model, host):
-            over.add(model)
-        else:
-            counts[model] += 1
-    return counts

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from xpucached.catalog import defects, entries, intents, models, refusals, runs, runtimes, stores, surveys, targets
+from xpucached.catalog import (
+    coverage,
+    defects,
+    entries,
+    intents,
+    models,
+    refusals,
+    runs,
+    runtimes,
+    stores,
+    surveys,
+    targets,
+)
 from xpucached.catalog.moments import Moment
 from xpucached.catalog.tables import ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, RUNTIME_CHECKS
 from xpucached.domain.stores import EntryState, ImageFormat
@@ -122,7 +134,7 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():
             refusals.refused_by(connection, stamp)
         if growing:
-            runs.model_coverage(connection)
+            coverage.model_coverage(connection)
             entries.all_entries(connection)
     except Exception as error:
         if isinstance(error, Corrupt) or not is_damage(error):

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0022"
-
+REVISION: Final = "0023"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -205,9 +204,9 @@ RUNS: Final = sa.Table(
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("passes", sa.JSON, nullable=False),
     sa.Column("attributed", sa.Integer, nullable=False),  # entries it created or used, those gone since included
-    sa.Column("detail", sa.Text, nullable=False),
-    sa.Column("output", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("detail", "output")),
     sa.Column("libraries", sa.JSON(none_as_null=True)),  # `Libraries`; null where nobody saw any
+    sa.Column("layers", sa.JSON(none_as_null=True)),  # `attributed` by kinds of caches
     sqlite_autoincrement=True,  # people quote run numbers: none is given twice
 )
 sa.Index(None, RUNS.c.model, RUNS.c.id)

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from xpucached.domain.bounds import DAY, Duration, Units, Whole
 from xpucached.domain.libraries import Libraries
-from xpucached.domain.names import AwareDatetime, ModelName
+from xpucached.domain.names import AwareDatetime, KindName, ModelName
 from xpucached.domain.stores import EntryId
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec, Variant
@@ -187,12 +187,21 @@ class Attribution(Struct, frozen=True):
     used: frozenset[EntryId] = frozenset()
 
 
+class Layer(Struct, frozen=True):
+    """What a model was proven with in the caches of one kind."""
+
+    kind: KindName
+    entries: int  #: that its run created or used
+    remaining: int  #: of those, still there and whole
+
+
 class Proof(Struct, frozen=True):
     """A run that warmed a model, and how many of its entries are still there."""
 
     run: Run
     entries: int  #: that it created or used
     remaining: int  #: of those, still there and whole
+    layers: tuple[Layer, ...] = ()  #: the same by the kinds of caches; empty where that was not noted
 
 
 class Coverage(Struct, frozen=True):
@@ -207,6 +216,7 @@ class Coverage(Struct, frozen=True):
     changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
     inherited: int = 0  #: entries that replay made for it and present drivers, and that no run has seen yet
     noted: bool = True  #: whether it was written down what the good run needed; if not, changes are not noticed
+    layers: tuple[Layer, ...] = ()  #: entries by the kinds of caches; empty where that was not noted
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
 
 
@@ -246,6 +256,7 @@ class ModelStatus(Struct, frozen=True):
     before: tuple[str, ...]
     run: Run | None
     changes: tuple[str, ...] = ()  #: what changed since it was proven, a sentence each
+    layers: tuple[Layer, ...] = ()  #: what it was proven with, by the kinds of caches
 
     @classmethod
     def of(
@@ -260,6 +271,7 @@ class ModelStatus(Struct, frozen=True):
         warm_seconds: float | None = None,
         run: Run | None = None,
         changes: tuple[str, ...] = (),
+        layers: tuple[Layer, ...] = (),
     ) -> ModelStatus:
         """Say how a model stands."""
         rest = {name: getattr(model, name) for name in ("name", "store", "priority", "pinned", "source", "before")}
@@ -273,6 +285,7 @@ class ModelStatus(Struct, frozen=True):
             warm_seconds=warm_seconds,
             run=run,
             changes=changes,
+            layers=layers,
             workload=model.workload.digest,
             **rest,
             **asdict(model.workload),

@@ -73,7 +73,9 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
-        return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged")
+        where = [f"{one.entries - one.remaining} {one.kind}" for one in coverage.layers if one.remaining < one.entries]
+        which = f" ({', '.join(where)})" if where else ""
+        return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged{which}")
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None
@@ -93,7 +95,9 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
     if not subtotal:
         return coverage
     best = max(subtotal, key=lambda one: (one.remaining >= one.entries, one.run.id))
-    return replace(coverage, good=best.run, entries=best.entries, remaining=best.remaining, changes=())
+    return replace(
+        coverage, good=best.run, entries=best.entries, remaining=best.remaining, layers=best.layers, changes=()
+    )
 
 
 def _holds(run: Run, host: Host) -> bool:

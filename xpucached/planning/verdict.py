@@ -61,7 +61,9 @@ def warmth(
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
         if good is not None and coverage is not None and not coverage.noted:
             proof += UNNOTED.replace("NAME", model.name)
-        return Warmth.WARM, f"all its {count} entries are there; {proof}" if count else proof, None
+        kinds = ", ".join(f"{one.entries} {one.kind}" for one in coverage.layers) if coverage is not None else ""
+        which = f" ({kinds})" if kinds else ""
+        return Warmth.WARM, f"all its {count} entries are there{which}; {proof}" if count else proof, None
     if uncached(model, coverage, host) is not None:
         return Warmth.UNCACHED, UNCACHED, None
     failed = failure(model, coverage, host, policy, now)

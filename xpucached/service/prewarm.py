@@ -365,6 +365,7 @@ class Prewarmer:
             warm.seconds if warm else None,
             runs[0] if runs else None,
             coverage.changes if coverage is not None and reason is WarmReason.PROGRAM else (),
+            coverage.layers if coverage is not None else (),
         )
 
 

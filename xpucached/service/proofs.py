@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.dependencies import noted_runs, refresh_dependencies, run_dependencies
 from xpucached.catalog.models import all_models
-from xpucached.catalog.runs import model_coverage
 from xpucached.catalog.stores import all_stores
 from xpucached.errors import CatalogError
 from xpucached.host import proofs

@@ -29,12 +29,13 @@ from msgspec.structs import replace
 from tests import REPOSITORY
 from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog, migrating, opening, tables, targets
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, find_entry, forget_entries, note_restored
 from xpucached.catalog.figures import catalog_summary, model_sizes
 from xpucached.catalog.intents import fulfil, intend, open_intents
 from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
-from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, model_coverage, newest_runs
+from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs
 from xpucached.catalog.scans import EarlierEntry, judge, known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import driver_changes, last_survey, record_survey
@@ -42,7 +43,18 @@ from xpucached.catalog.targets import target_presence
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.host import Device, DriverFile, Host, Problem
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Attribution, Figures, Model, Outcome, Pass, RanOn, Trial, WarmReason, Workload
+from xpucached.domain.models import (
+    Attribution,
+    Figures,
+    Layer,
+    Model,
+    Outcome,
+    Pass,
+    RanOn,
+    Trial,
+    WarmReason,
+    Workload,
+)
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import (
@@ -1392,6 +1404,7 @@ def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     assert first.good == first.last
     assert first.good is not None
     assert first.good.id == good
+    assert first.layers == first.proofs[0].layers == (Layer(KindName("sycl"), 4, 3),)
     assert (other.model, other.last, other.good, other.entries, other.remaining) == ("other", None, None, 0, 0)
     catalog.write(
         record_scan, scan(a, replace(b, state=EntryState.DEFECTIVE, defect=sycl.defects.BIN_EMPTY)), architecture

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from xpucached.catalog import Catalog
+from xpucached.catalog.coverage import _remaining
 from xpucached.catalog.dependencies import noted_runs, run_dependencies
 from xpucached.catalog.lists import among
 from xpucached.catalog.models import all_models, sync_file_models
-from xpucached.catalog.runs import _remaining
 from xpucached.catalog.runtimes import known_runtime_checks
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName

@@ -16,6 +16,7 @@ import pytest
 from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog
 from xpucached.catalog.builds import build_rates
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.dependencies import run_dependencies
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.events import events_after
@@ -23,7 +24,7 @@ from xpucached.catalog.figures import Summary, catalog_summary
 from xpucached.catalog.intents import open_intents
 from xpucached.catalog.models import all_models
 from xpucached.catalog.refusals import refused_by
-from xpucached.catalog.runs import model_coverage, newest_runs
+from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import driver_changes

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.support.builders import sycl_target
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.host import Host, Presence, Problem
-from xpucached.domain.models import Coverage, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
+from xpucached.domain.models import Coverage, Layer, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import (
     DiskSpace,
@@ -114,6 +114,9 @@ def plan(
     )
 
 
+LOST_IN_NEO = (Layer(KindName("neo"), 2, 1), Layer(KindName("sycl"), 2, 2))
+
+
 @pytest.mark.parametrize(
     ("known", "on"),
     [
@@ -172,6 +175,18 @@ def test_a_model_is_covered(known: Coverage, on: Host) -> None:
             "the host's devices or drivers changed since it was tried",
         ),
         (coverage(run(), remaining=3), host(NEW), WarmReason.LOST, "1 of its 4 entries are gone or damaged"),
+        (
+            replace(coverage(run(), remaining=3), layers=LOST_IN_NEO),
+            host(NEW),
+            WarmReason.LOST,
+            "1 of its 4 entries are gone or damaged (1 neo)",
+        ),
+        (
+            coverage(run(environments=(replace(NEW, facts=(("compiler", "1"), ("version", "2"))),))),
+            host(replace(NEW, facts=(("compiler", "3"), ("version", "2")))),
+            WarmReason.DRIVER,
+            f"the compiler of driver {NEW.toolchain} changed since it was warmed for {NEW.device}",
+        ),
         (
             replace(coverage(run()), changes=("a was modified", "b is gone", "c 1 → 2", "d", "e")),
             host(NEW),
@@ -317,6 +332,14 @@ def test_each_model_is_in_one_list_and_failures_end(
     ("known", "on", "warming", "state", "why", "reason"),
     [
         (coverage(run()), host(NEW), False, Warmth.WARM, "all its 4 entries are there; run 1 proved it", None),
+        (
+            replace(coverage(run()), layers=LOST_IN_NEO),
+            host(NEW),
+            False,
+            Warmth.WARM,
+            "all its 4 entries are there (2 neo, 2 sycl); run 1 proved it",
+            None,
+        ),
         (coverage(run()), host(NEW), True, Warmth.WARMING, "it is warmed once more", None),
         (None, host(NEW), True, Warmth.WARMING, "it has never been warmed", WarmReason.NEVER),
         (None, host(NEW), False, Warmth.COLD, "it has never been warmed", WarmReason.NEVER),

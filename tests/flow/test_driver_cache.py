@@ -1,0 +1,198 @@
+"""A model whose programs go to the GPU driver alone, with the real driver on a simulated GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.kinds import fakes
+from xpucached.api import requests
+from xpucached.catalog import Catalog
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.models import add_model
+from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
+from xpucached.domain.jobs import JobState
+from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.names import Architecture, KindName, ModelName
+from xpucached.domain.plans import PrewarmReport
+from xpucached.kinds.table import with_targets
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service
+from xpucached.service.context import Context
+from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.support.runtimes import SimulatedGpu
+    from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.recipes import RecordedRecipe
+
+pytestmark = pytest.mark.runtime
+
+SOURCE: Final = "kernel void twice(global float *x) { x[get_global_id(0)] *= 2 * X; }\n"
+NEO: Final = KindName("neo")
+NET: Final = ModelName("net")
+
+
+class GpuHouse:
+    """A service of our own in this process, on a host that has the simulated GPU and nothing else."""
+
+    def __init__(self, place: Path, gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.gpu = gpu
+        self.service: Service
+        self._patch = monkeypatch
+        self.root = (place / "cache" / "neo").resolve()
+        (place / "work").mkdir()
+        (place / "source.cl").write_text(SOURCE)
+        shutil.copy(next((fakes.NEO / "recorded").glob("fda88f9b82d687e4.input")), place / "image.spv")
+
+    def host(self) -> Host:
+        """Give the host as a survey would find it with such a card."""
+        device = "Intel(R) Graphics [0xe202]"
+        answers = (
+            DriverAnswer("Intel(R) oneAPI Unified Runtime over Level-Zero", device, "20.1.0", "1.15.39122"),
+            DriverAnswer("Intel(R) OpenCL Graphics", device, "OpenCL 3.0 NEO ", "26.27.039122"),
+        )
+        library = (self.gpu.libraries / "libigc.so.2").resolve()
+        made = datetime.fromtimestamp(library.stat().st_mtime, UTC)
+        file = DriverFile(library, library, None, library.stat().st_size, made, None, None)
+        card = Device(device, Architecture("bmg-g21"), answers=answers)
+        return with_targets(Host(datetime.now(UTC), "boot", "6", "stamp", (card,), (file,)))
+
+    def live(self, work: Callable[[], Awaitable[None]], *jobs: tuple[str, str, str]) -> None:
+        """Run a test's work beside a service that has a model which builds these programs."""
+
+        async def whole() -> None:
+            names = ("STATE", "SOCKET", "CACHE")
+            paths = {f"XPUCACHED_PATHS_{name}": str(self.place / name.lower()) for name in names}
+            config = loading.load(None, user=True, environ={**os.environ, **paths, "XPUCACHED_STORES_FOUND": "false"})
+            self.service = Service(Context(config, catalog, {}), ProcessStarter(os.environ, "test"))
+            self.service.context.host = self.host()
+
+            async def nobody_surveys(**_: object) -> None:
+                """Do nothing: this machine has no such card."""
+
+            self._patch.setattr(self.service.surveyor, "survey", nobody_surveys)
+            await work()
+            await self.service.stop()
+
+        built = [(how, self.place / name, options) for how, name, options in jobs]
+        workload = Workload(tuple(self.gpu.builder(built)), self.place / "work", self.gpu.variables, 300.0)
+        (self.place / "state").mkdir()
+        catalog = Catalog.open(self.place / "state" / "catalog.sqlite")
+        catalog.write(add_model, Model(NET, workload))
+        try:
+            asyncio.run(whole())
+        finally:
+            catalog.close()
+
+    async def warmed(self, *, force: bool = False) -> Run:
+        """Warm the model; give the run."""
+        job = await self.service.prewarmer.start(requests.PrewarmModels(models=(NET,), force=force))
+        while job.state in {JobState.QUEUED, JobState.RUNNING}:
+            await asyncio.sleep(0.05)
+            (job,) = [one for one in self.service.context.jobs.all() if one.id == job.id]
+        assert isinstance(job.report, PrewarmReport), job
+        (run,) = job.report.runs
+        return run
+
+    async def status(self) -> ModelStatus:
+        return await self.service.prewarmer.status_of(NET)
+
+    def recipes(self) -> dict[str, RecordedRecipe | None]:
+        """Give how each entry is compiled, as it was told, by its place."""
+        context = self.service.context
+        entries = [one.entry for one in context.catalog.read(all_entries)]
+        return {one.id.key: context.recipes.recorded(one.id.store.kind, one.id.key) for one in entries}
+
+    def traces(self) -> list[str]:
+        return [path.name for path in self.root.iterdir() if path.suffix in {".trace", ".input"}]
+
+
+@pytest.fixture
+def house(short_dir: Path, gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> GpuHouse:
+    return GpuHouse(short_dir, gpu, monkeypatch)
+
+
+JOBS: Final = (("text", "source.cl", "-DX=1"), ("text", "source.cl", "-DX=2"), ("ze", "image.spv", ""))
+
+
+def test_a_model_is_proven_by_what_its_driver_was_asked_for(house: GpuHouse) -> None:
+    async def work() -> None:
+        run = await house.warmed()
+        assert (run.outcome, [(one.created, one.used) for one in run.passes]) == (Outcome.WARMED, [(3, 0), (0, 3)])
+        assert {(one.kind, one.family, one.toolchain) for one in run.environments} == {
+            (NEO, "OpenCL", "26.27.039122"),
+            (NEO, "Level Zero", "1.15.39122"),
+        }
+        recipes = house.recipes()
+        assert len(recipes) == 3
+        assert sorted(one.parts["input"] for one in recipes.values() if one and "input" in one.parts) == (
+            [SOURCE.encode() + b"\0"] * 2
+        )
+        assert all(one is not None and one.target in run.environments for one in recipes.values())
+        assert house.traces() == []
+        kept = house.place / "state" / "recipes"
+        assert {stat.S_IMODE(path.stat().st_mode) for path in kept.iterdir()} == {0o600}
+
+        status = await house.status()
+        assert (status.warmth, status.entries, status.layers) == (Warmth.WARM, 3, (Layer(NEO, 3, 3),))
+        assert status.why.startswith("all its 3 entries are there (3 neo); run ")
+        next(house.root.rglob("*.l0_cache")).unlink()
+        stores = house.service.finder.run_stores(house.service.finder.managed())
+        await house.service.scanner.entries_now(stores)
+        status = await house.status()
+        assert (status.reason, status.layers) == (WarmReason.LOST, (Layer(NEO, 3, 2),))
+        # What is there is used, and only what is gone is compiled.
+        again = await house.warmed()
+        assert [(one.created, one.used) for one in again.passes] == [(1, 2), (0, 3)]
+
+    house.live(work, *JOBS)
+
+
+def test_another_compiler_makes_a_model_cold_before_anything_ran(house: GpuHouse) -> None:
+    async def work() -> None:
+        await house.warmed()
+        host = house.host()
+        later = replace(host.driver[0], modified=host.driver[0].modified + timedelta(days=1))
+        house.service.context.host = with_targets(replace(host, driver=(later,)))
+        status = await house.status()
+        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+        assert status.why.startswith("the compiler of driver 26.27.039122 changed since it was warmed for Intel(R)")
+        # Back to the first one, what was proven with it is proven.
+        house.service.context.host = host
+        assert (await house.status()).warmth is Warmth.WARM
+
+    house.live(work, *JOBS[:1])
+
+
+def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:
+    async def work() -> None:
+        switches = [f"{name} = {value}" for name, value in house.gpu.variables.items() if name[0].isupper()]
+        (house.place / "work" / "neo.config").write_text("\n".join(switches))
+        run = await house.warmed()
+        assert "neo.config" in run.detail
+        assert house.traces() == []
+
+    house.live(work, *JOBS[:1])
+
+
+def test_what_a_run_of_a_killed_daemon_left_is_taken_away_at_the_next_start(house: GpuHouse) -> None:
+    async def work() -> None:
+        house.root.mkdir(parents=True)
+        (house.root / "14393921d7ce9d06.trace").write_bytes(b"---- igcRevision ----")
+        (house.root / "14393921d7ce9d06.input").write_bytes(SOURCE.encode())
+        await house.service.recover()
+        assert house.traces() == []
+
+    house.live(work)
