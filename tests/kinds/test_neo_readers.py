@@ -123,6 +123,11 @@ def test_notes_of_others_are_passed_over() -> None:
     assert (read.ip, read.version, read.input) == (IP, "1.2", None)
 
 
+def test_what_is_no_spirv_is_not_taken_for_what_it_was_compiled_from() -> None:
+    read = zebin.read(native(300, (b".spv", b"no SPIR-V")))
+    assert (read.input, read.input_size) == (None, 0)
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -73,14 +73,15 @@ def read(data: bytes) -> Zebin:
             options = data[offset : offset + min(size, _LONGEST_OPTIONS)]
         elif name == _SPIRV:
             image = data[offset : offset + size]
+    given = images.input_digest(image)
     return Zebin(
         _number(found.get(_IP)),
         _number(found.get(_FAMILY)),
         _number(found.get(_CORE)),
         found.get(_VERSION, b"")[:_LONGEST_VERSION].split(b"\0")[0].decode("ascii", "backslashreplace"),
         options.split(b"\0")[0].decode("utf-8", "backslashreplace"),
-        images.input_digest(image),
-        len(image),
+        given,
+        len(image) if given else 0,
     )
 
 
