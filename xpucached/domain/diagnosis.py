@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import AwareDatetime, ModelName
+from xpucached.domain.stores import Store
 
 
 class Safety(StrEnum):
@@ -78,6 +79,7 @@ class Application(Struct, frozen=True):
     visible: bool  #: False: its variables may not be read
     enabled: bool  #: the cache is on
     store: Path | None
+    kept: Store | None = None  #: where the model was warmed, of which this is said; None: in its own store
 
 
 class Figure(StrEnum):

@@ -151,24 +151,27 @@ def _crashes(status: ModelStatus, runtimes: Sequence[RuntimeCheck], builds: froz
 
 def _outside(model: Model, store: Path, applications: Sequence[Application], uid: int) -> Iterable[Explanation]:
     for one in applications:
+        place, which = (store, "") if one.kept is None else (one.kept.root, f" ({one.kept.kind})")
         who = f"process {one.pid} of {one.unit}"
         drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {shlex.quote(one.unit)})"
         if not one.visible:
             message = f"{who} runs as user {one.uid}, and we may not see whether it uses the cache"
             yield Explanation(Cause.HIDDEN, message, f"systemctl show -p Environment {shlex.quote(one.unit)}")
         elif not one.enabled:
-            yield Explanation(Cause.CACHE_OFF, f"the cache is off in {who}: it compiles everything itself", drop_in)
-        elif one.store is None or one.store == store:
+            yield Explanation(
+                Cause.CACHE_OFF, f"the cache{which} is off in {who}: it compiles everything itself", drop_in
+            )
+        elif one.store is None or one.store == place:
             continue
         elif one.uid != uid:
             message = (
-                f"{who} runs as user {one.uid} and caches in {one.store}, which is that user's; this model was warmed"
-                f" in {store} as user {uid}"
+                f"{who} runs as user {one.uid} and caches{which} in {one.store}, which is that user's; this model was"
+                f" warmed in {place} as user {uid}"
             )
             mend = f"run xpucached --user as user {one.uid}, and register the model there"
             yield Explanation(Cause.FOREIGN_STORE, message, mend)
         else:
-            message = f"{who} caches in {one.store}, but the model was warmed in {store}"
+            message = f"{who} caches{which} in {one.store}, but the model was warmed in {place}"
             yield Explanation(Cause.OTHER_STORE, message, drop_in)
 
 

@@ -126,7 +126,9 @@ class Explainer:
         status = await self._prewarmer.status_of(name)
         model = status.model
         found = await asyncio.to_thread(self._finder.store_of, model)
+        kinds = {one.kind for one in status.layers} & KINDS.keys() - {found.store.kind}
         discovery = KINDS[found.store.kind].discovery
+        kept = (None, *(self._finder.managed(name).store for name in sorted(kinds)))
 
         def look() -> tuple[Application, ...]:
             seen = process_table.of_units(model.before, libraries())
@@ -136,13 +138,16 @@ class Explainer:
                     one.pid,
                     one.uid,
                     bool(one.variables),
-                    discovery.enabled(one),
-                    place[0] if (place := discovery.locate(one)) is not None else None,
+                    where.enabled(one),
+                    led[0] if (led := where.locate(one)) is not None else None,
+                    place,
                 )
                 for unit, processes in sorted(seen.items())
                 for one in processes
                 # The helpers of a unit load no runtime; one that we may not look into could be anything.
                 if one.libraries or not one.variables
+                for place in (kept if one.variables else kept[:1])
+                for where in (discovery if place is None else KINDS[place.kind].discovery,)
             )
 
         return diagnosis.diagnose(

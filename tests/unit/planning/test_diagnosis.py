@@ -142,6 +142,20 @@ def test_another_key_for_the_same_program_is_seen_in_the_store() -> None:
     assert "-cl-fast-relaxed-math" in explanation.message
 
 
+def test_an_application_that_keeps_what_its_driver_compiles_elsewhere_is_named() -> None:
+    ours = Store(KindName("neo"), Path("/cache/neo"))
+    astray = replace(app(store=Path("/home/a/.cache/neo_compiler_cache")), kept=ours)
+    (explanation,) = ask(applications=[app(), astray]).explanations
+
+    assert explanation.cause is Cause.OTHER_STORE
+    assert "caches (neo) in /home/a/.cache/neo_compiler_cache, but the model was warmed in /cache/neo" in (
+        explanation.message
+    )
+    assert ask(applications=[app(), replace(astray, store=ours.root)]).explanations == ()
+    (explanation,) = ask(applications=[replace(astray, enabled=False)]).explanations
+    assert "the cache (neo) is off in process 77" in explanation.message
+
+
 def test_the_same_program_in_another_store_is_somebody_who_does_not_use_ours() -> None:
     mine = entry("1/2/3/4/0", models=["net"])
     (explanation,) = ask(entries=[mine, entry("1/2/3/4/0", root=Path("/home/a/.cache/libsycl_cache"))]).explanations
