@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
@@ -30,7 +31,7 @@ from xpucached.service.context import Context
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from tests.support.runtimes import SimulatedGpu
     from xpucached.domain.models import ModelStatus, Run
@@ -41,6 +42,11 @@ pytestmark = pytest.mark.runtime
 SOURCE: Final = "kernel void twice(global float *x) { x[get_global_id(0)] *= 2 * X; }\n"
 NEO: Final = KindName("neo")
 NET: Final = ModelName("net")
+
+
+def words(command: Iterable[str]) -> str:
+    """Quote a command for a shell, save for what stands for its number."""
+    return " ".join(shlex.quote(word).replace("$$", "'$$'") for word in command)
 
 
 class GpuHouse:
@@ -87,7 +93,9 @@ class GpuHouse:
             await self.service.stop()
 
         built = [(how, self.place / name, options) for how, name, options in jobs]
-        workload = Workload(tuple(self.gpu.builder(built)), self.place / "work", self.gpu.variables, 300.0)
+        # A shell puts its own number, which is another one at each start, where a job has `$$`.
+        shell = ("/bin/sh", "-c", f"exec {words(self.gpu.builder(built))}")
+        workload = Workload(shell, self.place / "work", self.gpu.variables, 300.0)
         (self.place / "state").mkdir()
         catalog = Catalog.open(self.place / "state" / "catalog.sqlite")
         catalog.write(add_model, Model(NET, workload))
@@ -185,6 +193,16 @@ def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:
         assert house.traces() == []
 
     house.live(work, *JOBS[:1])
+
+
+def test_a_program_that_is_another_one_at_each_start_is_named(house: GpuHouse) -> None:
+    async def work() -> None:
+        run = await house.warmed()
+        assert run.outcome is Outcome.UNPROVEN
+        assert run.detail.startswith("the second pass still compiled 1 programs")
+        assert run.detail.endswith("1 of them have another key at each start, so that no cache can keep them: twice")
+
+    house.live(work, ("text", "source.cl", "-DX=1"), ("text", "source.cl", "-DX=$$"))
 
 
 def test_what_a_run_of_a_killed_daemon_left_is_taken_away_at_the_next_start(house: GpuHouse) -> None:

@@ -251,6 +251,8 @@ class Prewarmer:
         course.outcome, course.detail = concluded(course.trials)
         if unheard := await asyncio.to_thread(recordings.unheard, stores, model.workload.directory):
             course.detail += f"; {unheard}: which of those entries it uses is not known"
+        for attempt in course.attempts:
+            course.detail += await asyncio.to_thread(recordings.never_twice, self._context, attempt.executions)
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
             course.detail += await asyncio.to_thread(self._covered, course.executions)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.catalog.entries import entries_by_id
 from xpucached.domain.stores import EntryId
 from xpucached.kinds.table import KINDS
 from xpucached.processes.output import Trace
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
+
+_NAMED: Final = 3
+"""Kernels that one sentence names."""
 
 
 def trace(stores: Sequence[FoundStore]) -> Trace:
@@ -46,6 +50,26 @@ def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
     """Say why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
     return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
+
+
+def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
+    """Name what a variant's passes compiled under another key each time, as the rest of a sentence; empty if nothing.
+
+    That is what the second pass compiled of the same kernels as something of the first, for which it did not ask.
+    """
+    first, last = executions[0], executions[-1]
+    if first is last or not last.created:
+        return ""
+    rows = context.catalog.read(entries_by_id, first.created | last.created)
+    names = {one.entry.id: tuple(kernel.display for kernel in one.entry.kernels) for one in rows if one.entry.kernels}
+    unasked = {names.get(one) for one in first.created - last.created - last.used} - {None}
+    again = [names[one] for one in last.created if names.get(one) in unasked]
+    if not again:
+        return ""
+    some = sorted({name for kernels in again for name in kernels})
+    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+    what = f"{', '.join(some[:_NAMED])}{more}"
+    return f"; {len(again)} of them have another key at each start, so that no cache can keep them: {what}"
 
 
 def left(stores: Sequence[FoundStore], before: frozenset[EntryId], host: Host) -> list[tuple[Store, Recording]]:
