@@ -161,7 +161,7 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
 
     def lose() -> None:
         for group in client.watch_server._marks.groups.values():
-            client.watch_server._lose(group)
+            client.watch_server._lose(group, "the kernel's queue was full")
 
     def told() -> int:
         """Count how often a loss is told before the next event."""

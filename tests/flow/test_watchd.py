@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import pytest
 
@@ -384,6 +385,24 @@ def test_a_queue_that_is_full_is_told(root: Path, running: Callable[..., WatchSe
             break
     else:
         pytest.fail("nothing came any more")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_the_log_says_why_events_were_lost(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing:
+        names = True
+        rest: ClassVar = [OSError(number, os.strerror(number))]
+
+        def read(self) -> list[kernel.Happening]:
+            if self.rest:
+                raise self.rest.pop()
+            return []
+
+    watch_server = WatchServer(loads=False)
+    watch_server._look(cast("kernel.Group", Failing()))
+    watch_server._close()
+
+    assert [one.getMessage() for one in caplog.records] == [f"events were lost: {os.strerror(number)}"]
 
 
 def test_records_that_are_cut_off_or_of_another_version_end_the_reading() -> None:

@@ -125,7 +125,7 @@ class _Link:
                 if asked is not None:
                     self._call(self._heard, FileEvent(asked.root, path, act, pid, at))
         elif "lost" in message:
-            self._call(self._lost, "the kernel's queue of events was full, and some were lost")
+            self._call(self._lost, "events were lost: a queue was full, or files or memory ran out")
         else:
             self._answer(message)
 

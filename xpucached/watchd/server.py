@@ -9,7 +9,8 @@ below it be of which something is told (`places`).  What goes back are names tha
 the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "loads": bool}`` with the directory, and
-``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "loads": bool}``, ``{"refused": N, "why": text}``,
+``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "loads": bool, "why": text}`` (why less is seen than was
+asked for, or nothing), ``{"refused": N, "why": text}``,
 ``{"events": [[N, path, act, pid], …], "at": seconds}`` and ``{"lost": true}``.
 """
 
@@ -324,7 +325,7 @@ class WatchServer:
                 came = group.read()
             except OSError as error:
                 if error.errno in OURS:
-                    self._lose(group)
+                    self._lose(group, error.strerror or str(error))
                 else:
                     # One file could not be opened for us.  Anybody can have such files, so it is a loss to nobody else.
                     log.debug("the file of an event could not be opened: %s", error)
@@ -335,15 +336,15 @@ class WatchServer:
             self._places.renew()
             for one in came:
                 if one.mask & OVERFLOW:
-                    self._lose(group)
+                    self._lose(group, "the kernel's queue was full")
                 elif one.descriptor >= 0:
                     self._by_descriptor(one)
                 else:
                     self._by_name(one)
             self._tell()
 
-    def _lose(self, group: Group) -> None:
-        log.warning("the kernel's queue was full, and events were lost")
+    def _lose(self, group: Group, why: str) -> None:
+        log.warning("events were lost: %s", why)
         self._lost.add(group.names)
         self._tell_losses()
 
