@@ -7,7 +7,7 @@ import ast
 import importlib
 import pkgutil
 import re
-from dataclasses import fields
+from dataclasses import Field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,7 @@ from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
 from xpucached.domain.trash import DropReason
 from xpucached.domain.users import WorkerState
 from xpucached.errors import XpucachedError
-from xpucached.kinds import sycl
+from xpucached.kinds import interface, sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
 from xpucached.render.status import CHECKS, LEVELS
@@ -293,6 +293,16 @@ def test_every_part_of_a_kind_is_in_the_manual() -> None:
     told = first(rows(section(page("docs/kinds.md"), "Adding a kind")))
 
     assert told == parts
+
+
+@pytest.mark.parametrize(
+    "part", [one for one in fields(Kind) if one.name not in {"name", "defects"}], ids=lambda part: part.name
+)
+def test_all_that_a_part_of_a_kind_is_asked_is_in_the_manual(part: Field[object]) -> None:
+    protocol = getattr(interface, str(part.type).partition(" ")[0])
+    (asked,) = [row[1] for row in rows(section(page("docs/kinds.md"), "Adding a kind")) if row[0] == f"`{part.name}`"]
+
+    assert sorted(codes(asked)) == sorted(name for name in vars(protocol) if not name.startswith("_"))
 
 
 def defect_table() -> list[list[str]]:

@@ -1,6 +1,6 @@
 """The life of the host's daemon: its two sockets, signals, and what systemd hears of it.
 
-It has no rights: no capability, no device, no home, no network.  See `hostd` for what it does.
+It has no privileges: no capability, no device, no home, no network.  See `hostd` for what it does.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class Preflight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One family of caches with one on-disk format: a row of the table."""
+    """One type of cache, with one on-disk format: a row of the table."""
 
     name: KindName  #: as stored and typed
     defects: tuple[Defect, ...]  #: all that its scanner finds wrong with entries; a code means the same in every kind

@@ -1,7 +1,6 @@
 """The table of all kinds, and what is asked of entries of any of them.
 
-To add one: write its package, put its row into `KINDS`, add its line in ``tests/kinds/test_contract.py`` and its
-section in ``docs/kinds.md``.
+To add one: ``docs/kinds.md``, "Adding a kind".
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ superseded   for an older driver of a present device, beyond the generations kep
 gone         for a device that this host once had and has not had for a while
 unused       not used for longer than the policy says
 low space    what is least worth keeping, until there is as much room on the file system as there shall be
-over budget  what is least worth keeping of the rest, until each store, each user and all together fit (`budget`)
+over budget  what is least worth keeping of the rest, until each store, each user and all together fit
+             (`ranking.over_limits`)
 
-Generations follow a lineage, which is (platform, device).  A new driver may change the version string as well as its
-own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
-platforms differently (``… Level-Zero`` and ``… Level-Zero V2``), so their entries are two lineages: neither supersedes
+Generations follow a lineage, which is (kind, family, device).  A new driver may change the version string as well as
+its own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
+families differently (``… Level-Zero`` and ``… Level-Zero V2``), so their entries are two lineages: neither supersedes
 the other, because programs with either adapter may run side by side.
 """
 
