@@ -140,6 +140,20 @@ def test_of_three_in_a_ring_two_change_places_first_and_the_third_waits() -> Non
     }
 
 
+def test_what_has_a_program_that_another_one_misses_waits_for_it() -> None:
+    # Both hold what the third one misses, and what they miss themselves is nowhere.
+    three = changed("a/0", "C"), changed("b/0", "C"), changed("c/0", "D")
+
+    assert swaps(*three, trusted={"a/0": "A", "b/0": "B", "c/0": "C"}) == {
+        "a/0": (RepairAction.SWAP_BACK, "c/0"),
+        "b/0": (RepairAction.LEAVE, ""),
+        "c/0": (RepairAction.SWAP_BACK, "a/0"),
+    }
+    # What it misses lies only where a pair is made already.
+    four = changed("a/0", "B"), changed("b/0", "A"), changed("c/0", "E")
+    assert swaps(*four, trusted={"a/0": "A", "b/0": "B", "c/0": "A"})["c/0"] == (RepairAction.LEAVE, "")
+
+
 def test_a_pair_that_did_not_change_places_is_not_tried_again_and_compiled() -> None:
     one, two = changed("a/0", "B"), changed("b/0", "A")
     tried = [(each.id, each.stamp, RepairAction.SWAP_BACK) for each in (one, two)]
