@@ -8,8 +8,9 @@ whose result nobody takes that is left out.  A fault survives if all tests pass;
 Exit status 1 if fewer are found than ``--least`` says.
 
 Why not mutmut or cosmic-ray: neither takes a seeded sample (a room has thousands of faults), and mutmut 3 chooses the
-tests itself after it has run all of them.  Here each fault costs a fork, the loading of the project and the room's
-tests until the first failure; no file is changed, the faulty module exists only in the memory of that process.
+tests itself after it has run all of them.  Here each fault costs a fork, the loading of the project and, until the
+first failure, those of the room's tests that call the function; no file is changed, the faulty module exists only in
+the memory of that process.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import ast
 import importlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import random
 import select
 import signal
 import sys
 import tempfile
-import time
+import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import CodeType
+    from types import CodeType, FrameType
+
+    import pytest
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "xpucached"
@@ -160,13 +164,82 @@ class _Faulty(importlib.machinery.SourceFileLoader):
         return self._code
 
 
-def survives(fault: Fault | None, tests: Sequence[Path], patience: float) -> bool:
+class _Search:
+    """A plugin of pytest that ends hypothesis's search at the first example that fails."""
+
+    def pytest_configure(self) -> None:
+        """Make no example smaller, which takes minutes and nobody reads; and find the same ones in each process."""
+        hypothesis = importlib.import_module("hypothesis")
+        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, deadline=None, database=None)
+        hypothesis.settings.load_profile("mutants")
+
+
+class _Callers:
+    """A plugin of pytest that notes which tests call which functions of a room."""
+
+    def __init__(self, room: Path, told: Path) -> None:
+        self._room = f"{room}{os.sep}"
+        self._told = told
+        self._called: set[str] = set()
+        self._tests: dict[str, list[str]] = {}
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_setup(self) -> None:
+        """Begin with a test, and with its fixtures."""
+        self._called.clear()
+        threading.settrace(self._note)
+        sys.settrace(self._note)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """End with a test."""
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if report.when == "teardown":
+            for function in self._called:
+                self._tests.setdefault(function, []).append(report.nodeid)
+            self._called.clear()
+
+    def pytest_unconfigure(self) -> None:
+        """Tell all of it."""
+        sys.settrace(None)
+        self._told.write_text(json.dumps([self._tests, self._seconds]), encoding="utf-8")
+
+    def _note(self, frame: FrameType, _event: str, _arg: object) -> None:
+        code = frame.f_code
+        if code.co_filename.startswith(self._room):
+            self._called.add(f"{code.co_filename}:{code.co_firstlineno}")
+
+
+def callers(room: Path, tests: Sequence[Path]) -> tuple[dict[str, list[str]], dict[str, float]]:
+    """Run the tests as they are; give for each function that was called the tests that called it, and their seconds.
+
+    A function is named by its file and the line where it begins.
+    """
+    with tempfile.NamedTemporaryFile(prefix="xpucached-mutants-", suffix=".json") as told:
+        if not survives(None, tests, 1800, _Callers(room, Path(told.name))):
+            raise SystemExit(f"{room.name}: its tests fail as it is: {' '.join(map(str, tests))}")
+        called, seconds = json.loads(Path(told.name).read_text("utf-8"))
+        return called, seconds
+
+
+def function_of(fault: Fault) -> str | None:
+    """Name the function in which a fault is, as `callers` does; None if it is in none."""
+    around = [
+        min(one.lineno for one in (node, *node.decorator_list))
+        for node in ast.walk(ast.parse(fault.file.read_bytes()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno < fault.line <= (node.end_lineno or node.lineno)
+    ]
+    return f"{fault.file}:{max(around)}" if around else None
+
+
+def survives(fault: Fault | None, tests: Sequence[object], patience: float, plugin: object = None) -> bool:
     """Run the tests with the fault, or as it is; tell whether all passed.  What takes too long was found."""
     with tempfile.TemporaryDirectory(prefix="xpucached-mutants-") as place:
         child = os.fork()
         if not child:
             os.setsid()
-            _be(fault, tests, Path(place))
+            _be(fault, tests, Path(place), plugin)
         ended = os.pidfd_open(child)
         in_time = bool(select.select([ended], [], [], patience)[0])
         os.close(ended)
@@ -178,7 +251,7 @@ def survives(fault: Fault | None, tests: Sequence[Path], patience: float) -> boo
         return passed
 
 
-def _be(fault: Fault | None, tests: Sequence[Path], place: Path) -> None:
+def _be(fault: Fault | None, tests: Sequence[object], place: Path, plugin: object) -> None:
     """Be the process that has the fault; never comes back."""
     status = 1
     try:
@@ -189,7 +262,8 @@ def _be(fault: Fault | None, tests: Sequence[Path], place: Path) -> None:
             sys.meta_path.insert(0, _Faulty(fault))
         options = ["-qx", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not runtime and not torch"]
         pytest = importlib.import_module("pytest")
-        status = int(pytest.main([*options, f"--basetemp={place / 'made'}", *map(str, tests)]))
+        plugins = [_Search(), *([] if plugin is None else [plugin])]
+        status = int(pytest.main([*options, f"--basetemp={place / 'made'}", *map(str, tests)], plugins))
     except BaseException:  # noqa: BLE001 - told, and then it ends
         traceback.print_exc()
     finally:
@@ -202,13 +276,13 @@ def examine(room: str, count: int, seed: int) -> tuple[int, int]:
     tests = sorted({path for pattern in ROOMS[room] for path in REPOSITORY.glob(pattern)})
     every = [one for file in sorted((REPOSITORY / PACKAGE / room).rglob("*.py")) for one in faults(file)]
     sample = random.Random(f"{seed} {room}").sample(every, min(count, len(every)))  # noqa: S311 - the same each time
-    began = time.monotonic()
-    if not survives(None, tests, 900):
-        raise SystemExit(f"{room}: its tests fail as it is: {' '.join(str(one) for one in tests)}")
-    patience = 3 * (time.monotonic() - began) + 10
+    known, seconds = callers(REPOSITORY / PACKAGE / room, tests)
     found = 0
     for fault in sorted(sample, key=lambda one: (one.file, one.line)):
-        lives = survives(fault, tests, patience)
+        function = function_of(fault)
+        # The quick ones first: the first failure ends it.
+        chosen = sorted(seconds if function is None else known.get(function, []), key=lambda one: seconds[one])
+        lives = not chosen or survives(fault, chosen, 20 + 3 * sum(seconds[one] for one in chosen))
         found += not lives
         print(f"{'SURVIVED' if lives else 'found   '}  {fault.place}: {fault.words}", flush=True)
     print(f"{room}: {found} of {len(sample)} found, of {len(every)} that there could be", flush=True)
