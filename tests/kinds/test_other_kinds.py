@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import stat
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,11 @@ from xpucached.catalog.stores import all_stores
 from xpucached.catalog.tables import ENTRIES
 from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.defects import Effect, RepairAction, unknown
-from xpucached.domain.host import Host
+from xpucached.domain.host import Device, DriverAnswer, Host
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
-from xpucached.domain.names import EntryKey, ModelName
-from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe, Recipe
+from xpucached.domain.names import Architecture, EntryKey, ModelName
+from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe, Rebuild, Recipe, ReplayReason
 from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
@@ -41,6 +42,8 @@ from xpucached.planning.repair import plan_mending
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
+from xpucached.service.publish import Publisher
+from xpucached.service.rebuild import RebuildJob
 from xpucached.service.replay import ReplayRequest
 from xpucached.settings import loading
 
@@ -353,6 +356,46 @@ def test_a_run_is_proven_by_what_it_tells_in_the_stores_of_all_kinds(house: Hous
         assert [first.created, first.used, second.created, second.used] == [{made}, set(), set(), {made}]
         assert (attempt.trial.outcome, made in attempt.after) == (Outcome.WARMED, True)
         assert second.output == str(house.root("sycl"))
+
+    house.live(work)
+
+
+def test_what_is_compiled_again_goes_where_the_programs_of_its_model_keep_it(house: House) -> None:
+    async def work() -> None:
+        context, net = house.service.context, ModelName("net")
+        mine = Workload(("/bin/true",), house.place, {"NEO_CACHE_DIR": "/elsewhere", "HOME": "/home/a"})
+        shown = (await house.page(kind="sycl", limit=1)).entries[0]
+        one = Rebuild(replace(shown, models=(net,)), NEW[0], ReplayReason.USED)
+        results = Publisher(context, ReplayRequest(), ())
+        job = RebuildJob(context, ProcessStarter(os.environ, "test"), [], (), results)
+        job._models = {net: Model(net, mine)}
+        results.close()
+        assert dict(job._caches(one)) == {
+            "HOME": "/home/a",
+            "NEO_CACHE_PERSISTENT": "1",
+            "NEO_CACHE_DIR": str(context.settings.managed(neo.NAME)),
+            # Without this the driver would evict there.
+            "NEO_CACHE_MAX_SIZE": "0",
+        }
+
+    house.live(work)
+
+
+def test_our_stores_of_further_kinds_are_made_where_there_is_a_gpu(house: House) -> None:
+    async def work() -> None:
+        context, finder = house.service.context, house.service.finder
+        managed = context.settings.managed(neo.NAME)
+        cpu = DriverAnswer("Intel(R) OpenCL", "Xeon", "OpenCL 3.0", "1")
+        gpu = DriverAnswer("Intel(R) OpenCL Graphics", "B580", "OpenCL 3.0 NEO ", "26.27")
+        found: list[bool] = []
+        for answer in (cpu, gpu):
+            device = Device(answer.device, Architecture("x"), answers=(answer,))
+            # No compiler is seen: of which target entries would be is not known.
+            context.host = Host(datetime.now(UTC), "boot", "6", "stamp", (device,))
+            finder.make_offered()
+            found.append(managed.is_dir())
+        assert found == [False, True]
+        assert stat.S_IMODE(managed.stat().st_mode) == 0o700
 
     house.live(work)
 

@@ -35,6 +35,12 @@ MODELS: Final = sycl.NAME
 """The kind of a model's own store, which its runs are proven by."""
 
 
+def variables(root: Callable[[KindName], Path]) -> Mapping[str, str]:
+    """Give what makes a program cache in these stores, one of each kind, and leave eviction to us."""
+    given = ({**kind.discovery.enable(root(name)), **kind.discovery.EVERYWHERE} for name, kind in KINDS.items())
+    return {variable: text for one in given for variable, text in one.items()}
+
+
 def libraries() -> tuple[str, ...]:
     """Give how the names of libraries begin by which a process shows that it may use a store of any kind."""
     return tuple(sorted({name for kind in KINDS.values() for name in kind.discovery.LIBRARIES}))

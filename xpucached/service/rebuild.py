@@ -102,12 +102,7 @@ class RebuildJob:
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
         self._into = into
-        managed = context.settings.managed
-        self._managed = {
-            variable: text
-            for name, kind in table.KINDS.items()
-            for variable, text in kind.discovery.enable(managed(name)).items()
-        }
+        self._managed = table.variables(context.settings.managed)
         self._lock = threading.Lock()
         self._compiling = 0
         self._late: list[Rebuild] = []  # what took too long while others waited

@@ -18,7 +18,8 @@ from xpucached.domain.names import KindName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
 from xpucached.errors import Conflict
 from xpucached.host import process_table
-from xpucached.kinds.table import KINDS, MODELS, libraries
+from xpucached.host.gpu_devices import is_gpu
+from xpucached.kinds.table import KINDS, MODELS, libraries, variables
 from xpucached.printing import encodable
 from xpucached.service.owners import STORES, answers, foreign, foreign_store, named_by, too_many
 from xpucached.service.survey import runtimes_of
@@ -130,20 +131,20 @@ class StoreFinder:
         return (found, *(self.managed(name) for name in others if name != found.store.kind))
 
     def make_offered(self) -> None:
-        """Make our stores of further kinds that devices of this host have entries of: some drivers make none."""
-        offered = {one.kind for one in self._context.present.offered} - {MODELS}
+        """Make our stores of further kinds where there is a GPU: programs may be led there, and drivers make none."""
+        present = self._context.present
+        views = (present, *(present.seen_with(one) for one in present.drivers))
+        if not any(map(is_gpu, (answer for one in views for answer in one.answers))):
+            return
         try:
-            make(one for one in self.run_stores(self.managed()) if one.store.kind in offered)
+            make(self.run_stores(self.managed())[1:])
         except OSError as error:
             log.warning("a store cannot be made, and programs keep nothing there: %s", error)
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
         """Give what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""
-        variables: dict[str, str] = {}
-        for name, kind in KINDS.items():
-            root = found.store.root if name == found.store.kind else self._context.settings.managed(name)
-            variables |= {**kind.discovery.enable(root), **kind.discovery.EVERYWHERE}
-        return variables
+        managed = self._context.settings.managed
+        return variables(lambda name: found.store.root if name == found.store.kind else managed(name))
 
     # -- all ----------------------------------------------------------------------------------------------------------
 
