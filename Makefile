@@ -5,7 +5,7 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint man dist deb rpm demo record fuzz mutants stress bench clean
+.PHONY: help test compiled lint man dist deb rpm demo record fuzz mutants stress bench clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
@@ -28,15 +28,22 @@ help:
 TEST_PROCESSES ?= 3
 ifdef FAST
 test: .venv/tested
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
 else
-test: lint
+test: .venv/tested
+	$(MAKE) --no-print-directory --jobs=2 --output-sync lint compiled
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
 endif
+
+# Tests start Python thousands of times, and each of their processes would compile all by itself.  What cannot be
+# collected the tests tell.
+compiled: .venv/tested
+	$(BIN)/python -m compileall -q migrations tests tools xpucached
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null || true
 
 # The same seed puts the same faults into the code.
 MUTANTS ?= 20
