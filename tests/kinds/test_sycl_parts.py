@@ -265,6 +265,7 @@ def test_a_link_in_the_place_of_a_directory_is_no_part_of_the_store(
     assert seen.vanished == (rows[0].key,)
 
 
+@pytest.mark.flow
 def test_a_store_comes_in_parts_in_the_order_of_its_keys(sycl_store: SyclStore) -> None:
     for number in range(2300):
         sycl_store.add(f"_ZTS{number}", device=f"GPU {number % 2}")
@@ -384,6 +385,7 @@ def test_quick_looks_give_the_catalog_that_a_first_look_gives(
     assert catalog.read(catalog_summary).entries
 
 
+@pytest.mark.flow
 def test_what_a_catalog_knows_comes_in_the_order_of_the_keys(sycl_store: SyclStore, catalog: Catalog) -> None:
     for number in range(4100):
         leaf = sycl_store.root / f"{number % 7}" / f"{number}" / "1" / "1"

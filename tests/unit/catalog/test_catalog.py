@@ -505,6 +505,7 @@ def by_loader(name: str) -> Workload:
     return Workload((), Path("/opt"), {"A": "1"}, 60.0, exercise)
 
 
+@pytest.mark.flow
 def test_models_are_taken_over_from_a_corrupt_catalog_if_they_are_whole(path: Path) -> None:
     with closing(Catalog.open(path)) as opened:
         for number in range(400):
@@ -1501,6 +1502,7 @@ def test_history_is_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
 # -- many, at once, and killed ------------------------------------------------------------------------------------
 
 
+@pytest.mark.flow
 def test_a_large_store_is_recorded_and_recorded_again(catalog: Catalog) -> None:
     kernels = (Kernel("_ZTS4gemm", "gemm"),)
     entries = tuple(entry(f"{number}/1/2/3/0", kernels=kernels) for number in range(20_000))

@@ -1168,6 +1168,7 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
             return False
 
 
+@pytest.mark.flow
 @settings(deadline=None, database=None, max_examples=300)
 @given(some=entries_, situation=situations)
 def test_the_promises_of_a_plan(some: list[IndexedEntry], situation: Situation) -> None:

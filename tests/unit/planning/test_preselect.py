@@ -139,6 +139,7 @@ def wanted(chance: random.Random, allocated: int) -> Policy:
     return replace(plain, stores=chance.choice(((), limits)))
 
 
+@pytest.mark.flow
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 1 << 32), asked=st.booleans())
 def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_sieve(
@@ -191,6 +192,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
     assert sifted == whole
 
 
+@pytest.mark.flow
 def test_of_a_large_store_little_more_is_looked_at_than_goes(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)  # noqa: S311 - not a secret
     empty(catalog)
@@ -269,6 +271,7 @@ def test_what_nobody_can_want_gone_is_not_looked_at(catalog: Catalog) -> None:
     assert [(one.entries, one.allocated) for one in others] == [(50, 50 * 4096)]
 
 
+@pytest.mark.flow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_the_sums_are_what_a_count_gives(catalog: Catalog, seed: int) -> None:
