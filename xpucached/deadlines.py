@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ SECONDS = 5.0
 
 _MOST: Final = 32
 """Questions that may be waiting for ever."""
+
+_PAUSE: Final = 0.05
+"""Seconds between two tries to start a thread."""
 
 _stuck: Final[dict[object, threading.Thread]] = {}
 _changing: Final = threading.Lock()
@@ -44,9 +48,9 @@ def ask(place: object, question: Callable[[], T], seconds: float | None = None) 
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="patience", daemon=True)
-    thread.start()
-    thread.join(SECONDS if seconds is None else seconds)
+    until = time.monotonic() + (SECONDS if seconds is None else seconds)
+    thread = started(work, "patience", until)
+    thread.join(max(0.0, until - time.monotonic()))
     if errors:
         raise errors[0]
     if answers:
@@ -54,6 +58,23 @@ def ask(place: object, question: Callable[[], T], seconds: float | None = None) 
     with _changing:
         _stuck[place] = thread
     raise _silence(place)
+
+
+def started(work: Callable[[], object], name: str, until: float) -> threading.Thread:
+    """Start a thread that nobody need wait for.  Raises `TimeoutError` if none could be had until then.
+
+    A host that has no room for a thread now has it in a moment.
+    """
+    while True:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if time.monotonic() + _PAUSE > until:
+                raise TimeoutError(errno.EAGAIN, "the host has no room for a thread to ask it") from None
+            time.sleep(_PAUSE)
+        else:
+            return thread
 
 
 def _silence(place: object) -> TimeoutError:

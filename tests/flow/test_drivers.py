@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -20,6 +21,7 @@ from xpucached.catalog.runs import KEPT, begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import last_survey, record_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import DriverInUse, Host, Presence, Problem
+from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, Outcome, Proof, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Policy, Subtotal
@@ -31,10 +33,10 @@ from xpucached.planning.prewarm import need, plan_prewarm
 from xpucached.planning.replay import plan_replay
 from xpucached.planning.verdict import of_drivers, verdict, warmth
 from xpucached.server.redact import redact
+from xpucached.service import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.support.daemons import Daemon
     from tests.support.runtimes import Runtime
@@ -103,6 +105,13 @@ def test_who_may_only_read_sees_a_driver_and_not_what_leads_to_it() -> None:
     assert "/secret" not in str(shown)
     assert "b1" in str(shown)
     assert "trial" in str(shown)
+
+
+def test_a_driver_that_cannot_be_looked_at_any_more_costs_no_other_model_its_own() -> None:
+    libraries = Libraries(
+        further=(Path("/", "a" * 300, "libintelocl.so"), Path("/", "b" * 300, "libze_intel_gpu.so.1"))
+    )
+    assert survey._mapped(libraries, {}) == {}
 
 
 def test_an_earlier_driver_brings_its_proof_with_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from datetime import UTC, datetime
@@ -242,6 +243,21 @@ def test_a_driver_that_others_can_change_is_not_loaded(tmp_path: Path, place: st
     (tmp_path / place).chmod(0o777)
     with pytest.raises(RequestError, match=f"{place} belongs to somebody else, or everybody may write there"):
         found()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to a group that is not its own")
+@pytest.mark.parametrize("place", ["lib", "lib/libigc.so.2.1"])
+def test_a_driver_that_a_group_of_users_can_change_is_not_loaded_by_root(tmp_path: Path, place: str) -> None:
+    root = tmp_path / "driver"
+    (root / "lib").mkdir(parents=True)
+    for name in ("libigdrcl.so", "libigc.so.2.1"):
+        (root / "lib" / name).write_bytes(b"code")
+    (root / place).chmod(0o775)
+    assert other_driver._walk(root).files
+    # Those below a thousand are of the system.
+    os.chown(root / place, 0, 1500)
+    with pytest.raises(RequestError, match=f"{place} belongs to somebody else, .*, or a group of users"):
+        other_driver._walk(root)
 
 
 def test_what_is_no_driver_and_no_gpu_is_refused(replayer: Daemon, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
-from xpucached.kinds import sycl
+from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,3 +82,10 @@ def test_a_pipe_in_the_place_of_a_program_hangs(sycl_store: SyclStore) -> None:
 
     assert judged(sycl_store.root) == sycl.defects.BIN_FIFO
     assert sycl.defects.BIN_FIFO.effect is Effect.HANGS
+
+
+def test_a_root_that_became_a_loop_is_told_as_what_the_disk_says(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "store")
+    (tmp_path / "link").symlink_to("/somewhere")
+    with fs.folder(str(tmp_path)) as directory, pytest.raises(OSError, match="symbolic links"):
+        fs.leads_to(directory, "link", str(tmp_path / "store"))

@@ -14,7 +14,7 @@ from xpucached.domain.defects import RepairAction
 from xpucached.domain.stores import EntryState
 from xpucached.domain.trash import Repair
 from xpucached.kinds import folders, fs, sycl
-from xpucached.kinds.sycl import locks
+from xpucached.kinds.sycl import exchange, locks
 from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
@@ -190,6 +190,24 @@ def test_programs_stay_where_one_of_them_is_at_work(
     assert [slot.bin.read_bytes() for slot in slots] == before
     # The locks of others stay, and ours do not.
     assert [slot.lock.exists() for slot in slots] == locked
+
+
+def test_a_disk_that_lets_no_programs_change_places_is_named(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = swapped(sycl_store)
+    first, second = (entry_of(sycl_store, slot) for slot in slots)
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(exchange, "exchange", read_only)
+    failed: list[tuple[Path, int | None]] = []
+    repair = Repair(first, RepairAction.SWAP_BACK, second)
+    done = sycl.doctor.mend([repair], lambda root, error: failed.append((root, error.errno)))
+    assert done == {first.id: False, second.id: False}
+    assert failed == [(sycl_store.root, errno.EROFS)] * 2
+    assert not list(sycl_store.root.rglob("*.lock"))
 
 
 # -- a gap ------------------------------------------------------------------------------------------------------------

@@ -243,6 +243,22 @@ def test_a_label_that_names_no_files_brings_nothing_back_and_loses_nothing(sycl_
     assert (label.parent / "leaf" / "0.bin").exists()
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_damaged_program_in_its_place_costs_no_good_one(sycl_store: SyclStore, *, zeros: bool) -> None:
+    made = sycl_store.add()
+    put_away(sycl_store)
+    again = sycl_store.add()
+    if zeros:
+        # As long as before, and framed: what a power failure leaves.
+        content = again.bin.read_bytes()
+        again.bin.write_bytes(content[:16] + bytes(len(content) - 16))
+    (item,) = sycl.trash_files.trash(of(sycl_store))
+    (told,) = sycl.trash_files.restore(of(sycl_store), (item.ref,))
+    assert ("a damaged one is in its place" in told.detail) is zeros
+    assert [one.ref for one in sycl.trash_files.trash(of(sycl_store))] == ([item.ref] if zeros else [])
+    assert made.bin.exists()
+
+
 _FIEMAP = 0xC020660B
 _ON_ITS_WAY = 0x4  # FIEMAP_EXTENT_DELALLOC
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import hashlib
 import http.client
 import json
@@ -272,8 +273,9 @@ class Campaign:
 
     def _slots(self) -> Iterator[tuple[str, Path]]:
         """Give the key of each entry on the disk, and its program's file."""
-        for path in self._store.root.glob("[0-9]*/[0-9]*/[0-9]*/[0-9]*/*.bin"):
-            yield str(path.relative_to(self._store.root).with_suffix("")), path
+        # Pathlib's own stumbles over a directory that goes while it looks, as the daemon still tidies.
+        for name in glob.iglob("[0-9]*/[0-9]*/[0-9]*/[0-9]*/*.bin", root_dir=self._store.root):  # noqa: PTH207
+            yield name.removesuffix(".bin"), self._store.root / name
 
     @staticmethod
     def _digests(program: Path) -> tuple[str, str] | None:

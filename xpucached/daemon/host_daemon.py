@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import __version__, systemd
+from xpucached import __version__, deadlines, systemd
 from xpucached.errors import SettingsError
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
@@ -37,6 +37,9 @@ ADMIN = "admin"
 """What the unit of the administrators' socket calls it."""
 
 _DESCRIPTORS: Final = 8192
+
+_READING: Final = 30.0
+"""Seconds that a new configuration may take to be read."""
 
 _BODY: Final = 128 << 10
 """Bytes of a request to the public socket: the longest names a thousand models."""
@@ -125,9 +128,11 @@ async def _follow_configuration(host_daemon: HostDaemon, load: Callable[[], Sett
 async def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None:
     systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
-        fresh = await asyncio.to_thread(load)
+        fresh = await asyncio.to_thread(deadlines.ask, "configuration", load, _READING)
     except RuntimeError as error:
         log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
+    except TimeoutError as error:
+        log.error("the old configuration stays: %s", error.strerror)  # noqa: TRY400 - expected
     except SettingsError as error:
         log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
     else:

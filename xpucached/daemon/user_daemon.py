@@ -302,8 +302,8 @@ class Daemon:
             fresh = await asyncio.to_thread(deadlines.ask, "configuration", read, _READING)
         except RuntimeError as error:
             log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
-        except TimeoutError:
-            log.error("the old configuration stays: the file system of the new one does not answer")  # noqa: TRY400 - expected
+        except TimeoutError as error:
+            log.error("the old configuration stays: %s", error.strerror)  # noqa: TRY400 - expected
         except SettingsError as error:
             told = configuration.told(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected

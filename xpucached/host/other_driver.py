@@ -90,17 +90,20 @@ def _check(root: Path) -> None:
 
 def _open_to_others(place: str | Path) -> RequestError:
     hint = "its files are loaded: unpack the driver where only you or root can write"
-    return RequestError(f"{place} belongs to somebody else, or everybody may write there", hint=hint)
+    return RequestError(
+        f"{place} belongs to somebody else, or everybody may write there, or a group of users", hint=hint
+    )
 
 
 def _see_closed(folder: Path, names: Iterable[str], root: Path) -> None:
     """See that nobody else can change what would be loaded from a folder.  Raises `RequestError`."""
+    trusted = sockets.Trusted(groups=True)
     for path in (*(folder / name for name in names), folder, *folder.parents):
         real = Path(os.path.realpath(path))
         for step in (one for one in (real, real.parent) if one.is_relative_to(root)):
             with contextlib.suppress(OSError):
                 status = step.stat()
-                if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+                if status.st_uid not in trusted or trusted.others_write(status):
                     raise _open_to_others(step)
 
 

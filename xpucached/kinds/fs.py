@@ -271,7 +271,8 @@ def leads_to(directory: int, name: str, root: str) -> os.stat_result:
 
 def _top(root: str) -> str:
     """Give the highest directory above a store that lies on its file system."""
-    path = Path(root).resolve()
+    # Not by pathlib: where somebody has made a loop of it by now, that raises what is no error of a file.
+    path = Path(os.path.realpath(root))
     device = path.stat().st_dev
     while path != path.parent and path.parent.stat().st_dev == device:
         path = path.parent

@@ -17,10 +17,11 @@ from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, TrashLabel, Unproven
 from xpucached.kinds import table
 from xpucached.planning.repair import plan_comparing
+from xpucached.service.context import to_its_end
 from xpucached.service.rebuild import RebuildJob, drivers_in_use, note_built
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.domain.host import OtherDriver
@@ -119,7 +120,7 @@ class EntryComparer:
                 every, todo = todo, []
                 for start in range(0, len(every), _BATCH):
                     async with self._context.locks.storing:
-                        todo += await _to_its_end(results.keep, every[start : start + _BATCH])
+                        todo += await to_its_end(results.keep, every[start : start + _BATCH])
             await self._compile(todo, results, drivers, handle, results.recipes)
         finally:
             self._leave(results, handle)
@@ -289,7 +290,7 @@ class _Replacing(_Counted):
 
     async def _put(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         async with self._context.locks.storing:
-            await asyncio.to_thread(self._replace, one, recipe, binary, seconds)
+            await to_its_end(self._replace, one, recipe, binary, seconds)
 
     def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         entry = one.entry.entry
@@ -310,15 +311,6 @@ class _Replacing(_Counted):
             note_built(self._context, entry.id, one, recipe, binary, seconds, Origin.REBUILT, self._drivers, heirs)
         else:
             self.whys[entry.id] = "another one is in its place"
-
-
-async def _to_its_end(work: Callable[[list[Rebuild]], list[Rebuild]], some: list[Rebuild]) -> list[Rebuild]:
-    """Do something in a thread; who is cancelled meanwhile waits until it is done all the same."""
-    doing = asyncio.ensure_future(asyncio.to_thread(work, some))
-    try:
-        return await asyncio.shield(doing)
-    finally:
-        await asyncio.wait({doing})
 
 
 def quarantine(context: Context, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:

@@ -42,6 +42,23 @@ async def _nothing() -> None:
     """Do nothing."""
 
 
+async def to_its_end(work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Do something in a thread; who is cancelled meanwhile, however often, waits until it is done all the same.
+
+    No thread can be cancelled: what is locked for it must stay so.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return doing.result()
+
+
 class Locks:
     """Order the work.  Who needs several takes them in this order."""
 

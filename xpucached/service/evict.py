@@ -25,9 +25,10 @@ from xpucached.planning.eviction import plan_eviction, plan_named
 from xpucached.planning.preselect import sift
 from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.planning.trash import SCARCE
+from xpucached.service.context import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from xpucached.api import requests
@@ -258,34 +259,44 @@ class Evictor:
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
         stores = {one.entry.id.store for one in victims}
         notes = await asyncio.to_thread(self._notes, plan, rooms)
-        for batch in _batches(victims):
-            handle.progress(len(removed) + len(busy), len(victims), "removing")
-            async with self._context.locks.storing:
-                results = await asyncio.to_thread(self._remove, batch, notes)
+
+        def remove(batch: Sequence[IndexedEntry]) -> None:
+            results = self._remove(batch, notes)
             for one in batch:
                 (removed if results[one.entry.id] else busy).append(one)
+
+        try:
+            for batch in _batches(victims):
+                handle.progress(len(removed) + len(busy), len(victims), "removing")
+                async with self._context.locks.storing:
+                    await to_its_end(remove, batch)
+        finally:
+            # Who is cancelled has removed so many all the same.
+            self._tell(plan, removed, busy)
         handle.progress(len(victims), len(victims), "looking again")
         if stores:
             # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
             await self._scanner.scan_stores(frozenset(store.root for store in stores))
-        freed = sum(one.entry.allocated for one in removed)
-        if victims:
-            counts = Counter(one.reason for one in plan.evict)
-            why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-            self._context.events.post(
-                "evicted",
-                f"{len(removed)} entries, {freed} bytes; planned: {why}; busy: {len(busy)}",
-                {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
-            )
         return EvictionReport(
             plan,
             dry_run=False,
             removed=tuple(one.entry.id.ref for one in removed),
             busy=tuple(one.entry.id.ref for one in busy),
-            freed=freed,
+            freed=_allocated(removed),
             trashed=sum(one.entry.allocated for one in removed if one.entry.id in notes),
             plan_id=plan.id,
         )
+
+    def _tell(self, plan: EvictionPlan, removed: Sequence[IndexedEntry], busy: Sequence[IndexedEntry]) -> None:
+        if plan.evict:
+            counts = Counter(one.reason for one in plan.evict)
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+            freed = _allocated(removed)
+            self._context.events.post(
+                "evicted",
+                f"{len(removed)} entries, {freed} bytes; planned: {why}; busy: {len(busy)}",
+                {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
+            )
 
     def _notes(self, plan: EvictionPlan, rooms: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
         """Give the labels of what goes into the trash: all but what has to make room on the disk."""
@@ -319,6 +330,10 @@ class Evictor:
         except CatalogError as error:
             log.warning("the catalog learns at the next look what was removed: %s", error.message)
         return results
+
+
+def _allocated(some: Iterable[IndexedEntry]) -> int:
+    return sum(one.entry.allocated for one in some)
 
 
 def _leaf(one: IndexedEntry) -> tuple[Store, str]:

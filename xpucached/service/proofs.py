@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
+from xpucached import deadlines
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.dependencies import noted_runs, refresh_dependencies, run_dependencies
 from xpucached.catalog.models import all_models
@@ -151,7 +152,11 @@ class ProofKeeper:
         todo = [run for run in wanted if run not in self._found]
         while todo:
             results: dict[int, _Compared] = {}
-            thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
+            try:
+                thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
+            except TimeoutError as error:
+                self._found |= dict.fromkeys(todo, (f"{error.strerror}: whether its files changed is unknown",))
+                return
             for run, compared in results.items():
                 self._take(run, compared)
             todo = [run for run in todo if run not in results]
@@ -204,8 +209,7 @@ class ProofKeeper:
                 kept -= 0 if small else len(before)
                 results[run] = _Compared(compared.changes, compared.needs if small else None, moved)
 
-        thread = threading.Thread(target=work, name="proofs", daemon=True)
-        thread.start()
+        thread = deadlines.started(work, "proofs", time.monotonic() + _PATIENCE)
         done = -1
         while thread.is_alive() and len(results) > done:
             done = len(results)
@@ -235,7 +239,8 @@ def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:
         except Exception:
             log.exception("what a model needs could not be noted")
 
-    thread = threading.Thread(target=work, name="proofs", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    try:
+        deadlines.started(work, "proofs", time.monotonic() + _PATIENCE).join(seconds)
+    except TimeoutError as error:
+        log.warning("what a model needs could not be noted: %s", error.strerror)
     return answers[0] if answers else None

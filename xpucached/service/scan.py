@@ -20,6 +20,7 @@ from xpucached.domain.plans import ScanReport
 from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds.table import KINDS
+from xpucached.service.context import to_its_end
 from xpucached.service.owners import answers
 from xpucached.service.store_finder import writers_since
 
@@ -96,7 +97,7 @@ class StoreScanner:
             seen(0)
             try:
                 async with self._context.locks.storing:
-                    delta = await asyncio.to_thread(
+                    delta = await to_its_end(
                         self.scan, one, writers[one.store.kind], full=full, thorough=thorough, again=again, seen=seen
                     )
             except CatalogError:
@@ -215,7 +216,7 @@ class StoreScanner:
             )
 
         async with self._context.locks.storing:
-            return await asyncio.to_thread(look)
+            return await to_its_end(look)
 
     def _forget_stores(self, found: set[Store]) -> None:
         for status in self._context.catalog.read(all_stores):

@@ -334,8 +334,10 @@ def _mapped(libraries: Libraries | None, leading: Mapping[str, str]) -> Mapping[
     A program may set variables itself, or have its driver in its own search path.
     """
     further = libraries.further if libraries is not None else ()
-    opencl = [os.fspath(path) for path in further if not path.name.startswith(_LEVEL_ZERO) and path.is_file()]
-    level_zero = [os.fspath(path) for path in further if path.name.startswith(_LEVEL_ZERO) and path.is_file()]
+    # Pathlib's question may raise, and then nobody's driver would be seen.
+    there = [path for path in further if os.path.isfile(path)]  # noqa: PTH113
+    opencl = [os.fspath(path) for path in there if not path.name.startswith(_LEVEL_ZERO)]
+    level_zero = [os.fspath(path) for path in there if path.name.startswith(_LEVEL_ZERO)]
     found: dict[str, str] = {}
     if opencl:
         found["OCL_ICD_FILENAMES"] = ":".join(filter(None, [*opencl, leading.get("OCL_ICD_FILENAMES", "")]))

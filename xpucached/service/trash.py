@@ -21,6 +21,7 @@ from xpucached.errors import Conflict, NotFound
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS
 from xpucached.planning.trash import plan_trash
+from xpucached.service.context import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -126,7 +127,7 @@ class TrashKeeper:
                             )
                     handle.progress(len(report.restored), len(report.restored) + len(wanted), "restoring")
                     async with self._context.locks.storing:
-                        restored = await asyncio.to_thread(_restore, wanted)
+                        restored = await to_its_end(_restore, wanted)
                     report = _together(report, await self._restored(restored))
                 return report
 
@@ -217,7 +218,7 @@ class TrashKeeper:
             return [one.item for one in drops if (one.item.store, one.item.ref) in gone]
 
         async with self._context.locks.storing:
-            gone = await asyncio.to_thread(drop)
+            gone = await to_its_end(drop)
         if gone:
             freed = sum(one.allocated for one in gone)
             self._context.events.post(

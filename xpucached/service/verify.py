@@ -26,6 +26,7 @@ from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
+from xpucached.service.context import to_its_end
 from xpucached.service.paths import real_paths
 from xpucached.service.store_finder import writers_since
 
@@ -205,37 +206,44 @@ class Verifier:
         refused: dict[EntryId, NoRecipe] = {}
         known: set[tuple[EntryId, Defect | None]] = set()
         whys: dict[EntryId, str] = {}
-        for _ in range(_ROUNDS):
-            repairs = await asyncio.to_thread(self._decide, roots, tried, refused, due)
-            acting = [one for one in repairs if one.action is not RepairAction.LEAVE]
-            for one in repairs:
-                if one.action is not RepairAction.LEAVE or (one.entry.id, one.entry.defect) not in known:
-                    findings[_place(one)] = _finding(one, done=None, why=whys.get(one.entry.id, ""))
-                    known.add((one.entry.id, one.entry.defect))
-            if not fix or not acting:
-                break
-            handle.progress(0, len(acting), "mending")
-            # What takes no compiler waits for none.
-            at_once = [one for one in acting if one.action is not RepairAction.REBUILD]
-            if at_once:
-                acting = at_once
-                async with self._context.locks.storing:
-                    results = await asyncio.to_thread(self._mend, acting)
-                done = {one.entry.id: one.action for one in acting if results.get(one.entry.id)}
-            else:
-                done, more = await self._comparer.replace(acting, handle, at_once=due is not None)
-                whys |= more
-            rebuilt |= {one for one, action in done.items() if action is RepairAction.REBUILD}
-            for one in acting:
-                findings[_place(one)] = _finding(one, done=done.get(one.entry.id), why=whys.get(one.entry.id, ""))
-                tried.add((one.entry.id, one.entry.stamp, one.action))
-            await self._scanner.scan_stores(frozenset(one.entry.id.store.root for one in acting))
-        if fix:
-            await self._drop_what_is_over(roots, findings)
-        if fix and (mended := Counter(one.action for one in findings.values() if one.done)):
-            what = ", ".join(f"{number} {action}" for action, number in sorted(mended.items()))
-            total = mended.total()
-            self._context.events.post("mended", f"{total} defects are mended: {what}", {"mended": str(total)})
+        try:
+            for _ in range(_ROUNDS):
+                repairs = await asyncio.to_thread(self._decide, roots, tried, refused, due)
+                acting = [one for one in repairs if one.action is not RepairAction.LEAVE]
+                for one in repairs:
+                    if one.action is not RepairAction.LEAVE or (one.entry.id, one.entry.defect) not in known:
+                        findings[_place(one)] = _finding(one, done=None, why=whys.get(one.entry.id, ""))
+                        known.add((one.entry.id, one.entry.defect))
+                if not fix or not acting:
+                    break
+                handle.progress(0, len(acting), "mending")
+                # What takes no compiler waits for none.
+                at_once = [one for one in acting if one.action is not RepairAction.REBUILD]
+                acting = at_once or acting
+                done: dict[EntryId, RepairAction] = {}
+                try:
+                    if at_once:
+                        async with self._context.locks.storing:
+                            await to_its_end(self._mend, at_once, done)
+                    else:
+                        more, said = await self._comparer.replace(acting, handle, at_once=due is not None)
+                        done |= more
+                        whys |= said
+                finally:
+                    for one in acting:
+                        why = whys.get(one.entry.id, "")
+                        findings[_place(one)] = _finding(one, done=done.get(one.entry.id), why=why)
+                        tried.add((one.entry.id, one.entry.stamp, one.action))
+                rebuilt |= {one for one, action in done.items() if action is RepairAction.REBUILD}
+                await self._scanner.scan_stores(frozenset(one.entry.id.store.root for one in acting))
+            if fix:
+                await self._drop_what_is_over(roots, findings)
+        finally:
+            # Who is cancelled has mended so much all the same.
+            if fix and (mended := Counter(one.action for one in findings.values() if one.done)):
+                what = ", ".join(f"{number} {action}" for action, number in sorted(mended.items()))
+                total = mended.total()
+                self._context.events.post("mended", f"{total} defects are mended: {what}", {"mended": str(total)})
         return frozenset(rebuilt)
 
     async def _drop_what_is_over(self, roots: frozenset[Path], findings: dict[tuple[object, ...], Finding]) -> None:
@@ -278,11 +286,14 @@ class Verifier:
         every = plan_mending(entries, offered, trusted, tried, refused)
         return every if due is None else tuple(one for one in every if one.entry.id in due)
 
-    def _mend(self, repairs: Sequence[Repair]) -> Mapping[EntryId, bool]:
+    def _mend(self, repairs: Sequence[Repair], done: dict[EntryId, RepairAction]) -> None:
+        """Do what takes no compiler, and note in ``done`` what was done."""
         in_place = [one for one in repairs if one.action in _IN_PLACE]
         results = dict(table.mend(in_place, self._context.problems.failed))
-        results.update(quarantine(self._context, [one.entry for one in repairs if one.action not in _IN_PLACE]))
-        return results
+        done.update((one.entry.id, one.action) for one in in_place if results.get(one.entry.id))
+        going = [one for one in repairs if one.action not in _IN_PLACE]
+        gone = quarantine(self._context, [one.entry for one in going])
+        done.update((one.entry.id, one.action) for one in going if gone.get(one.entry.id))
 
     # -- bit by bit -----------------------------------------------------------------------------------------------
 

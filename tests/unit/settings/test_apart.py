@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from tests.unit.settings.test_settings import FULL
+from xpucached.daemon import host_daemon
 from xpucached.errors import SettingsError
 from xpucached.processes import child
-from xpucached.settings import apart, loading
+from xpucached.settings import Settings, apart, loading
 
 ENVIRON = {"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"}
 
@@ -75,6 +78,20 @@ def test_where_it_says_nothing_we_read_it(monkeypatch: pytest.MonkeyPatch, ended
     assert apart.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
 
 
+def test_it_gets_our_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, str] = {}
+
+    def run(_command: object, *, variables: dict[str, str], **_more: object) -> child.Ended:
+        given.update(variables)
+        return child.Ended(None)
+
+    monkeypatch.setattr(child, "run", run)
+    strange = {"API_TOKEN": "secret", "LD_PRELOAD": "/x.so", "PYTHONPATH": "/y", "PATH": "/z", "SYCL_CACHE_DIR": "/c"}
+    apart.load(None, user=True, environ={**ENVIRON, **strange, "XPUCACHED_LOG_LEVEL": "debug"})
+
+    assert given == {"PATH": os.defpath, "LANG": "C.UTF-8", **ENVIRON, "XPUCACHED_LOG_LEVEL": "debug"}
+
+
 @pytest.mark.flow
 def test_no_daemon_loads_what_only_reading_needs() -> None:
     code = (
@@ -84,3 +101,22 @@ def test_no_daemon_loads_what_only_reading_needs() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_a_configuration_whose_file_system_does_not_answer_keeps_the_host_s_old_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_daemon, "_READING", 0.1)
+    answer = threading.Event()
+
+    def load() -> Settings:
+        answer.wait(20)
+        raise SettingsError("too late")
+
+    async def reload() -> None:
+        # Nothing is taken over: there is nobody who could take it.
+        await asyncio.wait_for(host_daemon._reload(None, load), 10)  # type: ignore[arg-type]
+
+    asyncio.run(reload())
+    answer.set()
+    assert "the old configuration stays: its file system does not answer" in caplog.text

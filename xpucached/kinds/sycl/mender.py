@@ -31,7 +31,7 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
     for one in repairs:
         if one.action is RepairAction.SWAP_BACK and one.other is not None and not results[one.entry.id]:
             # Both of a pair are asked for.
-            results[one.entry.id] = results[one.other.id] = _swap_back(one.entry, one.other)
+            results[one.entry.id] = results[one.other.id] = _swap_back(one.entry, one.other, failed)
     for entries in removal.by_directory([one.entry for one in repairs if one.action is not RepairAction.SWAP_BACK]):
         try:
             with removal.opened(entries[0].id) as (descriptors, _, _path):
@@ -50,7 +50,7 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
     return results
 
 
-def _swap_back(entry: Entry, other: Entry) -> bool:
+def _swap_back(entry: Entry, other: Entry, failed: Callable[[Path, OSError], None] | None) -> bool:
     """Let the programs of two entries change places, under both locks: True if they did."""
     try:
         with contextlib.ExitStack() as stack:
@@ -68,7 +68,8 @@ def _swap_back(entry: Entry, other: Entry) -> bool:
             exchange.exchange(*places[0], *places[1])
             remover.pause("exchanged")
     except OSError as error:
-        log.warning("two programs could not change places: %s, %s: %s", entry.id.key, other.id.key, error)
+        for one in (entry, other):
+            removal.told(one.id, error, failed, "mended")
         return False
     return True
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from xpucached.domain.stores import Entry
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import folders, fs
+from xpucached.kinds import folders, fs, images
 from xpucached.kinds import trash as shared
 from xpucached.kinds.sycl import entry_format, locks
 from xpucached.kinds.sycl.entry_format import TRASH
@@ -156,21 +156,23 @@ def _free_slot(leaf: int, place: int, label: Label) -> str | None:
         if not same and ".lock" not in present and status is not None and status.st_size == size and left > 0:
             left -= size + 4096
             same = _content(leaf, name) == source
-        if same and _holds(leaf, name):
+        if same and _holds(leaf, name, label):
             return None
         if same:
             raise FileExistsError(errno.EEXIST, "a damaged one is in its place: xpucachectl verify --fix takes it away")
     raise OSError(errno.EMLINK, "the leaf is full")
 
 
-def _holds(leaf: int, slot: str) -> bool:
-    """Tell whether a slot has a program that is all there."""
+def _holds(leaf: int, slot: str, label: Label) -> bool:
+    """Tell whether a slot has a program that is all there, and holds together as far as can be seen."""
     try:
         with fs.regular_file(leaf, slot + ".bin") as (descriptor, status):
             frame = entry_format.frame(fs.read(descriptor, 16), status.st_size, lambda at: fs.read(descriptor, 8, at))
+            program = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
     except OSError:
         return False
-    return frame.length > 0
+    whole = 0 < len(program) == frame.length
+    return frame.length > 0 and not (whole and images.damage(program, intel=images.is_intel(label.device)))
 
 
 def _content(leaf: int, slot: str) -> bytes | None:

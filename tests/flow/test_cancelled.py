@@ -1,0 +1,100 @@
+"""A job that is cancelled while a thread changes a store: nobody else gets in meanwhile, and what was done is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flow.test_upkeep import alone
+from xpucached.catalog import Catalog
+from xpucached.catalog.entries import all_entries
+from xpucached.domain.jobs import JobState
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from tests.support.builders import SyclStore
+    from xpucached.service.jobs import Work
+
+
+@pytest.fixture
+def catalog(home: Path) -> Iterator[Catalog]:
+    """Give an empty catalog."""
+    catalog = Catalog.open(home / "catalog.sqlite")
+    yield catalog
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "place", "name", "told"),
+    [
+        ("evict", sycl.remover, "remove", "evicted"),
+        ("verify", sycl.remover, "remove", "mended"),
+        ("empty", sycl.trash_files, "discard", None),
+        ("restore", sycl.trash_files, "restore", None),
+        ("scan", sycl.scanner, "parts", None),
+    ],
+    ids=["evict", "verify", "empty", "restore", "scan"],
+)
+def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
+    catalog: Catalog,
+    sycl_store: SyclStore,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    place: ModuleType,
+    name: str,
+    told: str | None,
+) -> None:
+    slot = sycl_store.add(age=90 * 86400)
+    if way == "verify":
+        slot.cut(slot.bin, 20)
+    going, may_end = threading.Event(), threading.Event()
+    ended: list[str] = []
+    real = getattr(place, name)
+
+    def slowly(*given: object, **more: object) -> object:
+        going.set()
+        may_end.wait(20)
+        result = real(*given, **more)
+        ended.append(way)
+        return result
+
+    async def cancel() -> None:
+        service = alone(catalog, sycl_store.root)
+        jobs, storing = service.context.jobs, service.context.locks.storing
+        await service.scanner.scan_stores()
+        refs: list[str] = [one.entry.id.ref for one in catalog.read(all_entries)]
+        if way in {"empty", "restore"}:
+            job = jobs.start("evict", service.evictor.work(refs))
+            await jobs.wait(job.id, 20)
+            refs = [one.ref for one in await service.trash.all()]
+        assert len(refs) == 1
+        monkeypatch.setattr(place, name, slowly)
+        work: dict[str, Work] = {
+            "evict": service.evictor.work(refs),
+            "verify": service.verifier.work(fix=True),
+            "empty": service.trash.emptying(refs),
+            "restore": service.trash.restoring(refs),
+            "scan": lambda _handle: service.scanner.scan_stores(),
+        }
+        job = jobs.start(way, work[way])
+        assert await asyncio.to_thread(going.wait, 20)
+        cancelling = asyncio.create_task(jobs.cancel(job.id))
+        await asyncio.sleep(0.05)
+        assert storing.locked()
+        assert not cancelling.done()
+        may_end.set()
+        assert (await cancelling).state is JobState.CANCELLED
+        assert ended == [way]
+        assert not storing.locked()
+        heard = [event.topic for event in await service.context.events.since(0)]
+        assert told is None or told in heard
+        await service.stop()
+
+    asyncio.run(cancel())
