@@ -672,3 +672,14 @@ def test_of_what_was_left_behind_so_many_are_cleared_away_at_a_time(
         looks += 1
         doctor.clear(store.found.store, defects.LEFT_BEHIND, NOW, None)
     assert looks == 3
+
+
+def test_a_total_beyond_all_numbers_stops_no_restoring(store: CacheOfTheDriver) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (one,) = remover.TRASH.trash(store.found.store)
+    store.say((1 << 64) - 1)
+    assert remover.TRASH.restore(store.found.store, (one.ref,))[0].key == ZE
+    assert store.total == (1 << 64) - 1
+    assert doctor.clear(store.found.store, defects.TOTAL_OVER, NOW, None)
+    assert store.total == store.true_total

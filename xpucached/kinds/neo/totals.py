@@ -16,6 +16,8 @@ _FORMAT: Final = 1
 _MOST: Final = (1 << 62) - 1
 """More lookups than this nobody made, and the catalog counts no more."""
 
+_LARGEST: Final = (1 << 64) - 1
+
 TOTAL_SIZE: Final = _TOTAL.size
 STATS_SIZE: Final = _STATS.size
 
@@ -26,8 +28,8 @@ def total(data: bytes) -> int:
 
 
 def total_bytes(size: int) -> bytes:
-    """Write such a total as the driver does."""
-    return _TOTAL.pack(size)
+    """Write such a total as the driver does; files with holes, or a forged one, may add up to more than it counts."""
+    return _TOTAL.pack(min(size, _LARGEST))
 
 
 def lookups(data: bytes) -> Lookups | None:
