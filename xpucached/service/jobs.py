@@ -25,6 +25,9 @@ Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
 
+_ENDING: Final = 10.0
+"""Seconds that who cancels a job waits for its end."""
+
 _OVER: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -163,15 +166,20 @@ class Jobs:
         return found
 
     async def cancel(self, job: str) -> Job:
-        """End a job; what it has done stays done.  Raises `Conflict` for what the daemon does in any case."""
+        """End a job; what it has done stays done.  Raises `Conflict` for what the daemon does in any case.
+
+        One that takes long to end is given as it is: it is told to, and nothing new of it begins.
+        """
         found = self.job(job)
         task = self._tasks.get(found.id)
         if task is None and found.state not in _OVER:
             raise Conflict(f"{job} is the look that a start begins with: it ends by itself")
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])
-            self._never_began(found.id)
+            # A thread of it that changes a store is waited for, and that may lie where nobody answers.
+            await asyncio.wait([task], timeout=_ENDING)
+            if task.done():
+                self._never_began(found.id)
         return self.job(job)
 
     def _never_began(self, job: JobId) -> None:
