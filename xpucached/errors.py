@@ -31,6 +31,12 @@ class SettingsError(XpucachedError):
     exit = 78
 
 
+class QuotaError(SettingsError):
+    """A limit of the configuration is below what the registered models need: what is warm would have to go again."""
+
+    code = "quota-too-small"
+
+
 class HostError(XpucachedError):
     """There is nothing on this host to warm a model on."""
 

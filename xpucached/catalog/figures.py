@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -12,11 +13,13 @@ from xpucached.catalog.tables import (
     FIGURES,
     HOST,
     INHERITED,
+    MODELS,
     RUNS,
+    STORES,
     TARGETS,
 )
-from xpucached.domain.names import ModelName
-from xpucached.domain.stores import EntryState
+from xpucached.domain.names import KindName, ModelName
+from xpucached.domain.stores import EntryState, Store
 
 
 class Summary(NamedTuple):
@@ -50,6 +53,21 @@ _SUMMARY: Final = sa.select(
         )
     ),
 )
+
+
+def needed_sizes(connection: sa.Connection) -> dict[Store, int]:
+    """Sum up, store by store, what registered models use and this host can: the bytes on disk."""
+    a, i, e = ATTRIBUTIONS.c, INHERITED.c, ENTRIES.c
+    registered = sa.select(MODELS.c.name)
+    seen = sa.select(a.entry_id).join(RUNS, RUNS.c.id == a.run_id).where(RUNS.c.model.in_(registered))
+    used = seen.union(sa.select(i.entry_id).where(i.model.in_(registered)))
+    rows = connection.execute(
+        sa.select(STORES.c.kind, STORES.c.root, sa.func.sum(e.allocated).label("size"))
+        .select_from(ENTRIES.join(STORES, STORES.c.id == e.store_id).outerjoin(TARGETS, TARGETS.c.id == e.target_id))
+        .where(e.id.in_(used), sa.or_(e.target_id.is_(None), TARGETS.c.present))
+        .group_by(STORES.c.id)
+    )
+    return {Store(KindName(row.kind), Path(row.root)): row.size for row in rows}
 
 
 def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:

@@ -27,12 +27,12 @@ from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import LEADING, Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, Trigger
-from xpucached.errors import HostError, SettingsError, XpucachedError
+from xpucached.errors import CatalogError, HostError, QuotaError, SettingsError, XpucachedError
 from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server import http_listener, unix_sockets
-from xpucached.service import Service, automatic, owners
+from xpucached.service import Service, automatic, owners, quota
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.systemd import notify, ping
@@ -314,6 +314,10 @@ class Daemon:
             if fixed != (fresh.paths.state, fresh.paths.cache, fresh.paths.socket):
                 problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
                 self._service.context.settings_problems = (problem,)
+            elif short := await self._too_small(fresh):
+                log.error("the old configuration stays: %s", short.message)
+                problem = Problem("quota-too-small", f"the new configuration is refused: {short.message}", short.hint)
+                self._service.context.settings_problems = (problem,)
             else:
                 self._settings = self._service.context.settings = fresh
                 self._service.context.settings_problems = ()
@@ -323,6 +327,15 @@ class Daemon:
         self._take(ModelsChanged())
         self._take(DriverChanged())
         notify("READY=1")
+
+    async def _too_small(self, fresh: settings.Settings) -> QuotaError | None:
+        """Say which of new limits is below what models need; those that hold already are only told of."""
+        if fresh.policy == self._settings.policy:
+            return None
+        try:
+            return await quota.too_small(self._service.context, fresh.policy)
+        except CatalogError:
+            return None
 
 
 def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached.service import automatic
+from xpucached.service import automatic, quota
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class Upkeep:
         elif self._evict_due and steady:
             self._evict_due = False
             async with self._parts.part(automatic.EVICT):
+                await quota.note(self._context)
                 if (await self._evictor.plan(asked=False)).evict:
                     await self._do(automatic.EVICT, self._evictor.work(asked=False))
             async with self._parts.part(automatic.TIDY), self._context.locks.changing:

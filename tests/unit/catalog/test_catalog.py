@@ -32,7 +32,7 @@ from xpucached.catalog import Catalog, migrating, opening, tables, targets
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, find_entry, forget_entries, note_restored
-from xpucached.catalog.figures import catalog_summary, model_sizes
+from xpucached.catalog.figures import catalog_summary, model_sizes, needed_sizes
 from xpucached.catalog.intents import fulfil, intend, open_intents
 from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
 from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs
@@ -1311,6 +1311,25 @@ def test_models_are_kept_whole_and_replaced_with_their_runs(catalog: Catalog) ->
         catalog.read(find_model, ModelName("c"))
     with pytest.raises(NotFound):
         catalog.write(remove_model, ModelName("c"))
+
+
+def test_what_registered_models_need_on_this_host_is_summed_up_store_by_store(catalog: Catalog) -> None:
+    driver = Store(KindName("neo"), Path("/neo"))
+    mine = [entry("a"), entry("b"), entry("old", environment=CPU), entry("nobody's")]
+    bare = entry("k", driver, environment=None, allocated=500)
+    catalog.write(record_survey, host(OLD))
+    catalog.write(record_scan, scan(*mine), architecture)
+    catalog.write(record_scan, scan(bare, store=driver), architecture)
+    assert catalog.read(needed_sizes) == {}
+    for name in ("net", "other"):
+        catalog.write(add_model, model(name))
+        run(catalog, model(name), created=(mine[0], mine[2], bare))
+    run(catalog, model("net"), created=(mine[1],))
+    assert catalog.read(needed_sizes) == {STORE: 8192, driver: 500}
+    catalog.write(remove_model, ModelName("net"))
+    assert catalog.read(needed_sizes) == {STORE: 4096, driver: 500}
+    catalog.write(remove_model, ModelName("other"))
+    assert catalog.read(needed_sizes) == {}
 
 
 def test_models_of_files_follow_the_files_and_leave_registered_ones_alone(catalog: Catalog) -> None:
