@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import REPOSITORY
+from tests.support import catalogs
 from tests.support.builders import SyclStore, framed, native, spirv, string_hash
 from tests.support.daemons import daemon
 from xpucached.api import requests
@@ -192,7 +193,7 @@ def test_the_names_of_one_image_are_bounded_together() -> None:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    opened = Catalog.open(tmp_path / "state" / "catalog.sqlite")
+    opened = catalogs.fresh(tmp_path / "state" / "catalog.sqlite")
     yield opened
     opened.close()
 

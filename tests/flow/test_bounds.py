@@ -27,9 +27,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
+from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached import deadlines, quantities, sockets
-from xpucached.catalog import Catalog
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.defects import RepairAction
@@ -577,7 +577,7 @@ def test_how_a_store_was_found_is_told_though_its_words_are_no_text(
     store, said = tmp_path / "store", tmp_path / "a\udcff.conf"
     said.write_text(f"SYCL_CACHE_DIR={store}\nSYCL_CACHE_PERSISTENT=1\n")
     monkeypatch.setattr(process_table, "processes", lambda *_given: (named(1, SYCL_CONFIG_FILE_NAME=str(said)),))
-    with contextlib.closing(Catalog.open(home / "catalog.sqlite")) as catalog:
+    with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         config = loading.load(None, user=True, environ=os.environ)
         stores, _ = store_finder.StoreFinder(Context(config, catalog, {})).find()
         (found,) = [one for one in stores if one.store.root == store]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.flow.test_upkeep import alone
+from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.domain.jobs import JobState
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def catalog(home: Path) -> Iterator[Catalog]:
     """Give an empty catalog."""
-    catalog = Catalog.open(home / "catalog.sqlite")
+    catalog = catalogs.fresh(home / "catalog.sqlite")
     yield catalog
     catalog.close()
 

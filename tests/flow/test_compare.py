@@ -18,6 +18,7 @@ from tests.flow.test_daemon import driven, warm
 from tests.flow.test_replay import checksum_and_trace
 from tests.flow.test_upkeep import settled
 from tests.kinds.test_sycl_damage import look
+from tests.support import catalogs
 from tests.support.builders import native, spirv, sycl_target
 from tests.support.daemons import daemon
 from xpucached.api import requests
@@ -155,7 +156,7 @@ class Bench:
 
 @pytest.fixture
 def bench(sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+    with closing(catalogs.fresh(tmp_path / "state" / "catalog.sqlite")) as catalog:
         yield Bench(sycl_store, tmp_path, catalog, monkeypatch)
 
 

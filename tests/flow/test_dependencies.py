@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support import daemons
+from tests.support import catalogs, daemons
 from tests.support.builders import sycl_target
-from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.domain.dependencies import Dependency, Role
@@ -536,7 +535,7 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
     monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
     monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
     answer, stat = threading.Event(), os.stat
-    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         for name in ("away", "here", "old"):
             (tmp_path / name).touch()
             of = workload(tmp_path, "/bin/true", name)
@@ -573,7 +572,7 @@ def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_un
 ) -> None:
     old, new = (sycl_target("OpenCL", "GPU", "3.0", driver) for driver in ("25.1", "25.2"))
     hosts = [Host(NOW, "", "", one.toolchain, environments=(one,)) for one in (old, new)]
-    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         (tmp_path / "data").touch()
         model = Model(ModelName("net"), workload(tmp_path, "/bin/true", "data"))
         catalog.write(add_model, model)
@@ -608,7 +607,7 @@ def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
     monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
     monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
     monkeypatch.setattr("xpucached.service.proofs._KEPT", 5)
-    with contextlib.closing(Catalog.open(tmp_path / "catalog.sqlite")) as catalog:
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         for number in range(4):
             place = tmp_path / str(number)
             place.mkdir()

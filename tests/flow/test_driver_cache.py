@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds import fakes
+from tests.support import catalogs
 from xpucached.api import requests
-from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
 from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
@@ -97,7 +97,7 @@ class GpuHouse:
         shell = ("/bin/sh", "-c", f"exec {words(self.gpu.builder(built))}")
         workload = Workload(shell, self.place / "work", self.gpu.variables, 300.0)
         (self.place / "state").mkdir()
-        catalog = Catalog.open(self.place / "state" / "catalog.sqlite")
+        catalog = catalogs.fresh(self.place / "state" / "catalog.sqlite")
         catalog.write(add_model, Model(NET, workload))
         try:
             asyncio.run(whole())

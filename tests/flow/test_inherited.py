@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests import REPOSITORY
 from tests.flow.test_daemon import driven, switch
+from tests.support import catalogs
 from tests.support.daemons import daemon
 from tests.unit.catalog.test_catalog import NEW, NOW, OLD, architecture, entry, host, model, scan
 from xpucached.catalog import Catalog
@@ -53,7 +54,7 @@ NEWS = tuple(
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
     """Give a catalog in which replay has rebuilt three of the four entries that a model was seen to use."""
-    opened = Catalog.open(tmp_path / "catalog.sqlite")
+    opened = catalogs.fresh(tmp_path / "catalog.sqlite")
     opened.write(record_survey, host(OLD))
     opened.write(add_model, model())
     opened.write(add_model, model("other"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.catalog import Catalog
+from tests.support import catalogs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
@@ -174,7 +174,7 @@ def test_what_looks_like_a_runtime_and_is_none_is_passed_over(tmp_path: Path) ->
 
 
 def test_a_check_is_kept_by_its_build(tmp_path: Path) -> None:
-    catalog = Catalog.open(tmp_path / "catalog.sqlite")
+    catalog = catalogs.fresh(tmp_path / "catalog.sqlite")
     try:
         first = RuntimeCheck("b1", Path("/a/libsycl.so.8"), Safety.UNSAFE, "it crashed", NOW)
         again = RuntimeCheck("b1", Path("/b/libsycl.so.8"), Safety.SAFE, "it did not", NOW)

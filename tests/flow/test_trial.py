@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.flow.test_upkeep import alone
+from tests.support import catalogs
 from tests.support.builders import SyclStore, sycl_target
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
@@ -47,7 +48,7 @@ def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Att
 @pytest.fixture
 def catalog(home: Path) -> Iterator[Catalog]:
     """Give an empty catalog."""
-    catalog = Catalog.open(home / "catalog.sqlite")
+    catalog = catalogs.fresh(home / "catalog.sqlite")
     yield catalog
     catalog.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.flow.test_upkeep import alone
+from tests.support import catalogs
 from tests.support.builders import sycl_target
 from tests.unit.planning.test_planning import NOW, coverage, failed, host, model, plan, run, status
 from xpucached.catalog import Catalog
@@ -65,7 +66,7 @@ def test_what_the_daemon_does_by_itself_in_vain_stands_in_the_sentence() -> None
 
 @pytest.mark.parametrize("before", [Outcome.FAILED, Outcome.UNCACHED])
 def test_a_cancelled_run_says_nothing(before: Outcome, tmp_path: Path) -> None:
-    catalog = Catalog.open(tmp_path / "catalog.sqlite")
+    catalog = catalogs.fresh(tmp_path / "catalog.sqlite")
     try:
         catalog.write(add_model, model())
         for outcome in (before, Outcome.CANCELLED, Outcome.CANCELLED):

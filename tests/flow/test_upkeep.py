@@ -14,6 +14,7 @@ import pytest
 
 from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
+from tests.support import catalogs
 from tests.support.daemons import Daemon, daemon
 from xpucached.catalog import Catalog
 from xpucached.catalog.events import events_after
@@ -129,7 +130,7 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
         assert "automatic-job-recovered" in {one.topic for one in await service.context.events.since(0)}
         await service.stop()
 
-    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    catalog = catalogs.fresh(short_dir / "catalog.sqlite")
     try:
         asyncio.run(work(catalog))
     finally:
@@ -155,7 +156,7 @@ def test_the_trash_is_tidied_once_after_what_the_daemon_evicts(
         await service.stop()
 
     sycl_store.add(age=100 * 86400)
-    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    catalog = catalogs.fresh(short_dir / "catalog.sqlite")
     try:
         asyncio.run(work(catalog))
     finally:
@@ -177,7 +178,7 @@ def test_what_is_said_last_is_kept_though_what_programs_did_cannot_be_told(
         await service.stop()
         assert "the last words" in [one.message for one in catalog.read(events_after, 0)[1]]
 
-    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    catalog = catalogs.fresh(short_dir / "catalog.sqlite")
     try:
         asyncio.run(work(catalog))
     finally:
@@ -205,7 +206,7 @@ def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypat
         monkeypatch.undo()
         await service.stop()
 
-    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    catalog = catalogs.fresh(short_dir / "catalog.sqlite")
     try:
         asyncio.run(work(catalog))
     finally:

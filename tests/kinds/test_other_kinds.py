@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.kinds import fakes
+from tests.support import catalogs
 from tests.support.builders import SyclStore
 from xpucached.api import requests
 from xpucached.catalog import Catalog
@@ -97,7 +98,7 @@ class House:
             await self.service.stop()
 
         (self.place / "state").mkdir()
-        self.catalog = Catalog.open(self.place / "state" / "catalog.sqlite")
+        self.catalog = catalogs.fresh(self.place / "state" / "catalog.sqlite")
         try:
             asyncio.run(whole())
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds.test_sycl_damage import look
+from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.scans import record_scan
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.flow
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Catalog]:
-    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+    with closing(catalogs.fresh(tmp_path / "state" / "catalog.sqlite")) as catalog:
         yield catalog
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.catalog import Catalog
+from tests.support import catalogs
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import known_keys
 from xpucached.domain.names import Architecture, EntryKey
@@ -98,7 +98,7 @@ def test_what_is_kept_of_each_slot_is_bounded(store: SyclStore) -> None:
 
 @pytest.mark.usefixtures("bounded")
 def test_what_is_unchanged_comes_in_parts_and_nothing_vanishes(store: SyclStore, tmp_path: Path) -> None:
-    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+    with closing(catalogs.fresh(tmp_path / "state" / "catalog.sqlite")) as catalog:
         for part in parts(store.root):
             catalog.write(record_scan, part, lambda _: Architecture("x86_64"))
         of = Store(sycl.NAME, store.root)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests.support import catalogs
 from tests.support.builders import Slot, SyclStore, native
 from tests.support.users import mere_user
 from xpucached.catalog import Catalog
@@ -314,7 +315,7 @@ def test_run_time_compiled_programs_are_always_looked_at(sycl_store: SyclStore) 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    one = Catalog.open(tmp_path / "catalog.sqlite")
+    one = catalogs.fresh(tmp_path / "catalog.sqlite")
     yield one
     one.close()
 
@@ -376,7 +377,7 @@ def test_quick_looks_give_the_catalog_that_a_first_look_gives(
                     slot.take_lock(age=900)
         time.sleep(TICK)
         record(catalog, sycl_store, quick=True)
-        fresh = Catalog.open(tmp_path / f"fresh{step}.sqlite")
+        fresh = catalogs.fresh(tmp_path / f"fresh{step}.sqlite")
         try:
             record(fresh, sycl_store, quick=False)
             assert facts(catalog.read(all_entries)) == facts(fresh.read(all_entries))

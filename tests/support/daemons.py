@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
-from tests.support import forks
+from tests.support import catalogs, forks
 from xpucached import sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
-from xpucached.catalog import Catalog
 from xpucached.domain.names import ModelName
 from xpucached.errors import XpucachedError
 
@@ -52,14 +49,6 @@ _PLAIN: Final[Mapping[tuple[str, ...], Callable[[Client], Json]]] = {
     ("trash", "list"): _data(requests.ListTrash()),
 }
 """What is asked without a start of ``xpucachectl``."""
-
-
-@functools.cache
-def _new_catalog() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "catalog.sqlite")
-        Catalog.open(path).close()
-        return path.read_bytes()
 
 
 @dataclass(slots=True)
@@ -118,10 +107,7 @@ class Daemon:
         (Daemons that other tests start as a person or systemd does, and that of the demo, find none.)
         """
         if not self.state.exists():
-            self.state.mkdir(mode=0o700, parents=True)
-            path = self.state / "catalog.sqlite"
-            path.touch(0o600)
-            path.write_bytes(_new_catalog())
+            catalogs.put(self.state / "catalog.sqlite")
         with self.log.open("ab") as log:
             if self.words:
                 self.process = subprocess.Popen(

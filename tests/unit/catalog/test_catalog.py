@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests import REPOSITORY
+from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog, migrating, opening, tables, targets
 from xpucached.catalog.coverage import model_coverage
@@ -208,7 +209,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def catalog(path: Path) -> Iterator[Catalog]:
-    opened = Catalog.open(path)
+    opened = catalogs.fresh(path)
     yield opened
     opened.close()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kinds.test_sycl_damage import look
+from tests.support import catalogs
 from xpucached.catalog import Catalog, departed, scans
 from xpucached.catalog.entries import all_entries, forget_entries, note_costs
 from xpucached.catalog.models import add_model
@@ -36,7 +37,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Catalog]:
-    with closing(Catalog.open(tmp_path / "state" / "catalog.sqlite")) as catalog:
+    with closing(catalogs.fresh(tmp_path / "state" / "catalog.sqlite")) as catalog:
         yield catalog
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
+from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import _remaining
 from xpucached.catalog.dependencies import noted_runs, run_dependencies
@@ -26,7 +27,7 @@ MANY = 300_000
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    catalog = Catalog.open(tmp_path / "catalog.sqlite")
+    catalog = catalogs.fresh(tmp_path / "catalog.sqlite")
     yield catalog
     catalog.close()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support import catalogs
 from xpucached.catalog import Catalog, recipes
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.entries import all_entries
@@ -32,7 +33,7 @@ TARGET: Final = Target(KIND, "P", "D", "1")
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with closing(Catalog.open(tmp_path / "catalog.sqlite")) as opened:
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as opened:
         yield opened
 
 

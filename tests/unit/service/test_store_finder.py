@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import catalogs
 from tests.support.builders import SyclStore
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
@@ -50,7 +51,7 @@ class Two:
 
 @pytest.fixture
 def two(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
-    with closing(Catalog.open(home / "catalog.sqlite")) as catalog:
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         yield Two(catalog, tmp_path.resolve(), monkeypatch)
 
 
