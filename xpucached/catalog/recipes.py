@@ -85,6 +85,17 @@ def recipe_lineages(connection: sa.Connection) -> Recipes:
     return {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
 
 
+def read_all(connection: sa.Connection) -> int:
+    """Read every recipe, as who keeps further ones does; give how many there are.  Raises what a forged row raises."""
+    rows = connection.execute(sa.select(RECIPES)).all()
+    for row in rows:
+        if not all(isinstance(digest, str) and size >= 0 for digest, size in row.parts.values()):
+            raise ValueError("the parts of a recipe are none")
+        if not all(isinstance(value, str) for value in row.facts.values()):
+            raise ValueError("the facts of a recipe are none")
+    return len(rows)
+
+
 def note_targets(connection: sa.Connection, store: int) -> None:
     """Give entries of a store that do not say what they are for what their recipes say.
 

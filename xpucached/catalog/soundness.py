@@ -18,6 +18,7 @@ from xpucached.catalog import (
     entries,
     intents,
     models,
+    recipes,
     refusals,
     runs,
     runtimes,
@@ -26,7 +27,16 @@ from xpucached.catalog import (
     targets,
 )
 from xpucached.catalog.moments import Moment
-from xpucached.catalog.tables import ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, RUNTIME_CHECKS
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    DEPARTED,
+    ENTRIES,
+    INHERITED,
+    METADATA,
+    RECIPES,
+    REFUSALS,
+    RUNTIME_CHECKS,
+)
 from xpucached.domain.stores import EntryState, ImageFormat
 from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import StrEnum
 
-GROWING: Final = frozenset({ENTRIES.name, ATTRIBUTIONS.name, INHERITED.name, DEPARTED.name})
+GROWING: Final = frozenset({ENTRIES.name, ATTRIBUTIONS.name, INHERITED.name, DEPARTED.name, RECIPES.name})
 """The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always."""
 
 _EARLIEST: Final = -62_135_596_800_000_000
@@ -136,6 +146,7 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         if growing:
             coverage.model_coverage(connection)
             entries.all_entries(connection)
+            recipes.read_all(connection)
     except Exception as error:
         if isinstance(error, Corrupt) or not is_damage(error):
             raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import catalogs
-from xpucached.catalog import Catalog, recipes
+from xpucached.catalog import Catalog, recipes, soundness
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.recipes import RecipeStore, recipe_lineages
@@ -21,6 +21,7 @@ from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Origin, Target
+from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +117,22 @@ def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Pa
         case "endless":
             path.write_bytes(zlib.compress(bytes(LARGEST * 4)))
     assert store.recorded(KIND, EntryKey("a")) is None
+
+
+FORGED: Final = {
+    "UPDATE recipes SET parts = ? WHERE key = 'b'": ("", "[]", '{"a": 1}', '{"a": [1, 2]}', '{"a": ["d", "2"]}'),
+    "UPDATE recipes SET facts = ? WHERE key = 'b'": ("{", "[]", '{"a": 1}'),
+}
+
+
+@pytest.mark.parametrize(("how", "text"), [(how, text) for how, texts in FORGED.items() for text in texts])
+def test_a_forged_row_is_found_before_a_run_meets_it(catalog: Catalog, store: RecipeStore, how: str, text: str) -> None:
+    twice(store, recipe("a"), recipe("b"))
+    assert catalog.read(recipes.read_all) == 2
+    catalog.read(soundness.check, growing=True)
+    catalog.write(lambda connection: connection.exec_driver_sql(how, (text,)))
+    with pytest.raises(CatalogError):
+        catalog.read(soundness.check, growing=True)
 
 
 def test_what_a_killed_daemon_half_wrote_goes_with_the_next_recipe(store: RecipeStore, folder: Path) -> None:
