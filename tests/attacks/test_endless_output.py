@@ -68,15 +68,15 @@ def test_who_makes_us_work_waits_four_times_as_long() -> None:
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
-            ear = conversation.ChildPipes(supervisor, heard, {})
+            pipes = conversation.ChildPipes(supervisor, heard, {})
             os.write(writing, f"{GARBAGE}\n".encode() * 100)
-            assert conversation._read_some(selector, ear)
+            assert conversation._read_some(selector, pipes)
             # Nothing is read of it now, though there may be more, until it has rested.
-            assert list(ear.resting) == [reading]
+            assert list(pipes.resting) == [reading]
             assert not selector.get_map()
             os.write(writing, b"more\n")
-            ear.resting[reading] = 0.0
-            assert conversation._read_some(selector, ear)
+            pipes.resting[reading] = 0.0
+            assert conversation._read_some(selector, pipes)
     finally:
         os.close(reading)
         os.close(writing)

@@ -58,7 +58,7 @@ from xpucached.kinds.sycl import (
     trash_files,
 )
 from xpucached.kinds.sycl.scan_state import OURS
-from xpucached.libexec import family, supervisor
+from xpucached.libexec import process_tree, supervisor
 from xpucached.processes import environ, signals
 from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
@@ -594,11 +594,11 @@ def test_so_many_folders_of_a_program_are_searched_for_its_configuration(monkeyp
 # -- what a model's program does, and files that it leads to -----------------------------------------------------------
 
 
-def test_maps_of_a_family_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "_LINES", 5)
+def test_maps_of_a_process_tree_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_tree, "_LINES", 5)
     with contextlib.ExitStack() as stack:
         pids = [stack.enter_context(program({})) for _ in range(3)]
-        maps = family.Maps()
+        maps = process_tree.Maps()
         for turn in range(1, 4):
             maps.look(pids, now=True)
             assert set(maps._sizes) == set(pids[:turn])
@@ -607,20 +607,22 @@ def test_maps_of_a_family_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_temporary_directory_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         (tmp_path / str(number)).write_bytes(bytes(4096))
-    watch = family.FamilyUse(1 << 40, 1 << 40, str(tmp_path))
+    watch = process_tree.ProcessTreeUse(1 << 40, 1 << 40, str(tmp_path))
     assert watch.exceeded([]) is None
-    monkeypatch.setattr(family, "_FILES", 100)
-    watch = family.FamilyUse(1 << 40, 1 << 40, str(tmp_path))
+    monkeypatch.setattr(process_tree, "_FILES", 100)
+    watch = process_tree.ProcessTreeUse(1 << 40, 1 << 40, str(tmp_path))
     outcome, said = watch.exceeded([]) or ("", "")
     assert outcome == "over-disk"
     assert "more than 100 files" in said
 
 
-def test_descriptors_of_a_family_and_of_others_are_looked_at_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_of_a_process_tree_and_of_others_are_looked_at_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with program({}, files=500) as pid, program({}, files=500) as other:
         asked = counting(monkeypatch, os, "readlink")
-        monkeypatch.setattr(family, "_OPEN", 600)
-        assert list(family._drm([pid, other])) == []
+        monkeypatch.setattr(process_tree, "_OPEN", 600)
+        assert list(process_tree._drm([pid, other])) == []
         assert len(asked) == 600
         asked.clear()
         monkeypatch.setattr(pressure, "_OPEN_OF_ONE", 100, raising=False)

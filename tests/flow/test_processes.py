@@ -198,7 +198,7 @@ real = importlib.util.module_from_spec(found)
 found.loader.exec_module(real)
 def machine():
     raise OSError(23, "Too many open files in system")
-sys.modules["xpucached_libexec.family"]._machine = machine
+sys.modules["xpucached_libexec.process_tree"]._machine = machine
 sys.exit(real.main())
 """)
     monkeypatch.setattr(supervised, "LIBEXEC", tmp_path)

@@ -364,7 +364,7 @@ def fenced(
 ) -> RunResult:
     variables, running = systemd(tmp_path, script)
     starter = ProcessStarter({**os.environ, **variables}, "fence")
-    starter._fence = Cgroup(variables, running)
+    starter._cgroup = Cgroup(variables, running)
     return execute(starter)
 
 
@@ -400,10 +400,10 @@ def test_where_no_group_is_to_be_had_a_run_goes_without(tmp_path: Path, script: 
 
 def test_a_host_without_systemd_is_not_asked(tmp_path: Path) -> None:
     variables, _ = systemd(tmp_path, "touch asked")
-    fence = Cgroup(variables, tmp_path / "none")
+    cgroup = Cgroup(variables, tmp_path / "none")
 
-    assert fence.command(GAP, memory=1, tasks=1, seconds=1) == ()
-    assert fence.variables == {}
+    assert cgroup.command(GAP, memory=1, tasks=1, seconds=1) == ()
+    assert cgroup.variables == {}
     assert not list(tmp_path.rglob("asked"))
 
 

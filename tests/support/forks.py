@@ -219,7 +219,7 @@ def main() -> int:
     for module in _LOADED:
         importlib.import_module(module)
     # What reads configurations is loaded, too: no process of its own has to load it for that.
-    vars(importlib.import_module("xpucached.settings.apart")).update(load=vars(sys.modules[LOADING])["load"])
+    vars(importlib.import_module("xpucached.settings.reader_process")).update(load=vars(sys.modules[LOADING])["load"])
     gc.collect()
     gc.freeze()
     asked = _serve()

@@ -165,7 +165,7 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None) -> O
             except Exception as error:
                 if not soundness.is_damage(error):
                     raise
-                damaged = soundness.told(error)
+                damaged = soundness.describe(error)
         aside = _set_aside(path, "corrupt")
         rebuilt = Rebuilt(f"the catalog was corrupt ({damaged}): set aside as {aside}, a new one was made", aside)
         log.warning("catalog is corrupt, set aside: %s: %s", aside, damaged)
@@ -305,7 +305,7 @@ def examining(path: Path, how: str = "") -> Iterator[sqlite3.Connection]:
     except Exception as error:
         if isinstance(error, Corrupt) or not soundness.is_damage(error):
             raise
-        raise Corrupt(soundness.told(error)) from error
+        raise Corrupt(soundness.describe(error)) from error
 
 
 def examine(look: sqlite3.Connection) -> bool:
@@ -354,7 +354,7 @@ def _migrated(path: Path) -> sa.Engine:
         engine.dispose()
         if isinstance(error, Corrupt) or not soundness.is_damage(error):
             raise
-        raise Corrupt(soundness.told(error)) from error
+        raise Corrupt(soundness.describe(error)) from error
     return engine
 
 

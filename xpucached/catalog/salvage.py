@@ -53,12 +53,12 @@ def registered(aside: Path) -> Salvaged:
             sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
             for (name,) in connection.execute(sound).all():
                 found += _whole(connection, name)
-            told = sa.select(sa.func.count()).where(MODELS.c.source == models.REGISTERED)
-            lost = connection.execute(told).scalar_one() - len(found)
+            counting = sa.select(sa.func.count()).where(MODELS.c.source == models.REGISTERED)
+            lost = connection.execute(counting).scalar_one() - len(found)
             if lost > 0:
                 missing.append(f"damaged models: {lost}")
     except Exception as error:  # noqa: BLE001 - there is no end to what damage can do, and nothing more is lost
-        missing.append(f"it could not be read to its end: {soundness.told(error)}")
+        missing.append(f"it could not be read to its end: {soundness.describe(error)}")
     for why in missing:
         log.warning("not everything could be taken over from %s: %s", aside, why)
     return Salvaged(tuple(found), "; ".join(missing))

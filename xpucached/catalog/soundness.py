@@ -119,13 +119,13 @@ def proven(error: BaseException | None) -> str | None:
         error = error.orig
     if isinstance(error, UnicodeDecodeError):
         # What the driver raises where even the database's complaint quotes a name that is no text.
-        return told(error)
+        return describe(error)
     if not isinstance(error, sqlite3.Error):
         return None
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return told(error)
-    return told(error) if code in (0, sqlite3.SQLITE_ERROR) and _OF_THE_SCHEMA.search(str(error)) else None
+        return describe(error)
+    return describe(error) if code in (0, sqlite3.SQLITE_ERROR) and _OF_THE_SCHEMA.search(str(error)) else None
 
 
 def check(connection: sa.Connection, *, growing: bool) -> None:
@@ -150,7 +150,7 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
     except Exception as error:
         if isinstance(error, Corrupt) or not is_damage(error):
             raise
-        raise Corrupt(told(error)) from error
+        raise Corrupt(describe(error)) from error
 
 
 def check_types(connection: sa.Connection, *, growing: bool) -> None:
@@ -188,7 +188,7 @@ def _conditions(table: sa.Table) -> Iterable[str]:
             yield f"{name} NOT IN ({words})"
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Say in words what was met."""
     plain = isinstance(error, Corrupt | sa.exc.DBAPIError | sqlite3.Error | OSError)
     words = str(error.orig if isinstance(error, sa.exc.DBAPIError) else error) if plain else ""

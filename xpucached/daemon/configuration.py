@@ -7,15 +7,15 @@ import os
 
 from xpucached import settings
 from xpucached.errors import SettingsError
-from xpucached.settings import apart
+from xpucached.settings import reader_process
 
 
 def load(options: argparse.Namespace) -> settings.Settings:
     """Read the settings that the options ask for."""
-    return apart.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+    return reader_process.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
 
 
-def told(error: SettingsError, *, worker: bool) -> SettingsError:
+def loggable(error: SettingsError, *, worker: bool) -> SettingsError:
     """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
     if not worker:
         return error
@@ -27,4 +27,4 @@ def first(options: argparse.Namespace) -> settings.Settings:
     try:
         return load(options)
     except SettingsError as error:
-        raise told(error, worker=options.worker) from error
+        raise loggable(error, worker=options.worker) from error

@@ -23,7 +23,7 @@ from xpucached.hostd.supervisor import HostDaemon
 from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
-from xpucached.server.public_thread import Apart, across
+from xpucached.server.public_thread import PublicListener, across
 from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -60,16 +60,16 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     # Without systemd there is the public one, at which root may do all.
     listening = given or [("", unix_sockets.bind(config.paths.socket, config.paths.socket_mode))]
     _more_descriptors()
-    listeners: list[http_listener.HttpListener | Apart] = []
+    listeners: list[http_listener.HttpListener | PublicListener] = []
     tasks: list[asyncio.Task[None]] = []
     try:
         for name, one in listening:
-            listener: http_listener.HttpListener | Apart
+            listener: http_listener.HttpListener | PublicListener
             if name == ADMIN:
                 limits = ConnectionLimits()
                 listener = http_listener.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
             else:
-                listener = Apart(functools.partial(_public, host_daemon, loop))
+                listener = PublicListener(functools.partial(_public, host_daemon, loop))
             listeners.append(listener)
             await listener.start([one])
         tasks = [

@@ -305,8 +305,8 @@ class Daemon:
         except TimeoutError as error:
             log.error("the old configuration stays: %s", error.strerror)  # noqa: TRY400 - expected
         except SettingsError as error:
-            told = configuration.told(error, worker=self._options.worker)
-            log.error("the old configuration stays: %s", told.message)  # noqa: TRY400 - expected
+            shown = configuration.loggable(error, worker=self._options.worker)
+            log.error("the old configuration stays: %s", shown.message)  # noqa: TRY400 - expected
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.context.settings_problems = (problem,)
         else:

@@ -12,7 +12,7 @@ from xpucached import settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.errors import RunningError, SettingsError, XpucachedError
-from xpucached.settings import apart
+from xpucached.settings import reader_process
 
 _PATIENCE: Final = 5.0
 """Seconds that another daemon may take to answer."""
@@ -46,7 +46,7 @@ def see_welcome() -> None:
     if os.getuid() == 0:
         raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
     try:
-        ours: settings.Settings | None = apart.load(None, user=False, environ={})
+        ours: settings.Settings | None = reader_process.load(None, user=False, environ={})
     except SettingsError:
         # Who may not read the host's configuration is not named in it, as far as we know.
         ours = None

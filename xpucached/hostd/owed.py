@@ -28,7 +28,7 @@ class Owed:
         """Give what is to be told; None if nothing is."""
         return self._news.get(uid)
 
-    def told(self, uid: int, news: object) -> None:
+    def acknowledge(self, uid: int, news: object) -> None:
         """Note that this was told; what came meanwhile is to be told still."""
         if self._news.get(uid) is news:
             del self._news[uid]

@@ -152,7 +152,7 @@ class WorkerFollower:
         while True:
             if (news := self._known.owed.news(uid)) is not None:
                 await self._clients.ask(uid, requests.Refresh(), own=True)
-                self._known.owed.told(uid, news)
+                self._known.owed.acknowledge(uid, news)
             quiet = await self._quiet(uid)
             if quiet and until_quiet:
                 return

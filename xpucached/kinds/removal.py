@@ -38,7 +38,9 @@ def unsettled(_root: int, _key: EntryKey, _freed: int) -> None:
     """Put nothing right: programs of this kind count nothing."""
 
 
-def told(entry: EntryId, error: OSError, failed: Callable[[Path, OSError], None] | None, what: str = "removed") -> None:
+def report_error(
+    entry: EntryId, error: OSError, failed: Callable[[Path, OSError], None] | None, what: str = "removed"
+) -> None:
     """Tell what a disk refused; what somebody forged there is no trouble of the disk."""
     log.warning("an entry could not be %s: %s: %s", what, entry.key, error)
     if failed is not None and fs.refused(error):
@@ -89,7 +91,7 @@ class PathRemover:
                 # Somebody else removed it, which is what was wanted.
                 results[entry.id] = True
             except OSError as error:
-                told(entry.id, error, failed)
+                report_error(entry.id, error, failed)
                 results[entry.id] = False
         return results
 
@@ -134,7 +136,7 @@ class PathRemover:
         except FileNotFoundError:
             return False
         except OSError as error:
-            told(entry, error, None, "swept")
+            report_error(entry, error, None, "swept")
             return False
         return True
 

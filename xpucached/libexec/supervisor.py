@@ -26,12 +26,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from xpucached.libexec.family import FamilyUse, Maps, family
+    from xpucached.libexec.process_tree import Maps, ProcessTreeUse, process_tree
 else:
     # It is started by its path, isolated: what else it is made of lies beside it, and nothing else is found there.
     sys.modules["xpucached_libexec"] = _package = ModuleType("xpucached_libexec")
     _package.__path__ = [os.path.dirname(os.path.realpath(__file__))]  # noqa: PTH120 - without pathlib it starts faster
-    from xpucached_libexec.family import FamilyUse, Maps, family
+    from xpucached_libexec.process_tree import Maps, ProcessTreeUse, process_tree
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
@@ -50,7 +50,7 @@ def _tell(pids: list[int], number: signal.Signals) -> None:
 def _reap(main: int) -> tuple[int | None, bool]:
     """Take leave of whoever has ended; give the status of the main child if it was among them, and if nobody is left.
 
-    Whose parent has gone becomes a child of this process: so who has no child has no family.
+    Whose parent has gone becomes a child of this process: so who has no child has no process tree.
     """
     status = None
     with contextlib.suppress(ChildProcessError):
@@ -71,7 +71,7 @@ def _end(main: int) -> tuple[int | None, list[int]]:
         left: list[int] = []
         # There may be no descriptor to be had just now: they are asked for again.
         with contextlib.suppress(OSError):
-            left = family()
+            left = process_tree()
             # Whoever is stopped cannot fork while the others are told.
             _tell(left, signal.SIGSTOP)
             _tell(left, signal.SIGKILL)
@@ -102,10 +102,10 @@ class Terminations:
         # Once: a child that sends it back to its parent must not keep both busy.
         if not self.heard:
             self.heard = True
-            _tell(family(), signal.SIGTERM)
+            _tell(process_tree(), signal.SIGTERM)
 
 
-def _attend(child: int, orders: int, watch: FamilyUse, maps: Maps) -> tuple[int | None, tuple[str, str] | None]:
+def _attend(child: int, orders: int, watch: ProcessTreeUse, maps: Maps) -> tuple[int | None, tuple[str, str] | None]:
     """Watch until the main child ends or everybody must; give its status, and why it had to end."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -126,13 +126,13 @@ def _attend(child: int, orders: int, watch: FamilyUse, maps: Maps) -> tuple[int 
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
             elif (order := os.read(orders, 1)) == b"l":
-                maps.look(family(), now=True)
+                maps.look(process_tree(), now=True)
             elif (number := _ORDERS.get(order)) is not None:
                 paused = number == signal.SIGSTOP
-                _tell(family(), number)
+                _tell(process_tree(), number)
             else:
                 return None, None
-        alive = family()
+        alive = process_tree()
         if paused:
             # Also who was forked while the others were told.
             _tell(alive, signal.SIGSTOP)
@@ -174,7 +174,7 @@ def main() -> int:
     with open(given.environment, encoding="utf-8") as file:  # noqa: PTH123 - it is no path
         variables = json.load(file)
 
-    watch, maps = FamilyUse(given.memory, given.disk, given.scratch), Maps()
+    watch, maps = ProcessTreeUse(given.memory, given.disk, given.scratch), Maps()
     began = time.monotonic()
     try:
         child = subprocess.Popen(  # noqa: S603 - the command is the model's, registered by who may run it
@@ -193,13 +193,13 @@ def main() -> int:
         os.close(descriptor)
     try:
         status, exceeded = _attend(child.pid, given.orders, watch, maps)
-    except Exception as error:  # noqa: BLE001 - nobody else ends the family
+    except Exception as error:  # noqa: BLE001 - nobody else ends the process tree
         status, exceeded = None, ("failed", f"its supervisor could not go on: {error!r}")
     seconds = time.monotonic() - began
     with contextlib.suppress(OSError, ValueError):
         # Not what limits it, only what it did.
-        watch.engine_times(family())
-        maps.look(family())
+        watch.engine_times(process_tree())
+        maps.look(process_tree())
     late, left = _end(child.pid)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _say(

@@ -1,7 +1,7 @@
 """Decide: which entries may go, and why.  Pure.
 
 Kept always: what is being written or open in a process, what is younger than the grace, what somebody has just brought
-back from the trash, and what a pinned model can use in a present environment.  Then, in this order, goes what is
+back from the trash, and what a pinned model can use in a present target.  Then, in this order, goes what is
 
 defective    unless the defect is harmless, or only hides the entry until a lower slot of its leaf is mended; what the
              daemon would take by itself it mends before, where it can (`repair`)
@@ -62,7 +62,7 @@ def plan_eviction(
     *,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
-    rooms: Iterable[DiskSpace] = (),
+    disk_space: Iterable[DiskSpace] = (),
     others: Sequence[Subtotal] = (),
     rate: float | None = None,
 ) -> EvictionPlan:
@@ -70,35 +70,35 @@ def plan_eviction(
 
     ``presence`` is the host's history, ``warm`` names the models that are warm now, ``models`` are all that are
     registered.  With ``reasons`` only those are considered.  Without ``asked`` nobody looks the plan over: then a
-    driver that this host never offered is taken for a container's while its entries were used lately.  ``rooms`` tell
-    how much room there is where stores lie.  The plan for what this plan leaves is empty.
+    driver that this host never offered is taken for a container's while its entries were used lately.  ``disk_space``
+    tells how much room there is where stores lie.  The plan for what this plan leaves is empty.
 
     ``others`` are there too, but `sift` says that no decision falls on them; ``rate`` is what a byte of all costs.
     """
     every = list(entries)
     known = {one.environment: one for one in presence}
-    of_stores = {room.store: room for room in rooms}
+    of_stores = {room.store: room for room in disk_space}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    ground = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
+    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
-        stays = ground.protects(one) or (one.restored is not None and ground.brought_back(one) and not defective(one))
+        stays = context.protects(one) or (one.restored is not None and context.brought_back(one) and not defective(one))
         (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
     before: Mapping[Target, tuple[int, str]] | None = None
     while True:
         # What goes may have held a generation in its rank, or shown that somebody still used it: so look again.
-        superseded = _superseded(rest, protected, ground) if EvictReason.SUPERSEDED in considered else {}
+        superseded = _superseded(rest, protected, context) if EvictReason.SUPERSEDED in considered else {}
         found: list[Evict] = []
         if superseded != before:
             # Nothing else changes from one round to the next.
-            found = [going for one in rest if (going := _decide(one, ground, superseded, considered)) is not None]
+            found = [going for one in rest if (going := _decide(one, context, superseded, considered)) is not None]
             found.sort(key=lambda decided: _age(decided.entry))
         before = superseded
-        found += _over(rest, protected, ground, considered, evict, found)
+        found += _over(rest, protected, context, considered, evict, found)
         if not found:
             break
         evict += found
@@ -116,28 +116,28 @@ def plan_named(
     models: Mapping[ModelName, Model],
     policy: Policy,
     now: datetime,
-    rooms: Iterable[DiskSpace] = (),
+    disk_space: Iterable[DiskSpace] = (),
 ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
     """Decide about entries that somebody named: they go, whatever their state, unless they are protected.
 
     Gives the plan, and why the others stay.
     """
-    of_stores = {room.store: room for room in rooms}
-    ground = EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, rooms=of_stores, policies={})
+    of_stores = {room.store: room for room in disk_space}
+    context = EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, disk_space=of_stores, policies={})
     evict: list[Evict] = []
     kept: dict[EntryId, str] = {}
     for one in named:
-        if not ground.protects(one):
+        if not context.protects(one):
             detail = one.entry.defect.message if one.entry.defect is not None else "asked for by name"
             evict.append(Evict(one, EvictReason.ASKED, detail))
         elif one.entry.state is EntryState.UNFINISHED:
             kept[one.entry.id] = "a program is writing it"
-        elif ground.held(one):
+        elif context.held(one):
             kept[one.entry.id] = "a process has it open"
         elif any(name in models and models[name].pinned for name in one.models):
             kept[one.entry.id] = "a pinned model needs it"
         else:
-            grace = ground.policy_of(one.entry.id.store).grace
+            grace = context.policy_of(one.entry.id.store).grace
             kept[one.entry.id] = f"it is younger than the grace of {grace:g} s (policy.grace)"
     return EvictionPlan(tuple(evict), sum(one.entry.entry.allocated for one in evict), len(kept)), kept
 
@@ -145,64 +145,64 @@ def plan_named(
 def _over(
     rest: Sequence[IndexedEntry],
     protected: Sequence[IndexedEntry],
-    ground: EvictionContext,
+    context: EvictionContext,
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
     going: Sequence[Evict],
 ) -> list[Evict]:
     """Say what must go besides, so that every limit is kept; ``gone`` went in earlier rounds, ``going`` in this one."""
-    if not considered & {EvictReason.BUDGET, EvictReason.SPACE} or not ground.limited:
+    if not considered & {EvictReason.BUDGET, EvictReason.SPACE} or not context.limited:
         return []
     taken = {id(one.entry) for one in going}
     left = [one for one in rest if id(one) not in taken] if taken else rest
     stores = {id(one.entry.id.store): one.entry.id.store for one in (*left, *protected)}
-    policies = {store: ground.policy_of(store) for store in stores.values()}
-    policies |= {one.store: ground.policy_of(one.store) for one in ground.others}
+    policies = {store: context.policy_of(store) for store in stores.values()}
+    policies |= {one.store: context.policy_of(one.store) for one in context.others}
 
     every = [*left, *protected]
 
     def ordered() -> list[IndexedEntry]:
-        value = worth(ground.now, ground.usable, ground.rate)
+        value = worth(context.now, context.usable, context.rate)
         rows = [
-            (bool(one.models) and ground.needed(one), value(one), *_age(one), number)
+            (bool(one.models) and context.needed(one), value(one), *_age(one), number)
             for number, one in enumerate(left)
-            if not ground.upheld(one)
+            if not context.upheld(one)
         ]
         rows.sort()
         return [left[row[-1]] for row in rows]
 
     return over_limits(
-        ordered, every, policies, ground.policy, ground.rooms, considered, [*gone, *going], ground.others
+        ordered, every, policies, context.policy, context.disk_space, considered, [*gone, *going], context.others
     )
 
 
 def _decide(
     one: IndexedEntry,
-    ground: EvictionContext,
+    context: EvictionContext,
     superseded: Mapping[Target, tuple[int, str]],
     considered: frozenset[EvictReason],
 ) -> Evict | None:
     defect = one.entry.defect
     if EvictReason.DEFECTIVE in considered and defect is not None and defective(one):
         return Evict(one, EvictReason.DEFECTIVE, defect.message)
-    environment = one.entry.environment
-    # An environment's hash takes longer than all the rest.
-    if superseded and environment is not None and environment in superseded and _warm_without(one, ground):
-        rank, now = superseded[environment]
-        kept = ground.policy_of(one.entry.id.store).keep_driver_generations
+    target = one.entry.environment
+    # A target's hash takes longer than all the rest.
+    if superseded and target is not None and target in superseded and _warm_without(one, context):
+        rank, now = superseded[target]
+        kept = context.policy_of(one.entry.id.store).keep_driver_generations
         if rank >= kept:
             back = {0: "none", 1: "one"}.get(kept, str(kept))
-            detail = f"for driver {environment.toolchain}; now it is {now}, and {back} older is kept"
+            detail = f"for driver {target.toolchain}; now it is {now}, and {back} older is kept"
             return Evict(one, EvictReason.SUPERSEDED, detail)
-    if EvictReason.GONE in considered and environment is not None:
-        since = _gone_since(one, environment, ground)
+    if EvictReason.GONE in considered and target is not None:
+        since = _gone_since(one, target, context)
         if since is not None:
-            detail = f"for {environment.device}, which this host has not had since {since:%Y-%m-%d}"
+            detail = f"for {target.device}, which this host has not had since {since:%Y-%m-%d}"
             return Evict(one, EvictReason.GONE, detail)
-    limit = ground.policy_of(one.entry.id.store).max_unused
+    limit = context.policy_of(one.entry.id.store).max_unused
     if EvictReason.UNUSED in considered and limit is not None:
-        idle = (ground.now - one.last_used).total_seconds()
-        if idle > limit and not ground.upheld(one) and ground.knows_use(one):
+        idle = (context.now - one.last_used).total_seconds()
+        if idle > limit and not context.upheld(one) and context.knows_use(one):
             used = one.last_used
             day = f"{used.year}-{used.month:02}-{used.day:02}"  # strftime would take most of the decision's time
             return Evict(one, EvictReason.UNUSED, f"not used for {idle / 86400:.0f} days, since {day}")
@@ -219,19 +219,19 @@ def _age(one: IndexedEntry) -> tuple[datetime, str, Path]:
 
 @dataclass(slots=True)
 class _Traces:
-    """What the entries of one environment tell about it."""
+    """What the entries of one target tell about it."""
 
     created: datetime = _LONG_AGO  #: when the newest was
     used: datetime = _LONG_AGO  #: when any was last
 
 
 def _superseded(
-    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], ground: EvictionContext
+    rest: Sequence[IndexedEntry], protected: Sequence[IndexedEntry], context: EvictionContext
 ) -> Mapping[Target, tuple[int, str]]:
-    """Rank the environments that one could go back to, 0 the last one, each with the drivers that took its place."""
+    """Rank the targets that one could go back to, 0 the last one, each with the drivers that took its place."""
     present: defaultdict[Lineage, list[Target]] = defaultdict(list)
-    for environment in ground.host.offered:
-        present[environment.lineage].append(environment)
+    for target in context.host.offered:
+        present[target.lineage].append(target)
     generations: defaultdict[Lineage, defaultdict[Target, _Traces]] = defaultdict(lambda: defaultdict(_Traces))
     found_traces: dict[int, _Traces | None] = {}
     for one in (*rest, *protected):
@@ -245,7 +245,7 @@ def _superseded(
         if traces is not None:
             traces.created = max(traces.created, one.entry.created)
             traces.used = max(traces.used, one.last_used)
-    for other in ground.others:
+    for other in context.others:
         its = other.environment
         if its is None or its.lineage not in present or its in present[its.lineage]:
             continue
@@ -255,13 +255,13 @@ def _superseded(
     found: dict[Target, tuple[int, str]] = {}
     for lineage, past in generations.items():
         # What others still have is nothing to go back to, so it takes no other generation's place.
-        old = [one for one in past if not _in_use(one, past[one], present[lineage], ground)]
-        old.sort(key=lambda one: _recency(one, past[one].created, ground), reverse=True)
-        for some, now in by_driver(old, present[lineage], ground.host, ground.presence):
-            for rank, environment in enumerate(some):
+        old = [one for one in past if not _in_use(one, past[one], present[lineage], context)]
+        old.sort(key=lambda one: _recency(one, past[one].created, context), reverse=True)
+        for some, now in by_driver(old, present[lineage], context.host, context.presence):
+            for rank, target in enumerate(some):
                 # Of two drivers in use, either may go back to it.
-                if environment not in found or rank < found[environment][0]:
-                    found[environment] = (rank, now)
+                if target not in found or rank < found[target][0]:
+                    found[target] = (rank, now)
     return found
 
 
@@ -271,7 +271,7 @@ def by_driver(
     host: Host,
     presence: Mapping[Target, Presence],
 ) -> list[tuple[list[Target], str]]:
-    """Divide the absent environments of one lineage by the drivers in use that offered them, with what they offer now.
+    """Divide the absent targets of one lineage by the drivers in use that offered them, with what they offer now.
 
     Each driver in use has generations of its own to go back to.  What none of them ever offered is counted with those
     of the host's own, or of the first that there is.
@@ -292,31 +292,31 @@ def by_driver(
     return divided
 
 
-def _in_use(environment: Target, traces: _Traces, present: Sequence[Target], ground: EvictionContext) -> bool:
+def _in_use(target: Target, traces: _Traces, present: Sequence[Target], context: EvictionContext) -> bool:
     """Tell whether a container, or a program with a driver of its own, still seems to have an absent driver."""
-    since = _successor_since(environment, present, ground)
+    since = _successor_since(target, present, context)
     if since is None or traces.created > since:
         return True
-    known = ground.presence.get(environment)
+    known = context.presence.get(target)
     once_ours = known is not None and known.last is not None
-    return not ground.asked and not once_ours and ground.now - traces.used < _GONE_AFTER
+    return not context.asked and not once_ours and context.now - traces.used < _GONE_AFTER
 
 
 def _recency(
-    environment: Target, newest: datetime, ground: EvictionContext
+    target: Target, newest: datetime, context: EvictionContext
 ) -> tuple[bool, datetime, datetime, datetime, Target]:
     """Order the generations of one lineage: the host's own history first, else by their newest entry."""
-    known = ground.presence.get(environment)
+    known = context.presence.get(target)
     if known is None or known.last is None:
-        return (False, newest, _LONG_AGO, _LONG_AGO, environment)
-    return (True, known.last, known.first or _LONG_AGO, newest, environment)
+        return (False, newest, _LONG_AGO, _LONG_AGO, target)
+    return (True, known.last, known.first or _LONG_AGO, newest, target)
 
 
-def _successor_since(environment: Target, present: Sequence[Target], ground: EvictionContext) -> datetime | None:
-    """Tell when the present environment that took another's place came; None if that is not known."""
-    known = [ground.presence[one] for one in present if one in ground.presence]
+def _successor_since(target: Target, present: Sequence[Target], context: EvictionContext) -> datetime | None:
+    """Tell when the present target that took another's place came; None if that is not known."""
+    known = [context.presence[one] for one in present if one in context.presence]
     firsts = sorted(one.first for one in known if one.first is not None)
-    before = ground.presence.get(environment)
+    before = context.presence.get(target)
     if before is not None and before.last is not None:
         # Several drivers may serve one device: the one that was there all along replaced nothing.
         after = [first for first in firsts if first >= before.last]
@@ -325,28 +325,28 @@ def _successor_since(environment: Target, present: Sequence[Target], ground: Evi
     return firsts[0] if firsts else None
 
 
-def _warm_without(one: IndexedEntry, ground: EvictionContext) -> bool:
+def _warm_without(one: IndexedEntry, context: EvictionContext) -> bool:
     """Warm before evict: every registered model that has this entry must be warm by others now."""
-    return all(name in ground.warm for name in one.models if name in ground.models)
+    return all(name in context.warm for name in one.models if name in context.models)
 
 
 # -- devices that went, and the budget ----------------------------------------------------------------------------
 
 
-def _gone_since(one: IndexedEntry, environment: Target, ground: EvictionContext) -> datetime | None:
+def _gone_since(one: IndexedEntry, target: Target, context: EvictionContext) -> datetime | None:
     """Tell since when the entry's device is gone, if that is long enough; None if not, or if nobody knows."""
-    if not any(other.kind == environment.kind for other in ground.host.offered):
+    if not any(other.kind == target.kind for other in context.host.offered):
         # No device at all is more likely a broken driver than an empty machine; and not every kind can say.
         return None
-    here = ground.lineages.get(id(environment))
+    here = context.lineages.get(id(target))
     if here is None:
-        here = any(environment.lineage == other.lineage for other in ground.host.offered)
-        ground.lineages[id(environment)] = here
+        here = any(target.lineage == other.lineage for other in context.host.offered)
+        context.lineages[id(target)] = here
     if here:
         return None
-    known = ground.presence.get(environment)
+    known = context.presence.get(target)
     if known is None or known.last is None:
         return None
     # Somebody who used it since then has the device all the same (a container, another driver directory).
     since = max(known.last, one.last_used)
-    return since if ground.now - since > _GONE_AFTER else None
+    return since if context.now - since > _GONE_AFTER else None

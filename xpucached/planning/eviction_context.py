@@ -38,7 +38,7 @@ class EvictionContext:
     policy: Policy
     now: datetime
     asked: bool
-    rooms: Mapping[Store, DiskSpace]
+    disk_space: Mapping[Store, DiskSpace]
     policies: dict[Store, Policy]
     others: Sequence[Subtotal] = ()
     rate: float = RATE
@@ -55,17 +55,17 @@ class EvictionContext:
         if not self.policy.limits:
             return self.policy
         if store not in self.policies:
-            self.policies[store] = effective(self.policy, self.rooms.get(store), store)
+            self.policies[store] = effective(self.policy, self.disk_space.get(store), store)
         return self.policies[store]
 
     def held(self, one: IndexedEntry) -> bool:
         """Tell whether a process has an entry open."""
-        room = self.rooms.get(one.entry.id.store) if self.rooms else None
+        room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is not None and one.entry.id.key in room.held
 
     def knows_use(self, one: IndexedEntry) -> bool:
         """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
-        room = self.rooms.get(one.entry.id.store) if self.rooms else None
+        room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
 
     def brought_back(self, one: IndexedEntry) -> bool:
@@ -92,13 +92,13 @@ class EvictionContext:
     def usable(self, one: IndexedEntry) -> bool:
         """Tell whether a driver that is here can use an entry."""
         # Intermediate code of run-time compiled sources is for no device, and so for every one.
-        environment = one.entry.environment
-        if environment is None:
+        target = one.entry.environment
+        if target is None:
             return True
-        # The entries share their few environments.
-        known = self.usables.get(id(environment))
+        # The entries share their few targets.
+        known = self.usables.get(id(target))
         if known is None:
-            known = self.usables[id(environment)] = environment in self.host.offered
+            known = self.usables[id(target)] = target in self.host.offered
         return known
 
     def upheld(self, one: IndexedEntry) -> bool:

@@ -39,11 +39,11 @@ def sift(
     *,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
-    rooms: Iterable[DiskSpace] = (),
+    disk_space: Iterable[DiskSpace] = (),
 ) -> Preselection:
     """Say what `plan_eviction`, which takes the same, has to look at; ``subtotals`` are what there is, all together."""
     considered = frozenset(EvictReason) if reasons is None else reasons
-    of_stores = {room.store: room for room in rooms}
+    of_stores = {room.store: room for room in disk_space}
     stores = {one.store for one in subtotals}
     policies = {store: effective(policy, of_stores.get(store), store) for store in stores}
     environments = {one.environment for one in subtotals if one.environment is not None}
@@ -102,13 +102,13 @@ def _earlier(environments: Iterable[Target], host: Host, presence: Iterable[Pres
 
 
 def _unused(
-    policies: Mapping[Store, Policy], rooms: Mapping[Store, DiskSpace], now: datetime
+    policies: Mapping[Store, Policy], disk_space: Mapping[Store, DiskSpace], now: datetime
 ) -> dict[Store, tuple[datetime, bool]]:
     found: dict[Store, tuple[datetime, bool]] = {}
     for store, policy in policies.items():
         if policy.max_unused is None:
             continue
-        room = rooms.get(store)
+        room = disk_space.get(store)
         seconds = min(policy.max_unused, (now - datetime.min.replace(tzinfo=now.tzinfo)).total_seconds())
         found[store] = (now - timedelta(seconds=seconds), room is None or room.keeps_access_times)
     return found

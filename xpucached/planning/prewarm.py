@@ -159,7 +159,7 @@ def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy,
     return Failure(coverage.failures, last, ended + timedelta(seconds=delay))
 
 
-def told(failed: Failure) -> str:
+def describe(failed: Failure) -> str:
     """Tell of failures, as the beginning of a sentence."""
     how = f"{failed.last.outcome or 'failed'}: {failed.last.detail}" if failed.last.detail else f"{failed.last.outcome}"
     times = "once" if failed.count == 1 else f"{failed.count} times in a row"
@@ -205,9 +205,9 @@ def plan_prewarm(
         if failed is None:
             warm.append(Warm(model, wanted.reason, wanted.detail))
         elif failed.until is not None and failed.until <= now:
-            warm.append(Warm(model, WarmReason.RETRY, f"{told(failed)}; {wanted.detail}"))
+            warm.append(Warm(model, WarmReason.RETRY, f"{describe(failed)}; {wanted.detail}"))
         else:
-            deferred.append(Deferred(model.name, f"{told(failed)}; {again(failed)}", failed.until))
+            deferred.append(Deferred(model.name, f"{describe(failed)}; {again(failed)}", failed.until))
     return PrewarmPlan(tuple(warm), tuple(deferred), tuple(covered))
 
 

@@ -114,7 +114,7 @@ def over_limits(
     every: Sequence[IndexedEntry],
     policies: Mapping[Store, Policy],
     policy: Policy,
-    rooms: Mapping[Store, DiskSpace],
+    disk_space: Mapping[Store, DiskSpace],
     considered: frozenset[EvictReason],
     gone: Sequence[Evict],
     others: Sequence[Subtotal] = (),
@@ -141,7 +141,7 @@ def over_limits(
         held[store] += sizes[number]
     taken: dict[int, Evict] = {}
     order: Sequence[IndexedEntry] | None = None
-    for pool in pools(held, policies, policy, rooms, freed):
+    for pool in pools(held, policies, policy, disk_space, freed):
         if pool.reason not in considered:
             continue
         mine = {number for number, store in stores.items() if store in pool.stores}
@@ -165,22 +165,22 @@ def pools(
     held: Mapping[Store, int],
     policies: Mapping[Store, Policy],
     policy: Policy,
-    rooms: Mapping[Store, DiskSpace],
+    disk_space: Mapping[Store, DiskSpace],
     freed: Mapping[Store, int],
 ) -> Iterable[Pool]:
     """Give the stores that hold more together than they may, with how much."""
     every = frozenset(held)
     devices: defaultdict[int, set[Store]] = defaultdict(set)
     owners: defaultdict[int, set[Store]] = defaultdict(set)
-    for store, room in rooms.items():
+    for store, room in disk_space.items():
         if room.free is not None:
             devices[room.device].add(store)
         if store in held and room.owner is not None:
             owners[room.owner].add(store)
     for stores in devices.values():
         wanted = max((policies.get(store, policy).min_free_bytes or 0 for store in stores), default=0)
-        free = min(rooms[store].free or 0 for store in stores)
-        free += sum(rooms[store].trash + freed.get(store, 0) for store in stores)
+        free = min(disk_space[store].free or 0 for store in stores)
+        free += sum(disk_space[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
             detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
             yield Pool(frozenset(stores), wanted * 100 / policy.low_water - free, EvictReason.SPACE, detail)

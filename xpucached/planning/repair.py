@@ -44,8 +44,8 @@ def plan_mending(
     they cannot be compiled again.
     """
     every = list(entries)
-    ground = _RepairContext(every, offered, trusted or {}, tried, refused or {})
-    return tuple(ground.repair(one) for one in every if one.defect is not None)
+    context = _RepairContext(every, offered, trusted or {}, tried, refused or {})
+    return tuple(context.repair(one) for one in every if one.defect is not None)
 
 
 class _RepairContext:

@@ -27,16 +27,16 @@ SCARCE: Final = 16 << 20
 
 
 def plan_trash(
-    items: Sequence[Trashed], rooms: Iterable[DiskSpace], allocated: int, policy: Policy, now: datetime | None
+    items: Sequence[Trashed], disk_space: Iterable[DiskSpace], allocated: int, policy: Policy, now: datetime | None
 ) -> tuple[Drop, ...]:
     """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it.
 
-    Where a trash holds more than ``items``, as ``rooms`` say, the rest counts for the bounds, too.
+    Where a trash holds more than ``items``, as ``disk_space`` says, the rest counts for the bounds, too.
     ``now`` is None while the clock is not to be trusted: then nothing goes for its age.  Nor does what came here at a
     time that is still to come, for then the clock was wrong.
     """
-    rooms = tuple(rooms)
-    unseen = Counter({room.store: room.trash for room in rooms})
+    disk_space = tuple(disk_space)
+    unseen = Counter({room.store: room.trash for room in disk_space})
     for one in items:
         unseen[one.store] -= one.allocated
     unseen = +unseen
@@ -59,7 +59,7 @@ def plan_trash(
     if policy.max_bytes is not None:
         there = sum(one.allocated for one in kept if _place(one) not in drops) + unseen.total()
         _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
-    for room in rooms:
+    for room in disk_space:
         if room.free is not None:
             wanted = max(policy.min_free_bytes or 0, SCARCE)
             _shrink(stores.get(room.store, []), wanted - room.free, DropReason.PRESSURE, drops)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from xpucached.domain.host import Problem
 from xpucached.domain.models import WarmReason, Warmth
 from xpucached.domain.status import Verdict
-from xpucached.planning.prewarm import NO_DEVICE, UNCACHED, again, applicable, failure, need, told, uncached
+from xpucached.planning.prewarm import NO_DEVICE, UNCACHED, again, applicable, describe, failure, need, uncached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def warmth(
     if failed is None:
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
         return state, wanted.detail, wanted.reason
-    return Warmth.FAILED, f"{told(failed)}; {again(failed)}", WarmReason.RETRY
+    return Warmth.FAILED, f"{describe(failed)}; {again(failed)}", WarmReason.RETRY
 
 
 def _since(waiting: Waiting, now: datetime) -> str:

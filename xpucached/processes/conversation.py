@@ -41,7 +41,7 @@ def _reason_to_stop(cancel: threading.Event, *, late: bool, endless: bool) -> Ou
 
 
 def attend(
-    ear: ChildPipes, timeout: float, cancel: threading.Event, began: float, pacer: PauseControl
+    pipes: ChildPipes, timeout: float, cancel: threading.Event, began: float, pause: PauseControl
 ) -> Outcome | None:
     """Read what the child prints until its supervisor ends; have it ended when its time is up."""
     stopped: Outcome | None = None
@@ -49,51 +49,53 @@ def attend(
     next_at: float | None = None
     steps = iter((b"t", b"k"))
     with selectors.DefaultSelector() as selector:
-        streams = [stream.fileno() for stream in (ear.supervisor.stdout, ear.supervisor.stderr) if stream is not None]
-        for descriptor in (*streams, *ear.heard):
+        streams = [
+            stream.fileno() for stream in (pipes.supervisor.stdout, pipes.supervisor.stderr) if stream is not None
+        ]
+        for descriptor in (*streams, *pipes.heard):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            _read_some(selector, ear)
-            if ear.output.traced and not looked:
+            _read_some(selector, pipes)
+            if pipes.output.traced and not looked:
                 # Who tells of an entry has the runtime mapped just now, however short its life is.
                 looked = True
-                pacer.say(b"l")
-            if ear.supervisor.poll() is not None:
+                pause.say(b"l")
+            if pipes.supervisor.poll() is not None:
                 # What was printed last is still in the pipe.  Somebody who got away may hold the other end for ever,
                 # so only what is there is read.
                 for _ in range(64):
-                    if not _read_some(selector, ear, wait=0.0):
+                    if not _read_some(selector, pipes, wait=0.0):
                         break
                 return stopped
             now = time.monotonic()
-            late = now - began - pacer.paused >= timeout
-            stopped = stopped or _reason_to_stop(cancel, late=late, endless=bool(ear.output.endless))
+            late = now - began - pause.paused >= timeout
+            stopped = stopped or _reason_to_stop(cancel, late=late, endless=bool(pipes.output.endless))
             if stopped is None:
-                pacer.step(now)
+                pause.step(now)
             if stopped is not None and (next_at is None or now >= next_at):
                 order = next(steps, None)
                 next_at = now + (GRACE if order == b"t" else LAST)
                 if order is None:
-                    ear.supervisor.kill()
+                    pipes.supervisor.kill()
                 else:
                     # Who stands still cannot end himself.
-                    pacer.say(b"c" + order)
+                    pause.say(b"c" + order)
 
 
-def _read_some(selector: selectors.BaseSelector, ear: ChildPipes, wait: float = signals.TICK) -> bool:
-    if not selector.get_map() and not ear.resting:
+def _read_some(selector: selectors.BaseSelector, pipes: ChildPipes, wait: float = signals.TICK) -> bool:
+    if not selector.get_map() and not pipes.resting:
         if wait:
             # Everything is closed, so the end is near.
-            child.wait(ear.supervisor, wait)
+            child.wait(pipes.supervisor, wait)
         return False
     read = False
     now = time.monotonic()
-    for descriptor in [descriptor for descriptor, until in ear.resting.items() if until <= now or not wait]:
-        del ear.resting[descriptor]
+    for descriptor in [descriptor for descriptor, until in pipes.resting.items() if until <= now or not wait]:
+        del pipes.resting[descriptor]
         selector.register(descriptor, selectors.EVENT_READ)
-    if ear.resting:
-        wait = min(wait, max(0.0, min(ear.resting.values()) - now))
+    if pipes.resting:
+        wait = min(wait, max(0.0, min(pipes.resting.values()) - now))
     for key, _ in selector.select(wait):
         began = time.monotonic()
         try:
@@ -104,13 +106,13 @@ def _read_some(selector: selectors.BaseSelector, ear: ChildPipes, wait: float = 
             data = b""
         selector.unregister(key.fd)
         if data:
-            if key.fd in ear.heard:
+            if key.fd in pipes.heard:
                 # The model's code may write there too: of what is too long, the end counts.
-                ear.heard[key.fd] += data
-                del ear.heard[key.fd][: -(1 << 20)]
-                ear.output.told += len(data)
+                pipes.heard[key.fd] += data
+                del pipes.heard[key.fd][: -(1 << 20)]
+                pipes.output.told += len(data)
             else:
-                ear.output.feed(key.fd, data)
-            ear.resting[key.fd] = time.monotonic() + _REST * (time.monotonic() - began)
+                pipes.output.feed(key.fd, data)
+            pipes.resting[key.fd] = time.monotonic() + _REST * (time.monotonic() - began)
         read = read or bool(data)
     return read

@@ -48,7 +48,7 @@ class RunResult(Struct, frozen=True):
 
 
 def result_of(
-    job: ChildRun,
+    run: ChildRun,
     output: ChildOutput,
     seen: SupervisorReport | None,
     told: RunnerReport | None,
@@ -63,9 +63,9 @@ def result_of(
     elif seen.error:
         outcome, detail = stopped or Outcome.FAILED, seen.error
     elif stopped is None:
-        outcome, detail = _judged(job, seen, told, output)
+        outcome, detail = _judged(run, seen, told, output)
     if stopped is Outcome.TIMED_OUT:
-        detail = f"still running after {job.workload.timeout:g} s"
+        detail = f"still running after {run.workload.timeout:g} s"
     elif stopped is Outcome.CANCELLED:
         detail = "cancelled"
     elif output.endless:
@@ -98,7 +98,7 @@ def ended_by_another(seen: SupervisorReport | None) -> bool:
 
 
 def _judged(
-    job: ChildRun, seen: SupervisorReport, told: RunnerReport | None, output: ChildOutput
+    run: ChildRun, seen: SupervisorReport, told: RunnerReport | None, output: ChildOutput
 ) -> tuple[Outcome | None, str]:
     """Say how a child ended that nobody stopped, save its supervisor."""
     status = seen.status
@@ -111,7 +111,7 @@ def _judged(
         return Outcome.FAILED, "its end was not seen"
     # By the signal itself, as a shell tells of it, or as those say who ignore it, Python among them.
     if status in {-signal.SIGXFSZ, _SHELL + signal.SIGXFSZ} or (status > 0 and _TOO_LARGE in output.last_complaint):
-        limit = job.workload.exercise.disk
+        limit = run.workload.exercise.disk
         which = "the model's disk" if limit is not None else "unless the model's disk says otherwise"
         return Outcome.OVER_DISK, f"it wrote more than {limit or DISK} bytes to one file, the limit ({which})"
     if status < 0:
@@ -120,6 +120,6 @@ def _judged(
         return told.outcome, told.problem
     if status > 0:
         return Outcome.FAILED, f"exit status {status}"
-    if job.by_runner and told is None:
+    if run.by_runner and told is None:
         return Outcome.FAILED, "the model's code left the process before its end was told"
     return None, ""

@@ -1,7 +1,7 @@
-"""Act: one job, one child.  Touches processes, and a temporary directory of the child's own.
+"""Act: one run, one child.  Touches processes, and a temporary directory of the child's own.
 
 A model is not our code: it may print without end, fork daemons, ignore SIGTERM, take all memory, or fail.  Whatever
-happens becomes an `RunResult`; nothing that it started outlives it: its parent is a `libexec.supervisor`, which ends
+happens becomes a `RunResult`; nothing that it started outlives it: its parent is a `libexec.supervisor`, which ends
 the rest.
 """
 
@@ -45,7 +45,7 @@ class ProcessStarter:
     def __init__(self, base: Mapping[str, str], instance: str) -> None:
         """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory."""
         self._instance = instance
-        self._fence = Cgroup(base)
+        self._cgroup = Cgroup(base)
         self._base = child.environment({}, base=base)
 
     def compiler(
@@ -78,10 +78,10 @@ class ProcessStarter:
         is cancelled the child ends first, and `asyncio.CancelledError` goes on.  With a ``run_limits`` it has a control
         group of its own, where there is one to be had, and stands still when it is told to.
         """
-        job = "measure" if variant is not None or workload.exercise.loader is not Loader.COMMAND else ""
+        mode = "measure" if variant is not None or workload.exercise.loader is not Loader.COMMAND else ""
         return await self._run(
             ChildRun(
-                workload, variant or Variant(workload.exercise.device), job, compare=compare, run_limits=run_limits
+                workload, variant or Variant(workload.exercise.device), mode, compare=compare, run_limits=run_limits
             ),
             variables,
             trace,
@@ -90,18 +90,18 @@ class ProcessStarter:
 
     async def devices(self, workload: Workload, variables: Mapping[str, str]) -> tuple[str, ...] | RunResult:
         """Ask the workload's interpreter for one device of each distinct environment; or give how that failed."""
-        job = ChildRun(workload, Variant(workload.exercise.device), "devices", compare=False)
-        done = await self._run(job, variables, Trace(), polite=False)
+        run = ChildRun(workload, Variant(workload.exercise.device), "devices", compare=False)
+        done = await self._run(run, variables, Trace(), polite=False)
         if done.told is not None and done.told.devices and done.outcome is None:
             return done.told.devices
         return done
 
-    async def _run(self, job: ChildRun, variables: Mapping[str, str], trace: Trace, polite: bool) -> RunResult:  # noqa: FBT001
+    async def _run(self, run: ChildRun, variables: Mapping[str, str], trace: Trace, polite: bool) -> RunResult:  # noqa: FBT001
         mark = f"{self._instance}:{uuid4().hex}"
-        environment = {**self._base, **job.workload.variables, **variables, signals.MARK: mark}
+        everything = {**self._base, **run.workload.variables, **variables, signals.MARK: mark}
         cancel = threading.Event()
-        fence = self._fence if job.run_limits is not None and job.run_limits.isolate else None
-        work = asyncio.to_thread(_execute, job, environment, trace, cancel, polite=polite, fence=fence)
+        cgroup = self._cgroup if run.run_limits is not None and run.run_limits.isolate else None
+        work = asyncio.to_thread(_execute, run, everything, trace, cancel, polite=polite, cgroup=cgroup)
         thread = asyncio.create_task(work)
         try:
             return await asyncio.shield(thread)
@@ -113,16 +113,16 @@ class ProcessStarter:
 
 
 def _execute(
-    job: ChildRun,
-    environment: Mapping[str, str],
+    run: ChildRun,
+    variables: Mapping[str, str],
     trace: Trace,
     cancel: threading.Event,
     *,
     polite: bool,
-    fence: Cgroup | None,
+    cgroup: Cgroup | None,
 ) -> RunResult:
     try:
-        return _run_once(job, environment, trace, cancel, polite=polite, fence=fence)
+        return _run_once(run, variables, trace, cancel, polite=polite, cgroup=cgroup)
     except OSError as error:
         # The host has no room for it: no memory, processes, descriptors or disk.
         return _unstarted(error)
@@ -133,32 +133,32 @@ def _unstarted(error: Exception) -> RunResult:
 
 
 def _run_once(
-    job: ChildRun,
-    environment: Mapping[str, str],
+    run: ChildRun,
+    variables: Mapping[str, str],
     trace: Trace,
     cancel: threading.Event,
     *,
     polite: bool,
-    fence: Cgroup | None,
+    cgroup: Cgroup | None,
 ) -> RunResult:
     with scratch.directory() as place, child.Pipes() as pipes:
         token = uuid4().hex
-        variables = {**environment, "TMPDIR": place, "TMP": place, "TEMP": place}
-        stdin = pipes.content("order", job.order(token))
-        given = pipes.content("environment", json.dumps(variables).encode())
+        inside = {**variables, "TMPDIR": place, "TMP": place, "TEMP": place}
+        stdin = pipes.content("order", run.order(token))
+        given = pipes.content("environment", json.dumps(inside).encode())
         orders, hears = pipes.to_child()
         reports, seen = pipes.from_child()
         answers, told = pipes.from_child()
-        exercise = job.workload.exercise
+        exercise = run.workload.exercise
         memory = exercise.memory or max(int(psutil.virtual_memory().available * _SHARE), _LEAST)
         began = time.monotonic()
-        talk = fence.variables if fence is not None else {}
+        talk = cgroup.variables if cgroup is not None else {}
         words = [
-            *_fenced(job, fence, memory),
+            *_in_cgroup(run, cgroup, memory),
             *child.python(LIBEXEC / "supervisor.py"),
             *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
             *("--memory", str(memory), "--disk", str(exercise.disk or DISK), "--scratch", place),
-            *("--directory", str(job.workload.directory), "--", *job.command(told)),
+            *("--directory", str(run.workload.directory), "--", *run.command(told)),
         ]
         try:
             supervisor = child.start(
@@ -167,37 +167,39 @@ def _run_once(
         except ValueError as error:
             return _unstarted(error)
         if polite:
-            signals.be_polite(supervisor.pid, job.run_limits.run_priority if job.run_limits is not None else None)
+            signals.be_polite(supervisor.pid, run.run_limits.run_priority if run.run_limits is not None else None)
         complaining = supervisor.stderr.fileno() if supervisor.stderr is not None else -1
-        ear = ChildPipes(supervisor, ChildOutput(trace, complaining), {reports: bytearray(), answers: bytearray()})
-        pacer = PauseControl(job.run_limits, supervisor.pid, orders)
+        child_pipes = ChildPipes(
+            supervisor, ChildOutput(trace, complaining), {reports: bytearray(), answers: bytearray()}
+        )
+        pause = PauseControl(run.run_limits, supervisor.pid, orders)
         try:
-            stopped = conversation.attend(ear, job.workload.timeout, cancel, began, pacer)
+            stopped = conversation.attend(child_pipes, run.workload.timeout, cancel, began, pause)
         finally:
             # If something failed here, only its supervisor can end all that it started.
-            pacer.say(b"k")
+            pause.say(b"k")
             child.wait(supervisor, conversation.LAST)
             child.end(supervisor)
             # What outlived a supervisor that was killed is found by the mark, if it still carries it.
-            signals.end_marked(environment[signals.MARK])
-        ear.output.finish()
-        known = read_seen(bytes(ear.heard[reports]))
-        if known is None and fence is not None and stopped is None and (supervisor.returncode or 0) > 0:
+            signals.end_marked(variables[signals.MARK])
+        child_pipes.output.finish()
+        known = read_seen(bytes(child_pipes.heard[reports]))
+        if known is None and cgroup is not None and stopped is None and (supervisor.returncode or 0) > 0:
             # It may be the group that could not be had; without one it is tried again.
-            fence.give_up()
-            return _run_once(job, environment, trace, cancel, polite=polite, fence=None)
-        if known is not None and pacer.paused:
-            known = replace(known, seconds=max(0.0, known.seconds - pacer.paused))
-        said = read_told(bytes(ear.heard[answers]), token)
+            cgroup.give_up()
+            return _run_once(run, variables, trace, cancel, polite=polite, cgroup=None)
+        if known is not None and pause.paused:
+            known = replace(known, seconds=max(0.0, known.seconds - pause.paused))
+        said = read_told(bytes(child_pipes.heard[answers]), token)
         if stopped is None and ended_by_another(known) and cancel.wait(_MOMENT):
             # At the end of the host systemd ends the groups of runs beside us, and not after us.
             stopped = Outcome.CANCELLED
-        return result_of(job, ear.output, known, said, stopped, time.monotonic() - began)
+        return result_of(run, child_pipes.output, known, said, stopped, time.monotonic() - began)
 
 
-def _fenced(job: ChildRun, fence: Cgroup | None, memory: int) -> tuple[str, ...]:
-    run_limits = job.run_limits
-    if run_limits is None or fence is None:
+def _in_cgroup(run: ChildRun, cgroup: Cgroup | None, memory: int) -> tuple[str, ...]:
+    run_limits = run.run_limits
+    if run_limits is None or cgroup is None:
         return ()
-    seconds = job.workload.timeout + run_limits.max_wait + conversation.GRACE + 2 * conversation.LAST
-    return fence.command(run_limits.run_priority, memory=memory, tasks=run_limits.tasks, seconds=seconds)
+    seconds = run.workload.timeout + run_limits.max_wait + conversation.GRACE + 2 * conversation.LAST
+    return cgroup.command(run_limits.run_priority, memory=memory, tasks=run_limits.tasks, seconds=seconds)

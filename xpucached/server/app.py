@@ -117,7 +117,7 @@ async def done(row: Endpoint, request: Request, call: Awaitable[object]) -> obje
     return await (unless_gone(request, call) if row.method == "GET" else call)
 
 
-def told(row: Endpoint, value: object, request: Request) -> Response:
+def respond(row: Endpoint, value: object, request: Request) -> Response:
     """Write an answer as JSON, or as text for who asks for that; ``Xpucached-Look`` says in which form."""
     if "text/plain" in request.headers.get("accept", ""):
         text = answers.written(row.request, value, request.headers.get("xpucached-look", ""), datetime.now(UTC))

@@ -19,7 +19,7 @@ from xpucached.api import endpoints, host_requests, requests
 from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.errors import Denied, NotFound, XpucachedError
 from xpucached.messages import Json
-from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, told, written
+from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, respond, written
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.public_thread import here
 
@@ -115,7 +115,7 @@ class HostRoutes(HttpApplication):
         # Where the worker would have it is not where it can be found here.
         row = replace(row, location=None) if user else row
         value = await done(row, request, self._run(call))
-        return written(row, codec.to_json(value)) if user else told(row, value, request)
+        return written(row, codec.to_json(value)) if user else respond(row, value, request)
 
     def _trusts(self, peer: Peer) -> bool:
         return self._admin or peer.uid in {0, os.getuid()}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Apart:
+class PublicListener:
     """Runs a door in a thread.  Its answers do their work in the loop that called `start`, by way of `across`."""
 
     def __init__(self, listener: Callable[[], HttpListener]) -> None:

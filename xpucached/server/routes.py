@@ -20,7 +20,7 @@ from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Status
 from xpucached.errors import Denied
 from xpucached.incidents import unexpected
-from xpucached.server.app import CLOSE, HttpApplication, done, told
+from xpucached.server.app import CLOSE, HttpApplication, done, respond
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.redact import redact, redact_settings
 
@@ -75,7 +75,7 @@ class Routes(HttpApplication):
             return Response(cast("bytes", value), media_type="application/json")
 
         def write() -> Response:
-            return told(row, _shown(asked, value, private=private), request)
+            return respond(row, _shown(asked, value, private=private), request)
 
         return await asyncio.to_thread(write) if _is_long(value) else write()
 

@@ -66,7 +66,7 @@ def decided(
     *,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
-    rooms: Sequence[DiskSpace] = (),
+    disk_space: Sequence[DiskSpace] = (),
 ) -> EvictionPlan:
     """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
     with _uncollected():
@@ -80,7 +80,7 @@ def decided(
             now,
             reasons=reasons,
             asked=asked,
-            rooms=rooms,
+            disk_space=disk_space,
         )
         some, others, rate = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
         return plan_eviction(
@@ -93,7 +93,7 @@ def decided(
             now,
             reasons=reasons,
             asked=asked,
-            rooms=rooms,
+            disk_space=disk_space,
             others=others,
             rate=rate,
         )
@@ -143,14 +143,14 @@ class Evictor:
         reasons: Sequence[str] = (),
         *,
         asked: bool = True,
-        rooms: Sequence[DiskSpace] | None = None,
+        disk_space: Sequence[DiskSpace] | None = None,
     ) -> EvictionPlan:
-        """Decide what may go; only these, if any are given.  ``rooms`` is what was measured just now of the disks.
+        """Decide what may go; only these, if any are given.  ``disk_space`` is what was measured just now of the disks.
 
         Without ``asked`` nobody but the daemon wants it, and nothing goes by a clock that was set a short while ago.
         """
         if refs:
-            return (await self.named(refs, rooms))[0]
+            return (await self.named(refs, disk_space))[0]
         # Read before the question, so that a clock that is set in between is not trusted.
         now = self._context.clock()
         if not asked and not self._context.trusts_the_clock():
@@ -172,7 +172,7 @@ class Evictor:
                 now,
                 reasons=wanted,
                 asked=asked,
-                rooms=self._trash.rooms() if rooms is None else rooms,
+                disk_space=self._trash.disk_space() if disk_space is None else disk_space,
             )
 
         return await asyncio.to_thread(decide)
@@ -193,7 +193,7 @@ class Evictor:
         return frozenset(one.entry.entry.id for one in plan.evict)
 
     async def named(
-        self, refs: Sequence[str], rooms: Sequence[DiskSpace] | None = None
+        self, refs: Sequence[str], disk_space: Sequence[DiskSpace] | None = None
     ) -> tuple[EvictionPlan, Mapping[EntryId, str]]:
         """Decide about entries that somebody named, by the beginnings of their refs: what goes, and why others stay."""
         context = self._context
@@ -202,7 +202,7 @@ class Evictor:
             entries = {one.entry.id: one for one in (context.catalog.read(find_entry, ref) for ref in refs)}
             models = context.catalog.read(models_by_name)
             now = context.clock()
-            measured = self._trash.rooms() if rooms is None else rooms
+            measured = self._trash.disk_space() if disk_space is None else disk_space
             return plan_named(entries.values(), context.present, models, context.settings.policy, now, measured)
 
         return await asyncio.to_thread(decide)
@@ -238,14 +238,14 @@ class Evictor:
                     # On a full disk the catalog takes nothing in, and that is when removing matters most.  What it says
                     # is checked again on each entry before that goes.
                     log.warning("evicting by what was known before: %s", error.message)
-                rooms = await asyncio.to_thread(self._trash.rooms)
-                plan = await self.plan(refs, reasons, asked=asked, rooms=rooms)
+                disk_space = await asyncio.to_thread(self._trash.disk_space)
+                plan = await self.plan(refs, reasons, asked=asked, disk_space=disk_space)
                 if plan_id is not None and plan.id != plan_id:
                     raise Conflict(
                         f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
                         hint="look at it again: xpucachectl evict --dry-run",
                     )
-                report = await self._carry_out(plan, rooms, handle)
+                report = await self._carry_out(plan, disk_space, handle)
                 if asked:
                     # What nobody asked for is followed by a tidying anyway, which is a part of its own.
                     await self._trash.tidy()
@@ -253,12 +253,12 @@ class Evictor:
 
         return work
 
-    async def _carry_out(self, plan: EvictionPlan, rooms: Sequence[DiskSpace], handle: Handle) -> EvictionReport:
+    async def _carry_out(self, plan: EvictionPlan, disk_space: Sequence[DiskSpace], handle: Handle) -> EvictionReport:
         removed: list[IndexedEntry] = []
         busy: list[IndexedEntry] = []
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
         stores = {one.entry.id.store for one in victims}
-        notes = await asyncio.to_thread(self._notes, plan, rooms)
+        notes = await asyncio.to_thread(self._notes, plan, disk_space)
 
         def remove(batch: Sequence[IndexedEntry]) -> None:
             results = self._remove(batch, notes)
@@ -298,12 +298,12 @@ class Evictor:
                 {"removed": str(len(removed)), "busy": str(len(busy)), "freed": str(freed)},
             )
 
-    def _notes(self, plan: EvictionPlan, rooms: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
+    def _notes(self, plan: EvictionPlan, disk_space: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
         """Give the labels of what goes into the trash: all but what has to make room on the disk."""
         if self._context.settings.policy.trash_keep <= 0:
             return {}
         now = self._context.clock()
-        full = {room.store for room in rooms if room.free is not None and room.free < SCARCE}
+        full = {room.store for room in disk_space if room.free is not None and room.free < SCARCE}
         return {
             one.entry.entry.id: TrashLabel(now, one.reason, one.detail)
             for one in plan.evict

@@ -121,7 +121,7 @@ class Replayer:
     async def wanted(self) -> bool:
         """Tell whether the installed driver lacks anything that nobody asked about.
 
-        A plan reads every entry, so none is made where the sums say that it would be empty, or the last one was.
+        A plan reads every entry, so none is made where the totals say that it would be empty, or the last one was.
         """
         present = self._context.present
         subtotals = await self._context.read(store_subtotals)

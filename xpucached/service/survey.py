@@ -121,7 +121,7 @@ class Surveyor:
         # The drivers are asked with our own variables below these, so the files are those that they name together.
         files = await asyncio.to_thread(self._own_files)
         before = old.seen_with(None) if old is not None else None
-        found = await self._look(_OWN, settings.driver.variables, files, before, force=force)
+        found = await self._survey_driver(_OWN, settings.driver.variables, files, before, force=force)
         led = await asyncio.to_thread(self._led, files)
         known = {one.id: one for one in old.drivers} if old is not None else {}
         drivers: list[DriverInUse] = []
@@ -134,7 +134,7 @@ class Surveyor:
                 drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
             variables = {**settings.driver.variables, **one.variables}
-            seen = await self._look(driver.id, variables, one.files, before, force=force)
+            seen = await self._survey_driver(driver.id, variables, one.files, before, force=force)
             drivers.append(
                 replace(
                     driver,
@@ -156,7 +156,7 @@ class Surveyor:
         if old is not None:
             self._tell(old, found)
 
-    async def _look(
+    async def _survey_driver(
         self,
         id_: str,
         variables: Mapping[str, str],

@@ -83,7 +83,7 @@ class TrashKeeper:
         while some := await asyncio.to_thread(next, chunks, ()):
             yield some
 
-    def rooms(self, trashes: Mapping[Store, int] | None = None, *, held: bool = True) -> tuple[DiskSpace, ...]:
+    def disk_space(self, trashes: Mapping[Store, int] | None = None, *, held: bool = True) -> tuple[DiskSpace, ...]:
         """Tell of every store how much room there is where it lies, and what of it is ``held`` open.  Blocks.
 
         ``trashes`` are known already.
@@ -176,22 +176,22 @@ class TrashKeeper:
         def decide(items: Sequence[Trashed], gone: Mapping[Store, int]) -> Sequence[Drop]:
             allocated = sum(one.allocated for one in context.catalog.read(all_stores))
             # What a trash takes is asked for once: of a large one that takes as long as it takes to read it.
-            if not rooms:
+            if not disk_space:
                 known: Counter[Store] = Counter()
                 for item in items:
                     known[item.store] += item.allocated
-                rooms.extend(self.rooms(known if len(items) < _MOST else None, held=False))
+                disk_space.extend(self.disk_space(known if len(items) < _MOST else None, held=False))
             left = [
                 replace(
                     one,
                     trash=max(0, one.trash - gone[one.store]),
                     free=None if one.free is None else one.free + gone[one.store],
                 )
-                for one in rooms
+                for one in disk_space
             ]
             return plan_trash(items, left, allocated, context.settings.policy, now)
 
-        rooms: list[DiskSpace] = []
+        disk_space: list[DiskSpace] = []
         gone: Counter[Store] = Counter()
         report = TrashReport()
         async for items in self._each():

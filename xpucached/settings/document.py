@@ -1,7 +1,7 @@
 """What the file and the variables say together: the variables over the file.  Home of pydantic and pydantic-settings.
 
 They take more memory than all else that a daemon reads its configuration with, so it loads them in a process of its
-own: see `settings.apart`.
+own: see `settings.reader_process`.
 """
 
 from __future__ import annotations

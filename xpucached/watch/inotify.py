@@ -67,7 +67,7 @@ class _DirectoryHandler(FileSystemEventHandler):
 class _Watched:
     """A directory that is watched."""
 
-    ear: _DirectoryHandler
+    handler: _DirectoryHandler
     watch: ObservedWatch
     identity: tuple[int, int]  #: device and inode
     files: bool
@@ -135,25 +135,25 @@ class DirectoryWatcher:
         for place, interests in sorted(wanted.items()):
             known = self._watched.get(place)
             if known is not None:
-                fresh += [one.trigger for one in interests - known.ear.interests]
-                known.ear.interests = interests
+                fresh += [one.trigger for one in interests - known.handler.interests]
+                known.handler.interests = interests
                 continue
             which = identity(place)
             if which is None or not os.access(place, os.R_OK | os.X_OK):
                 # The next look will find what became of it; what we may not read we cannot watch.
                 reason = reason or (f"{place}: permission denied" if which is not None else "")
                 continue
-            ear = _DirectoryHandler(self._post, interests)
+            handler = _DirectoryHandler(self._post, interests)
             files = _files(interests)
             try:
-                watch = observer.schedule(ear, os.fspath(place), event_filter=_FILES if files else _DIRECTORIES)
+                watch = observer.schedule(handler, os.fspath(place), event_filter=_FILES if files else _DIRECTORIES)
             except FileNotFoundError:
                 continue
             except (OSError, RuntimeError) as error:
                 # The kernel's limit of watches, instances or threads: the others would meet it as well.
                 reason = f"{place}: {error}"
                 break
-            self._watched[place] = _Watched(ear, watch, which, files)
+            self._watched[place] = _Watched(handler, watch, which, files)
             fresh += [one.trigger for one in interests]
         return fresh, reason
 

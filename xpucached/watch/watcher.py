@@ -43,11 +43,11 @@ class Watcher:
     def __init__(
         self,
         post: Callable[[Trigger], None],
-        means: WatchOptions = WatchOptions(),
+        options: WatchOptions = WatchOptions(),
         heard: Callable[[FileEvent], bool | None] = lambda _: None,
     ) -> None:
         self._post = post
-        self._means = means
+        self._options = options
         self._heard = heard
         self._fanotify: Fanotify | None = None
         self._covered: dict[Path, WatchCoverage | str] = {}
@@ -118,7 +118,7 @@ class Watcher:
             wanted: dict[Path, set[Interest]] = {}
             for place, interest in places(stores, drivers, models, whole):
                 wanted.setdefault(place, set()).add(interest)
-            if self._means.inotify:
+            if self._options.inotify:
                 new, why = self._inotify.set({place: frozenset(some) for place, some in wanted.items()})
                 fresh += new
                 self._give_up(why)
@@ -128,12 +128,12 @@ class Watcher:
         for trigger in dict.fromkeys(fresh):
             self._post(trigger)
 
-    def use(self, means: WatchOptions) -> None:
+    def use(self, options: WatchOptions) -> None:
         """Use other means from the next `watch` on."""
         with self._lock:
-            if means == self._means:
+            if options == self._options:
                 return
-            self._means = means
+            self._options = options
             fanotify, self._fanotify = self._fanotify, None
             self._covered = {}
         if fanotify is not None:
@@ -141,11 +141,11 @@ class Watcher:
 
     def _cover(self, stores: Iterable[Path]) -> list[Trigger]:
         """Have whole stores watched, as far as somebody can; give the wakes for what is new."""
-        if self._means.watch_socket is None or not self._means.inotify:
+        if self._options.watch_socket is None or not self._options.inotify:
             return []
         if self._fanotify is None:
             self._fanotify = Fanotify(
-                self._touched, self._lose, place=self._means.watch_socket, loads=self._means.loads
+                self._touched, self._lose, place=self._options.watch_socket, loads=self._options.loads
             )
         roots: dict[Path, set[Path]] = {}
         for root in stores:

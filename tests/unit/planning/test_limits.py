@@ -32,8 +32,8 @@ def at(one: IndexedEntry, store: Store) -> IndexedEntry:
     return replace(one, entry=replace(one.entry, id=name))
 
 
-def planned(*some: IndexedEntry, policy: Policy, rooms: tuple[DiskSpace, ...] = ()) -> EvictionPlan:
-    return plan_eviction(some, host(), (), frozenset(), {}, policy, NOW, rooms=rooms)
+def planned(*some: IndexedEntry, policy: Policy, disk_space: tuple[DiskSpace, ...] = ()) -> EvictionPlan:
+    return plan_eviction(some, host(), (), frozenset(), {}, policy, NOW, disk_space=disk_space)
 
 
 def test_the_budget_keeps_what_takes_longest_to_make() -> None:
@@ -63,13 +63,13 @@ def test_what_is_not_used_loses_its_worth() -> None:
 def test_a_store_and_a_user_have_limits_of_their_own() -> None:
     mine = [entry(name, used=used) for name, used in (("a", 3), ("b", 2), ("c", 1))]
     theirs = [at(one, OTHER) for one in mine]
-    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
+    disk_space = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1001))
     by_store = replace(LONG, stores=(Limits(STORE.root, max_bytes=2000),))
     by_user = replace(LONG, users=(Limits(user=1001, max_bytes=1000),))
     quota = replace(LONG, quota=2000, users=(Limits(user=1001, max_bytes=3000),))
 
     def gone(policy: Policy) -> list[tuple[str, str]]:
-        made = planned(*mine, *theirs, policy=policy, rooms=rooms)
+        made = planned(*mine, *theirs, policy=policy, disk_space=disk_space)
         assert {one.reason for one in made.evict} == {EvictReason.BUDGET}
         return [(str(one.entry.entry.id.store.root), one.entry.entry.id.key) for one in made.evict]
 
@@ -80,9 +80,9 @@ def test_a_store_and_a_user_have_limits_of_their_own() -> None:
 
 def test_a_stores_own_rules_come_before_its_users() -> None:
     some = [entry("a", used=10), at(entry("a", used=10), OTHER)]
-    rooms = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1000))
+    disk_space = (DiskSpace(STORE, 1000), DiskSpace(OTHER, 1000))
     stores, its_user = Limits(OTHER.root, max_unused=float("inf")), Limits(user=1000, max_unused=86400.0)
-    made = planned(*some, policy=Policy(stores=(stores,), users=(its_user,)), rooms=rooms)
+    made = planned(*some, policy=Policy(stores=(stores,), users=(its_user,)), disk_space=disk_space)
 
     assert [one.entry.entry.id.store for one in made.evict] == [STORE]
 
@@ -92,7 +92,7 @@ def test_a_disk_that_fills_is_made_room_on_and_the_trash_counts() -> None:
     policy = replace(LONG, min_free_bytes=5000)
 
     def gone(free: int, trash: int) -> int:
-        made = planned(*some, policy=policy, rooms=(DiskSpace(STORE, 0, 1, free, trash),))
+        made = planned(*some, policy=policy, disk_space=(DiskSpace(STORE, 0, 1, free, trash),))
         assert {one.reason for one in made.evict} <= {EvictReason.SPACE}
         return len(made.evict)
 
@@ -110,7 +110,7 @@ def test_low_water() -> None:
 
 def test_what_a_process_has_open_stays() -> None:
     room = DiskSpace(STORE, held=frozenset({EntryKey("a")}))
-    made = planned(entry("a", used=300), entry("b", used=300), policy=Policy(), rooms=(room,))
+    made = planned(entry("a", used=300), entry("b", used=300), policy=Policy(), disk_space=(room,))
 
     assert list(decided(made)) == ["b"]
 
@@ -118,10 +118,10 @@ def test_what_a_process_has_open_stays() -> None:
 @pytest.mark.parametrize("known", ["run", "restored", "created", "access-time"])
 def test_where_no_access_times_are_kept_they_decide_nothing(known: str) -> None:
     old = replace(entry("a", used=300), last_used_by=known)
-    made = planned(old, policy=Policy(), rooms=(DiskSpace(STORE, keeps_access_times=False),))
+    made = planned(old, policy=Policy(), disk_space=(DiskSpace(STORE, keeps_access_times=False),))
 
     assert bool(made.evict) == (known in {"run", "restored"})
-    assert planned(old, policy=Policy(), rooms=(DiskSpace(STORE),)).evict
+    assert planned(old, policy=Policy(), disk_space=(DiskSpace(STORE),)).evict
 
 
 def test_what_was_brought_back_stays_for_a_while() -> None:

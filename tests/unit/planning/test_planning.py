@@ -580,7 +580,7 @@ def evict(
     policy: Policy | None = None,
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
-    rooms: tuple[DiskSpace, ...] = (),
+    disk_space: tuple[DiskSpace, ...] = (),
     others: tuple[Subtotal, ...] = (),
 ) -> EvictionPlan:
     return plan_eviction(
@@ -593,7 +593,7 @@ def evict(
         NOW,
         reasons=reasons,
         asked=asked,
-        rooms=rooms,
+        disk_space=disk_space,
         others=others,
     )
 
@@ -702,8 +702,8 @@ def test_what_a_process_has_open_stays() -> None:
     elsewhere = DiskSpace(Store(STORE.kind, Path("/other")), held=frozenset({EntryKey("b")}))
     some = [entry(name, used=900, models=("net",)) for name in "ab"]
 
-    assert list(decided(evict(*some, rooms=(here, elsewhere)))) == ["b"]
-    assert list(decided(evict(*some, rooms=(elsewhere,)))) == ["a", "b"]
+    assert list(decided(evict(*some, disk_space=(here, elsewhere)))) == ["b"]
+    assert list(decided(evict(*some, disk_space=(elsewhere,)))) == ["a", "b"]
     made, kept = plan_named(some, host(NEW), {PINNED.name: PINNED}, Policy(), NOW, (here, elsewhere))
     assert not made.evict
     assert {one.key: why for one, why in kept.items()} == {
@@ -727,7 +727,7 @@ def test_what_somebody_brought_back_stays_for_a_while(ago: float, defect: Defect
 @pytest.mark.parametrize("keeps", [True, False])
 def test_where_access_times_say_nothing_only_who_saw_it_used_knows(by: str, *, keeps: bool) -> None:
     one = replace(entry(used=91), last_used_by=by)
-    made = evict(one, rooms=(DiskSpace(STORE, keeps_access_times=keeps),))
+    made = evict(one, disk_space=(DiskSpace(STORE, keeps_access_times=keeps),))
 
     assert bool(made.evict) is (keeps or by in {"run", "restored", "observed-loads"})
 
@@ -791,11 +791,11 @@ def test_what_is_only_counted_takes_room() -> None:
 def test_a_store_in_which_all_is_only_counted_has_its_own_rules() -> None:
     elsewhere = Store(STORE.kind, Path("/other"))
     other = replace(counted(NEW), store=elsewhere)
-    rooms = (DiskSpace(STORE, free=500), DiskSpace(elsewhere, free=500))
+    disk_space = (DiskSpace(STORE, free=500), DiskSpace(elsewhere, free=500))
 
     # Both lie on one file system, and only the other one's rules want room there.
     policy = Policy(stores=(Limits(elsewhere.root, min_free_bytes=1000),))
-    assert decided(evict(entry(), policy=policy, rooms=rooms, others=(other,))) == {"a": EvictReason.SPACE}
+    assert decided(evict(entry(), policy=policy, disk_space=disk_space, others=(other,))) == {"a": EvictReason.SPACE}
 
 
 @pytest.mark.parametrize(

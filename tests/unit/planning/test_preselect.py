@@ -154,7 +154,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
     presence = catalog.read(target_presence)
     policy = wanted(chance, sum(one.entry.allocated for one in every))
     open_now = [one.entry.id for one in every if chance.random() < 0.1]
-    rooms = tuple(
+    disk_space = tuple(
         DiskSpace(
             store,
             owner=chance.choice((0, 1000)),
@@ -165,9 +165,19 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         for store in STORES
     )
     reasons = chance.choice((None, frozenset({EvictReason.BUDGET}), frozenset({EvictReason.SUPERSEDED})))
-    whole = plan_eviction(every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms)
+    whole = plan_eviction(
+        every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, disk_space=disk_space
+    )
     preselection = sift(
-        catalog.read(store_subtotals), on, presence, models, policy, NOW, reasons=reasons, asked=asked, rooms=rooms
+        catalog.read(store_subtotals),
+        on,
+        presence,
+        models,
+        policy,
+        NOW,
+        reasons=reasons,
+        asked=asked,
+        disk_space=disk_space,
     )
     with pytest.MonkeyPatch.context() as patch:
         # A store is large from here on; and what a sample says may be far too little.
@@ -185,7 +195,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         NOW,
         reasons=reasons,
         asked=asked,
-        rooms=rooms,
+        disk_space=disk_space,
         others=others,
         rate=rate,
     )

@@ -140,13 +140,13 @@ def test_an_empty_body_means_all_defaults(served: Running) -> None:
 def test_a_long_answer_is_written_where_nobody_else_waits(
     served: Running, monkeypatch: pytest.MonkeyPatch, path: str, *, in_the_loop: bool
 ) -> None:
-    told, seen = app.told, list[bool]()
+    respond, seen = app.respond, list[bool]()
 
     def noting(*given: object) -> object:
         seen.append(asyncio._get_running_loop() is not None)
-        return told(*given)  # type: ignore[arg-type]
+        return respond(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(routes, "told", noting)
+    monkeypatch.setattr(routes, "respond", noting)
     monkeypatch.setattr(routes, "_FEW", 0)
     assert ask(served, get(path))[0] == 200
     assert seen == [in_the_loop]

@@ -46,7 +46,7 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
                     done = _close_gaps(leaf)
                     results.update((entry.id, done) for entry in gapped)
         except OSError as error:
-            removal.told(entries[0].id, error, failed, "mended")
+            removal.report_error(entries[0].id, error, failed, "mended")
     return results
 
 
@@ -69,7 +69,7 @@ def _swap_back(entry: Entry, other: Entry, failed: Callable[[Path, OSError], Non
             remover.pause("exchanged")
     except OSError as error:
         for one in (entry, other):
-            removal.told(one.id, error, failed, "mended")
+            removal.report_error(one.id, error, failed, "mended")
         return False
     return True
 

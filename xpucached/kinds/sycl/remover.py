@@ -72,10 +72,10 @@ def _remove_leaf(
                     if note is not None and _take_leaf(descriptors, entry, judged[entry.id], note):
                         results[entry.id], size = True, entry.size
                     else:
-                        bin_ = None if note is None else _Bin(descriptors[0], note)
-                        results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours, bin_)
+                        destination = None if note is None else _TrashDestination(descriptors[0], note)
+                        results[entry.id], size = _remove_slot(leaf, entry, judged[entry.id], neighbours, destination)
                 except OSError as error:
-                    removal.told(entry.id, error, failed)
+                    removal.report_error(entry.id, error, failed)
                     continue
                 freed += size
             _remove_empty(descriptors, path)
@@ -85,7 +85,7 @@ def _remove_leaf(
         # Somebody else removed the whole leaf, which is what was wanted.
         return dict.fromkeys(results, True)
     except OSError as error:
-        removal.told(order[0].id, error, failed)
+        removal.report_error(order[0].id, error, failed)
     return results
 
 
@@ -182,7 +182,7 @@ def content(leaf: int, entry: Entry) -> Content | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bin:
+class _TrashDestination:
     """Where an entry goes instead of away: the trash of this root, with this note."""
 
     root: int
@@ -190,7 +190,7 @@ class _Bin:
 
 
 def _remove_slot(
-    leaf: int, entry: Entry, judged: Content | None, neighbours: SlotNumbers, bin_: _Bin | None
+    leaf: int, entry: Entry, judged: Content | None, neighbours: SlotNumbers, destination: _TrashDestination | None
 ) -> tuple[bool, int]:
     """Remove one slot: whether it is gone, and the bytes of its ``.src`` and ``.bin``."""
     slot = entry.id.key.rpartition("/")[2]
@@ -209,9 +209,11 @@ def _remove_slot(
     if lock is None:
         return False, 0
     try:
-        if bin_ is not None:
+        if destination is not None:
             # Without room for a label it goes for good: a full disk is why it has to go at all.
-            trash_files.take(bin_.root, os.fstat(bin_.root).st_dev, leaf, entry, bin_.note, present.files)
+            trash_files.take(
+                destination.root, os.fstat(destination.root).st_dev, leaf, entry, destination.note, present.files
+            )
             pause("moved")
         unlink_slot(leaf, slot)
         close_gap(lock, neighbours)

@@ -1,4 +1,4 @@
-"""`settings.apart`: a process of its own reads the configuration, and what it says is what we would have read."""
+"""`settings.reader_process`: another process reads the configuration, and it says what we would have read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.settings.test_settings import FULL
 from xpucached.daemon import host_daemon
 from xpucached.errors import SettingsError
 from xpucached.processes import child
-from xpucached.settings import Settings, apart, loading
+from xpucached.settings import Settings, loading, reader_process
 
 ENVIRON = {"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"}
 
@@ -28,7 +28,7 @@ def test_what_a_process_of_its_own_reads_is_what_we_would_have_read(tmp_path: Pa
     # A name that is no text: in the file there can be none.
     environ = {**ENVIRON, "XPUCACHED_PATHS_STATE": os.fsdecode(b"/s\xff"), "PYTHONPATH": "/nowhere"}
 
-    found = apart.load(file, user=True, environ=environ, worker=True)
+    found = reader_process.load(file, user=True, environ=environ, worker=True)
 
     assert found == loading.load(file, user=True, environ=environ, worker=True)
     assert found.policy.limits[1].max_unused == float("inf")
@@ -39,7 +39,7 @@ def test_what_it_refuses_is_refused_with_the_same_words(tmp_path: Path) -> None:
     file = tmp_path / "xpucached.toml"
     file.write_text("[policy]\ngrace = -1\n[polcy]\n", encoding="utf-8")
     told = []
-    for load in (apart.load, loading.load):
+    for load in (reader_process.load, loading.load):
         with pytest.raises(SettingsError) as caught:
             load(file, user=True, environ=ENVIRON)
         told.append((caught.value.message, caught.value.hint))
@@ -56,7 +56,7 @@ def test_a_path_leads_where_links_lead(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     path = Path("link/../xpucached.toml")
 
-    found = apart.load(path, user=True, environ=ENVIRON)
+    found = reader_process.load(path, user=True, environ=ENVIRON)
 
     assert found == loading.load(path, user=True, environ=ENVIRON)
     assert found.policy.attempts == 4
@@ -68,14 +68,14 @@ def test_where_no_process_can_be_started_we_read_it(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(child, "run", refused)
 
-    assert apart.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
+    assert reader_process.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
 
 
 @pytest.mark.parametrize("ended", [child.Ended(None), child.Ended(1, b"{}"), child.Ended(0, b"")])
 def test_where_it_says_nothing_we_read_it(monkeypatch: pytest.MonkeyPatch, ended: child.Ended) -> None:
     monkeypatch.setattr(child, "run", lambda *_, **__: ended)
 
-    assert apart.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
+    assert reader_process.load(None, user=True, environ=ENVIRON) == loading.load(None, user=True, environ=ENVIRON)
 
 
 def test_it_gets_our_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_it_gets_our_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(child, "run", run)
     strange = {"API_TOKEN": "secret", "LD_PRELOAD": "/x.so", "PYTHONPATH": "/y", "PATH": "/z", "SYCL_CACHE_DIR": "/c"}
-    apart.load(None, user=True, environ={**ENVIRON, **strange, "XPUCACHED_LOG_LEVEL": "debug"})
+    reader_process.load(None, user=True, environ={**ENVIRON, **strange, "XPUCACHED_LOG_LEVEL": "debug"})
 
     assert given == {"PATH": os.defpath, "LANG": "C.UTF-8", **ENVIRON, "XPUCACHED_LOG_LEVEL": "debug"}
 

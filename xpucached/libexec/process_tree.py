@@ -1,4 +1,4 @@
-"""What the family of a model's processes takes, and what it has mapped: read from /proc, again and again."""
+"""What a model's process tree takes, and what it has mapped: read from /proc, again and again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LOOK = 0.5  # seconds between looks at what is slow to look at
 _FILES = 200_000  # of a temporary directory that are looked at; who makes more is ended
-# A look that took minutes would leave orders unread, and who does not obey is killed: then nobody ends the family.
+# A look that took minutes would leave orders unread, and who does not obey is killed: then nobody ends these.
 _OPEN = 20_000  # descriptors that are looked at each time
 _CLIENTS = 1000  # of graphics devices that are counted
 _LINES = 200_000  # of maps that are read each time
@@ -27,8 +27,8 @@ _GONE = b" (deleted)"
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage", "/[")
 
 
-class FamilyUse:
-    """What the family of processes takes."""
+class ProcessTreeUse:
+    """What the process tree takes."""
 
     def __init__(self, memory: int, disk: int, scratch: str) -> None:
         self.memory, self.disk, self.scratch = memory, disk, scratch
@@ -38,9 +38,9 @@ class FamilyUse:
         self._looked = 0.0
         self._free = _free(scratch)
 
-    def exceeded(self, family: list[int]) -> tuple[str, str] | None:
-        """Tell the outcome and a sentence if the family takes more than it may."""
-        taken = sum(_resident(pid) for pid in family)
+    def exceeded(self, tree: list[int]) -> tuple[str, str] | None:
+        """Tell the outcome and a sentence if the tree takes more than it may."""
+        taken = sum(_resident(pid) for pid in tree)
         self.peak = max(self.peak, taken)
         if taken > self.memory:
             return "over-memory", f"it took {taken} bytes of memory, {self.memory} are allowed"
@@ -51,7 +51,7 @@ class FamilyUse:
         if now - self._looked < _LOOK:
             return None
         self._looked = now
-        self.engine_times(family)
+        self.engine_times(tree)
         written = _written(self.scratch)
         if written is None:
             return "over-disk", f"it has more than {_FILES} files in its temporary directory: their size is unknown"
@@ -62,10 +62,10 @@ class FamilyUse:
             return "over-disk", f"it wrote {written} bytes to its temporary directory, and left {free} free"
         return None
 
-    def engine_times(self, family: list[int]) -> None:
-        """Read what the kernel's graphics drivers say about the family's use of their engines."""
+    def engine_times(self, tree: list[int]) -> None:
+        """Read what the kernel's graphics drivers say about the process tree's use of their engines."""
         resident = 0
-        for text in itertools.islice(_drm(family), _CLIENTS):
+        for text in itertools.islice(_drm(tree), _CLIENTS):
             values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
             key = (values.get("drm-pdev", "?").strip(), values.get("drm-client-id", "?").strip())
             if len(self.engines) < _CLIENTS or key in self.engines:
@@ -78,7 +78,7 @@ class FamilyUse:
 
 
 class Maps:
-    """Which files the family of processes has mapped: libraries above all.
+    """Which files the process tree has mapped: libraries above all.
 
     Seen by looking again and again, whenever the size of a process's address space has changed: what somebody maps and
     lets go between two looks stays unseen.
@@ -91,15 +91,15 @@ class Maps:
         self._text = 0
         self._left = 0
 
-    def look(self, family: list[int], *, now: bool = False) -> None:
+    def look(self, tree: list[int], *, now: bool = False) -> None:
         """Read the maps of those whose address space has changed since the last look; ``now``, however short ago."""
         began = time.monotonic()
         if began < self._next and not now:
             return
-        sizes = {pid: self._sizes[pid] for pid in family if pid in self._sizes}
+        sizes = {pid: self._sizes[pid] for pid in tree if pid in self._sizes}
         self._left = _LINES
         # Who had no turn at the last look has it now.
-        for pid in sorted(family, key=self._sizes.__contains__):
+        for pid in sorted(tree, key=self._sizes.__contains__):
             if not self._left:
                 break
             with contextlib.suppress(OSError, IndexError):
@@ -156,10 +156,10 @@ def _number(text: str) -> int:
     return int(words[0]) * {"KiB": 1 << 10, "MiB": 1 << 20}.get(words[1] if len(words) > 1 else "", 1)
 
 
-def _drm(family: list[int]) -> Iterator[str]:
+def _drm(tree: list[int]) -> Iterator[str]:
     """Give the descriptions of open graphics devices, of what so many descriptors of these processes lead to."""
     left = _OPEN
-    for pid in family:
+    for pid in tree:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as numbers:
             for one in itertools.islice(numbers, left):
                 left -= 1
@@ -208,7 +208,7 @@ def _written(scratch: str) -> int | None:
     return size
 
 
-def family() -> list[int]:
+def process_tree() -> list[int]:
     """Give all living descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
