@@ -76,12 +76,14 @@ class Catalog:
 
     def _take_over(self, rebuilt: opening.Rebuilt) -> None:
         """Register again in a new catalog what the corrupt one still tells."""
-        taken = salvage.registered(rebuilt.aside)
+        taken = salvage.salvage_models(rebuilt.aside)
         for model in taken.models:
             self.write(models.add_model, model)
         self.rebuilt = f"{rebuilt.message}; {len(taken.models)} registered models were taken over"
-        if taken.missing:
-            self.rebuilt += f", and others may be missing: {taken.missing}; compare with: xpucachectl model list"
+        if taken.incomplete_because:
+            self.rebuilt += (
+                f", and others may be missing: {taken.incomplete_because}; compare with: xpucachectl model list"
+            )
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""

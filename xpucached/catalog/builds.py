@@ -67,7 +67,7 @@ def build_rates(connection: sa.Connection) -> Mapping[str, float]:
 
 
 def claim(connection: sa.Connection, store: int) -> None:
-    """Give the entries of a store that are still what we compiled their origin, and what making them took."""
+    """Set the origin and cost of the entries of a store that are still exactly what we compiled."""
     b, e = BUILDS.c, ENTRIES.c
     here = sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root)
 

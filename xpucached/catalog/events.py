@@ -1,4 +1,4 @@
-"""Record: what happened, so that a reader can go on after a restart; bounded, and the numbers never come again."""
+"""Record: what happened, so that a reader can go on after a restart; bounded, and ids are never reused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT: Final = 5000
 
 
 def record_events(connection: sa.Connection, events: Collection[Event], reserved: int) -> None:
-    """Keep events; after a death the numbers go on behind ``reserved``."""
+    """Keep events; after a death the ids go on behind ``reserved``."""
     if events:
         rows = [
             {"id": one.id, "at": one.at, "topic": one.topic, "message": one.message, "fields": dict(one.fields)}
@@ -27,34 +27,32 @@ def record_events(connection: sa.Connection, events: Collection[Event], reserved
         connection.execute(insert(EVENTS).on_conflict_do_nothing(), rows)
         oldest = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(KEPT).scalar_subquery()
         connection.execute(sa.delete(EVENTS).where(EVENTS.c.id <= oldest))
-    # The row is SQLite's own account of the numbers it gave; it has none before the first.
-    sequence = {"number": reserved}
-    if not connection.execute(
-        sa.text("UPDATE sqlite_sequence SET seq = :number WHERE name = 'events'"), sequence
-    ).rowcount:
-        connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :number)"), sequence)
+    # The row is SQLite's own account of the ids it gave; it has none before the first.
+    sequence = {"id": reserved}
+    if not connection.execute(sa.text("UPDATE sqlite_sequence SET seq = :id WHERE name = 'events'"), sequence).rowcount:
+        connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :id)"), sequence)
 
 
 def newest_events(connection: sa.Connection, limit: int) -> tuple[int, tuple[Event, ...]]:
-    """Give the highest number that an event may have had, and the newest events, in their order."""
-    number = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
-    return _reserved(connection), _after(connection, connection.execute(sa.select(number)).scalar() or 0)
+    """Give the highest id ever reserved, and the newest events, in their order."""
+    before = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
+    return _reserved(connection), _after(connection, connection.execute(sa.select(before)).scalar() or 0)
 
 
 def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tuple[Event, ...]]:
-    """Give the number of the oldest event that is kept, and all behind ``last``."""
+    """Give the id of the oldest event that is kept, and all behind ``last``."""
     oldest: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
     return oldest, _after(connection, last)
 
 
 def _reserved(connection: sa.Connection) -> int:
-    """Give the highest number that may have been used."""
+    """Give the highest id ever reserved."""
     found = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'events'")).scalar()
     newest = connection.execute(sa.select(sa.func.max(EVENTS.c.id))).scalar()
     return max(found if isinstance(found, int) else 0, newest or 0, 0)
 
 
 def _after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
-    """Give the events behind this number, in their order."""
+    """Give the events behind this id, in their order."""
     rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.id > last).order_by(EVENTS.c.id))
     return tuple(Event(row.id, row.at, row.topic, row.message, row.fields) for row in rows)

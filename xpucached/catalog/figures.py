@@ -1,4 +1,4 @@
-"""Record: how much there is: the catalog in four figures, and what each model has."""
+"""Record: totals: how many entries there are, of all and of each model, and their bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xpucached.domain.stores import EntryState, Store
 
 
 class Summary(NamedTuple):
-    """The catalog in four figures."""
+    """Number of entries, defective and stale ones, and bytes allocated."""
 
     entries: int
     defective: int

@@ -36,36 +36,36 @@ _COPY: Final = "salvaging"
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What was taken over, and why it may not be all: a sentence, empty if it is all."""
+    """What was taken over."""
 
     models: tuple[Model, ...]
-    missing: str
+    incomplete_because: str  #: why it may not be all; empty if it is
 
 
-def registered(aside: Path) -> Salvaged:
+def salvage_models(aside: Path) -> Salvaged:
     """Return the models that were registered by command, as far as they can be read whole.  Never raise for damage."""
     found: list[Model] = []
-    missing: list[str] = []
+    reasons: list[str] = []
     try:
         if not stat.S_ISREG(aside.lstat().st_mode):
             return Salvaged((), "it is no file")
-        with _read(aside, missing) as connection:
+        with _read(aside, reasons) as connection:
             sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
             for (name,) in connection.execute(sound).all():
                 found += _whole(connection, name)
             counting = sa.select(sa.func.count()).where(MODELS.c.source == models.REGISTERED)
             lost = connection.execute(counting).scalar_one() - len(found)
             if lost > 0:
-                missing.append(f"damaged models: {lost}")
+                reasons.append(f"damaged models: {lost}")
     except Exception as error:  # noqa: BLE001 - there is no end to what damage can do, and nothing more is lost
-        missing.append(f"it could not be read to its end: {soundness.describe(error)}")
-    for why in missing:
+        reasons.append(f"it could not be read to its end: {soundness.describe(error)}")
+    for why in reasons:
         log.warning("not everything could be taken over from %s: %s", aside, why)
-    return Salvaged(tuple(found), "; ".join(missing))
+    return Salvaged(tuple(found), "; ".join(reasons))
 
 
 @contextlib.contextmanager
-def _read(aside: Path, missing: list[str]) -> Iterator[sa.Connection]:
+def _read(aside: Path, reasons: list[str]) -> Iterator[sa.Connection]:
     journal = aside.with_name(aside.name + "-wal")
     copy = aside.with_name(_COPY) / "catalog.sqlite"
     engine = None
@@ -75,7 +75,7 @@ def _read(aside: Path, missing: list[str]) -> Iterator[sa.Connection]:
                 _copied(aside, journal, copy)
                 engine = opening.connections(copy)
             except OSError as error:
-                missing.append(f"what stood in its journal last was not read: {error}")
+                reasons.append(f"the latest changes in its journal were not read: {error}")
         engine = engine or _as_it_is(aside)
         with engine.connect() as connection, connection.begin():
             yield connection

@@ -51,7 +51,7 @@ class EarlierEntry(Struct, frozen=True):
     size: int
     state: EntryState
     defect: str | None  #: its code
-    trusted: str | None  #: the digest that it had when it was first seen whole, a blank, and `Entry.source` then
+    trusted: str | None  #: the digest that it had when it was first seen whole, a space, and `Entry.source` then
 
 
 def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]:
@@ -80,8 +80,8 @@ def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]
     return replace(entry, state=EntryState.DEFECTIVE, defect=CHANGED, detail=detail), before.trusted
 
 
-def _uncovered(judged: list[tuple[Entry, str | None]]) -> list[tuple[Entry, str | None]]:
-    """Let the lowest whole copy of a program that changed stand for it: it is no duplicate of what is damaged."""
+def _promote_copies(judged: list[tuple[Entry, str | None]]) -> list[tuple[Entry, str | None]]:
+    """If a program changed in place, its first intact copy is no longer a duplicate: see `Defect.uncovered`."""
     changed = {one.id.key for one, _ in judged if one.defect == CHANGED}
     result: list[tuple[Entry, str | None]] = []
     for entry, trusted in judged:
@@ -112,8 +112,8 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
     if scan.state is not StoreState.OK:
         return _delta(connection, store)
     gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
-    declared = {entry.environment for entry in scan.entries if entry.environment is not None}
-    admitted = targets.admit(connection, declared)
+    targets_seen = {entry.environment for entry in scan.entries if entry.environment is not None}
+    admitted = targets.admit(connection, targets_seen)
     rows = targets.ensure(connection, {one: architecture(one) for one in admitted})
     numbers = {one: rows[one.fingerprint] for one in admitted}
     added = changed = 0
@@ -121,7 +121,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
     for some in _by_leaves(scan.entries):
         before = _known(connection, store, [entry.id.key for entry in some])
         back = _back(connection, store, some, before) if remembered else {}
-        judged = _uncovered([judge(entry, _before(entry.id.key, before, back)) for entry in some])
+        judged = _promote_copies([judge(entry, _before(entry.id.key, before, back)) for entry in some])
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
         departed.come_back(connection, store, back.items())
@@ -157,7 +157,7 @@ def _batches(values: Iterable[_T]) -> Iterator[list[_T]]:
 
 
 def _by_leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Divide entries, which come leaf by leaf; the slots of a leaf stay together, because they judge each other."""
+    """Divide entries, which come leaf by leaf; the slots of a leaf stay together, because they are judged together."""
     batch: list[Entry] = []
     for one in entries:
         if len(batch) >= _BATCH and _leaf(one.id.key) != _leaf(batch[-1].id.key):

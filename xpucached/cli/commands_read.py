@@ -1,9 +1,9 @@
-"""Door: the commands that look: each asks, and prints the answer."""
+"""Door: the read-only commands: each asks, and prints the answer."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, codec, messages
 from xpucached.api import host_requests, requests
@@ -19,27 +19,29 @@ from xpucached.render.variables import unknown_variables, variables
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
     from xpucached.domain.models import ModelStatus
 
+_T = TypeVar("_T")
 
-def _status(output: Output) -> int:
+
+def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T], tuple[int, str]]) -> int:
     if not output.options.check:
-        return output.show(requests.GetStatus())
-    answer = output.client.call(requests.GetStatus())
-    level, sentence = status.check(answer.value)
+        return output.show(request)
+    answer = output.client.call(request)
+    level, sentence = check(answer.value)
     output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
     return level
+
+
+def _status(output: Output) -> int:
+    return _check_or_show(output, requests.GetStatus(), status.check)
 
 
 def host(output: Output) -> int:
     """Tell how the host stands."""
-    if not output.options.check:
-        return output.show(host_requests.GetHost())
-    answer = output.client.call(host_requests.GetHost())
-    level, sentence = users.check(answer.value)
-    output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
-    return level
+    return _check_or_show(output, host_requests.GetHost(), users.check)
 
 
 def _env(output: Output) -> int:
@@ -57,7 +59,7 @@ def _env(output: Output) -> int:
             lines = diagnosis.caution(output.client.call(requests.GetWhy(name=model)).value)
         else:
             lines = diagnosis.unsafe(output.client.call(requests.GetStatus()).value.problems)
-    # All three syntaxes take a line that begins so for a remark.
+    # All three syntaxes treat a line starting with # as a comment.
     head = "".join(f"# {line}\n" for line in lines)
     output.tell(answer, lambda value, _style: head + variables(value, syntax, CACHE_VARIABLES))
     return 0
@@ -96,11 +98,11 @@ def _event(line: str) -> Event:
 def _model_show(output: Output) -> int:
     name = output.options.name
     answer = output.client.call(requests.GetModel(name=name))
-    figures = () if output.json or output.quiet else output.client.call(requests.GetHistory(name=name)).value
+    history = () if output.json or output.quiet else output.client.call(requests.GetHistory(name=name)).value
 
     def write(value: ModelStatus, style: TextStyle) -> str:
         text = models.model(value, style)
-        return f"{text}\n\n{section('Usually', diagnosis.usual(figures, style), style)}" if figures else text
+        return f"{text}\n\n{section('Usually', diagnosis.usual(history, style), style)}" if history else text
 
     output.tell(answer, write, lambda value: value.model.name)
     return 0

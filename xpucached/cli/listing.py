@@ -75,7 +75,7 @@ def _pages(output: Output) -> Iterator[Answer[EntryPage]]:
         if after is None or (output.options.limit and shown >= output.options.limit):
             return
     raise Unavailable(
-        "the pages of entries do not go on, or do not end", hint="what came before may be no truth either"
+        "the pages of entries do not go on, or do not end", hint="the entries printed so far may be wrong, too"
     )
 
 
@@ -103,7 +103,7 @@ def _request(given: Namespace, shown: int, after: str | None) -> requests.ListEn
 
 
 def _check_names(output: Output) -> None:
-    # Nothing found for a name that does not exist is a slip of the finger, not an answer.
+    # Nothing found for a name that does not exist is a typing error, not an answer.
     model, store = output.options.model, output.options.store
     if model is not None:
         output.client.call(requests.GetModel(name=model))

@@ -45,7 +45,7 @@ _OF_HOST = {"status": "/v1/host", "version": "/v1"}
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker"})
 _COMPOSED = frozenset({"env", "ls", "version"})
-"""What comes in another form from the whole program if it is not for people."""
+"""Commands whose --json or -q output only the full client can compose."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
@@ -162,7 +162,7 @@ class Command:
 
 
 def _written(wanted: Command) -> tuple[str, int]:
-    """Give what is to be printed, and the exit status.  Raises what `answer` knows for what is not to be had so."""
+    """Give what is to be printed, and the exit status.  Raises LookupError if the daemon cannot give that form."""
     if "--json" in wanted.given:
         if wanted.verb in _COMPOSED or "--check" in wanted.given:
             raise LookupError
@@ -212,6 +212,6 @@ def _variables(wanted: Command) -> str:
     written = variables(found, syntaxes[0], CACHE_VARIABLES)
     why = f"/v1/models/{wanted.name}/why" if wanted.name else "/v1/status"
     remarks = [] if wanted.quiet else wanted.text("remarks", why).split("\n")
-    # All three syntaxes take a line that begins so for a remark.
+    # All three syntaxes treat a line starting with # as a comment.
     lines = [*(f"# {printing.safe(line)}" for line in remarks if line), *([written] if written else [])]
     return "".join(f"{line}\n" for line in lines)

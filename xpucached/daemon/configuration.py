@@ -1,4 +1,4 @@
-"""The settings that a process was started with the options for, and what may be said where of wrong ones."""
+"""Loads the settings for the command line, and limits what may be logged when they are refused."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
     """Read the settings; as a worker see also whether our user may have one."""
     config = configuration.first(options)
     if options.worker:
-        worker.see_welcome()
+        worker.require_permitted()
     return config
 
 

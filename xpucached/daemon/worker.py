@@ -1,4 +1,4 @@
-"""What only a user's daemon minds that the host's daemon started: is it wanted, and does another one serve its user."""
+"""Checks that only a worker makes: whether its user may have one, and whether that user already runs a daemon."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def step_aside() -> None:
     raise RunningError(f"this user runs a daemon of their own, on {path}", hint="xpucachectl status asks that one")
 
 
-def see_welcome() -> None:
-    """See that our user may have a worker, whoever started it.  Raises `SettingsError`."""
+def require_permitted() -> None:
+    """Check that our user may have a worker, whoever started it.  Raises `SettingsError`."""
     from xpucached.hostd import users  # noqa: PLC0415 - users' own daemons need none of it
 
     if os.getuid() == 0:
         raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
     try:
-        ours: settings.Settings | None = reader_process.load(None, user=False, environ={})
+        host_settings: settings.Settings | None = reader_process.load(None, user=False, environ={})
     except SettingsError:
         # Who may not read the host's configuration is not named in it, as far as we know.
-        ours = None
-    if not users.may_have_worker(os.getuid(), ours):
+        host_settings = None
+    if not users.may_have_worker(os.getuid(), host_settings):
         raise SettingsError(
             f"user {os.getuid()} has no worker: it is nobody who logs in, and not named in the host's configuration",
             hint="an administrator can add it: include in [workers] of /etc/xpucached/xpucached.toml",

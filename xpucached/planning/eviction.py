@@ -80,11 +80,13 @@ def plan_eviction(
     of_stores = {room.store: room for room in disk_space}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, {}, tuple(others), rate)
+    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
-        stays = context.protects(one) or (one.restored is not None and context.brought_back(one) and not defective(one))
+        stays = context.protects(one) or (
+            one.restored is not None and context.recently_restored(one) and not defective(one)
+        )
         (protected if stays else rest).append(one)
     considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
@@ -123,7 +125,7 @@ def plan_named(
     Gives the plan, and why the others stay.
     """
     of_stores = {room.store: room for room in disk_space}
-    context = EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, disk_space=of_stores, policies={})
+    context = EvictionContext(host, {}, frozenset(), models, policy, now, asked=True, disk_space=of_stores)
     evict: list[Evict] = []
     kept: dict[EntryId, str] = {}
     for one in named:
@@ -132,7 +134,7 @@ def plan_named(
             evict.append(Evict(one, EvictReason.ASKED, detail))
         elif one.entry.state is EntryState.UNFINISHED:
             kept[one.entry.id] = "a program is writing it"
-        elif context.held(one):
+        elif context.is_open(one):
             kept[one.entry.id] = "a process has it open"
         elif any(name in models and models[name].pinned for name in one.models):
             kept[one.entry.id] = "a pinned model needs it"
@@ -166,7 +168,7 @@ def _over(
         rows = [
             (bool(one.models) and context.needed(one), value(one), *_age(one), number)
             for number, one in enumerate(left)
-            if not context.upheld(one)
+            if not context.would_be_rewarmed(one)
         ]
         rows.sort()
         return [left[row[-1]] for row in rows]
@@ -202,7 +204,7 @@ def _decide(
     limit = context.policy_of(one.entry.id.store).max_unused
     if EvictReason.UNUSED in considered and limit is not None:
         idle = (context.now - one.last_used).total_seconds()
-        if idle > limit and not context.upheld(one) and context.knows_use(one):
+        if idle > limit and not context.would_be_rewarmed(one) and context.use_is_known(one):
             used = one.last_used
             day = f"{used.year}-{used.month:02}-{used.day:02}"  # strftime would take most of the decision's time
             return Evict(one, EvictReason.UNUSED, f"not used for {idle / 86400:.0f} days, since {day}")
@@ -338,11 +340,7 @@ def _gone_since(one: IndexedEntry, target: Target, context: EvictionContext) -> 
     if not any(other.kind == target.kind for other in context.host.offered):
         # No device at all is more likely a broken driver than an empty machine; and not every kind can say.
         return None
-    here = context.lineages.get(id(target))
-    if here is None:
-        here = any(target.lineage == other.lineage for other in context.host.offered)
-        context.lineages[id(target)] = here
-    if here:
+    if context.lineage_present(target):
         return None
     known = context.presence.get(target)
     if known is None or known.last is None:

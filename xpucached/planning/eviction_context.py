@@ -29,7 +29,7 @@ def defective(one: IndexedEntry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EvictionContext:
-    """What every decision rests on."""
+    """The facts that every decision needs, and answers that many entries share."""
 
     host: Host
     presence: Mapping[Target, Presence]
@@ -37,13 +37,14 @@ class EvictionContext:
     models: Mapping[ModelName, Model]
     policy: Policy
     now: datetime
-    asked: bool
+    asked: bool  #: whether somebody asked; else the daemon takes nothing that it would only make again
     disk_space: Mapping[Store, DiskSpace]
-    policies: dict[Store, Policy]
-    others: Sequence[Subtotal] = ()
-    rate: float = RATE
-    usables: dict[int, bool] = field(default_factory=dict)
-    lineages: dict[int, bool] = field(default_factory=dict)
+    others: Sequence[Subtotal] = ()  #: entries that stay: they only count for the limits and the generations
+    rate: float = RATE  #: seconds that compiling a byte takes, where it was not measured
+    _policy_memo: dict[Store, Policy] = field(default_factory=dict, init=False)
+    # Entries share their few targets, and a hash takes long: so these go by `id`.
+    _usable_memo: dict[int, bool] = field(default_factory=dict, init=False)
+    _lineage_present_memo: dict[int, bool] = field(default_factory=dict, init=False)
 
     @property
     def limited(self) -> bool:
@@ -54,28 +55,28 @@ class EvictionContext:
         """Give what holds for one store."""
         if not self.policy.limits:
             return self.policy
-        if store not in self.policies:
-            self.policies[store] = effective(self.policy, self.disk_space.get(store), store)
-        return self.policies[store]
+        if store not in self._policy_memo:
+            self._policy_memo[store] = effective(self.policy, self.disk_space.get(store), store)
+        return self._policy_memo[store]
 
-    def held(self, one: IndexedEntry) -> bool:
+    def is_open(self, one: IndexedEntry) -> bool:
         """Tell whether a process has an entry open."""
         room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is not None and one.entry.id.key in room.held
 
-    def knows_use(self, one: IndexedEntry) -> bool:
+    def use_is_known(self, one: IndexedEntry) -> bool:
         """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
         room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
 
-    def brought_back(self, one: IndexedEntry) -> bool:
+    def recently_restored(self, one: IndexedEntry) -> bool:
         """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
         return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
 
     def protects(self, one: IndexedEntry) -> bool:
         """Tell whether an entry is kept whatever else holds."""
         entry = one.entry
-        if entry.state is EntryState.UNFINISHED or self.held(one):
+        if entry.state is EntryState.UNFINISHED or self.is_open(one):
             return True
         # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
         born = entry.created if entry.created <= self.now else one.first_seen
@@ -95,12 +96,19 @@ class EvictionContext:
         target = one.entry.environment
         if target is None:
             return True
-        # The entries share their few targets.
-        known = self.usables.get(id(target))
+        known = self._usable_memo.get(id(target))
         if known is None:
-            known = self.usables[id(target)] = target in self.host.offered
+            known = self._usable_memo[id(target)] = target in self.host.offered
         return known
 
-    def upheld(self, one: IndexedEntry) -> bool:
+    def lineage_present(self, target: Target) -> bool:
+        """Tell whether this host offers any target of the same lineage now."""
+        known = self._lineage_present_memo.get(id(target))
+        if known is None:
+            known = any(target.lineage == other.lineage for other in self.host.offered)
+            self._lineage_present_memo[id(target)] = known
+        return known
+
+    def would_be_rewarmed(self, one: IndexedEntry) -> bool:
         """Tell whether the daemon by itself would only make it again: evicting and warming must not go in a circle."""
         return not self.asked and self.needed(one)

@@ -1,4 +1,7 @@
-"""Every key of the configuration, as `Settings` declares it; the variable that sets it, and how its value is shown."""
+"""Lists the keys that `Settings` declares, with their variables and how values are shown.
+
+New keys are declared in `settings.sections`.
+"""
 
 from __future__ import annotations
 

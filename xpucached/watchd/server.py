@@ -4,9 +4,9 @@ The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system,
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.watchd``),
 and knows nothing else of this program but how to read a message and to write a log.  It opens no file and follows no
 path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
-its directory, open, on a socket; who the daemon is says the kernel; the directory must be that user's, and so must all
-below it be of which something is told (`places`).  What goes back are names that look like those of a SYCL cache, and
-the numbers of processes.
+its directory, open, on a socket; the kernel says who the daemon is (SO_PEERCRED); the directory must be that user's,
+and so must all below it be of which something is told (`places`).  What goes back are names that look like those of a
+SYCL cache, and the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "loads": bool}`` with the directory, and
 ``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "loads": bool, "why": text}`` (why less is seen than was
@@ -57,7 +57,9 @@ _TOGETHER: Final = 200  # events in one packet
 _MOST_RECEIVED: Final = 253  # descriptors that come with one message; more the kernel lets nobody send
 _MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
 _ROUNDS: Final = 64  # reads of one queue before the others have their turn …
-_LONGEST_TURN: Final = 1.0  # … and seconds, for what they cost is for neighbours to say
+_LONGEST_TURN: Final = (
+    1.0  # … and seconds: a turn is bounded in time, as clients control how expensive an event is
+)
 _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
 _LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
@@ -109,7 +111,7 @@ class WatchServer:
         self._door.open(listener)
 
     def take(self, connection: socket.socket) -> None:
-        """Take in a client; who it is says the kernel."""
+        """Take in a client; the kernel says who it is (SO_PEERCRED)."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
         holder = self._people.holder(uid)
