@@ -14,9 +14,9 @@ import pytest
 
 from tests.attacks.watching import LEAF, at_work
 from tests.flow.test_watchd import Client, rights
-from xpucached.watchd import clients, door, holder_threads, ownership
+from xpucached.watchd import acceptor, clients, holder_threads, ownership
 from xpucached.watchd.server import WatchServer
-from xpucached.watchd.uids import Holder, People
+from xpucached.watchd.uids import QuotaHolder, QuotaHolders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ FIRST: Final = 300_000
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> People:
+def holders(tmp_path: Path) -> QuotaHolders:
     """Give a host with one account that has subordinate uids."""
     (tmp_path / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nada:x:{ACCOUNT}:100::/:/bin/sh\n+::::::\n")
     (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
-    return People(tmp_path / "passwd", tmp_path / "subuid")
+    return QuotaHolders(tmp_path / "passwd", tmp_path / "subuid")
 
 
 @pytest.fixture
@@ -40,19 +40,21 @@ def _root() -> None:
     rights()
 
 
-def test_who_holds_what_a_uid_takes(people: People, tmp_path: Path) -> None:
-    assert people.holder(0) == Holder("0", known=True)
-    assert people.holder(ACCOUNT) == Holder(str(ACCOUNT), known=True)
-    assert people.holder(ACCOUNT + 1) == Holder(str(ACCOUNT + 1), known=False)
-    assert {people.holder(uid) for uid in (FIRST, FIRST + 65535)} == {Holder("subordinate uids of ada", known=False)}
-    assert people.holder(900_009) == Holder(f"subordinate uids of {ACCOUNT + 1}", known=False)
-    assert {people.holder(uid).name for uid in (FIRST - 1, FIRST + 65536)} == {str(FIRST - 1), str(FIRST + 65536)}
+def test_who_holds_what_a_uid_takes(holders: QuotaHolders, tmp_path: Path) -> None:
+    assert holders.holder(0) == QuotaHolder("0", known=True)
+    assert holders.holder(ACCOUNT) == QuotaHolder(str(ACCOUNT), known=True)
+    assert holders.holder(ACCOUNT + 1) == QuotaHolder(str(ACCOUNT + 1), known=False)
+    assert {holders.holder(uid) for uid in (FIRST, FIRST + 65535)} == {
+        QuotaHolder("subordinate uids of ada", known=False)
+    }
+    assert holders.holder(900_009) == QuotaHolder(f"subordinate uids of {ACCOUNT + 1}", known=False)
+    assert {holders.holder(uid).name for uid in (FIRST - 1, FIRST + 65536)} == {str(FIRST - 1), str(FIRST + 65536)}
 
     # Files change, or are not there.
     (tmp_path / "passwd").write_text(f"eve:x:{FIRST}:100::/:/bin/sh\nlonger than before\n")
     (tmp_path / "subuid").unlink()
-    assert people.holder(FIRST) == Holder(str(FIRST), known=True)
-    assert people.holder(FIRST + 1) == Holder(str(FIRST + 1), known=False)
+    assert holders.holder(FIRST) == QuotaHolder(str(FIRST), known=True)
+    assert holders.holder(FIRST + 1) == QuotaHolder(str(FIRST + 1), known=False)
 
 
 def sent_away(client: Client) -> bool:
@@ -65,8 +67,8 @@ def sent_away(client: Client) -> bool:
 
 
 @pytest.mark.usefixtures("_root")
-def test_the_uids_of_one_person_s_containers_count_as_one(people: People) -> None:
-    watch_server = WatchServer(loads=False, people=people)
+def test_the_uids_of_one_person_s_containers_count_as_one(holders: QuotaHolders) -> None:
+    watch_server = WatchServer(loads=False, holders=holders)
     many = [Client(watch_server, FIRST + number) for number in range(40)]
     person = Client(watch_server, ACCOUNT)
     with at_work(watch_server):
@@ -75,8 +77,10 @@ def test_the_uids_of_one_person_s_containers_count_as_one(people: People) -> Non
 
 
 @pytest.mark.usefixtures("_root")
-def test_half_of_all_places_are_kept_for_who_has_an_account(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_server = WatchServer(loads=False, people=people)
+def test_half_of_all_places_are_kept_for_who_has_an_account(
+    holders: QuotaHolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch_server = WatchServer(loads=False, holders=holders)
     room = (clients._RESERVE + 20, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: room)
     many = [Client(watch_server, 500_000 + number) for number in range(40)]
@@ -105,12 +109,12 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @pytest.mark.usefixtures("_root")
 def test_directories_that_do_not_answer_hold_their_own_user_only(
-    silence: threading.Event, tmp_path: Path, people: People
+    silence: threading.Event, tmp_path: Path, holders: QuotaHolders
 ) -> None:
     silent, good = tmp_path / "silent", tmp_path / "good"
     silent.mkdir()
     (good / LEAF).mkdir(parents=True)
-    watch_server = WatchServer(loads=False, people=people)
+    watch_server = WatchServer(loads=False, holders=holders)
     threads = watch_server._threads
     many = [Client(watch_server, 600_000 + number) for number in range(holder_threads._MOST_UNKNOWN)]
     person = Client(watch_server, 0)
@@ -137,13 +141,13 @@ def test_directories_that_do_not_answer_hold_their_own_user_only(
 
 @pytest.mark.usefixtures("_root")
 def test_who_goes_while_what_was_asked_is_worked_on_leaves_nothing(
-    silence: threading.Event, tmp_path: Path, people: People, monkeypatch: pytest.MonkeyPatch
+    silence: threading.Event, tmp_path: Path, holders: QuotaHolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent, good = tmp_path / "silent", tmp_path / "good"
     silent.mkdir()
     (good / LEAF).mkdir(parents=True)
     todo: list[Callable[[], object]] = []
-    watch_server = WatchServer(loads=False, people=people, turn=lambda: todo and todo.pop()())
+    watch_server = WatchServer(loads=False, holders=holders, turn=lambda: todo and todo.pop()())
     threads, give_up = watch_server._threads, watch_server._give_up
     other = Client(watch_server, 0)
     before = os.listdir("/proc/self/fd")
@@ -188,14 +192,14 @@ def test_who_goes_while_what_was_asked_is_worked_on_leaves_nothing(
 
 
 @pytest.mark.usefixtures("silence", "_root")
-def test_many_who_do_not_answer_leave_a_place_for_who_is_new(tmp_path: Path, people: People) -> None:
+def test_many_who_do_not_answer_leave_a_place_for_who_is_new(tmp_path: Path, holders: QuotaHolders) -> None:
     """Before anybody is given up, and again and again: nobody's directory is looked at instead of another's."""
     silent, good = tmp_path / "silent", tmp_path / "good"
     silent.mkdir()
     (good / LEAF).mkdir(parents=True)
     for one in (good, *good.rglob("*")):
         os.chown(one, 500_000, 500_000)
-    watch_server = WatchServer(loads=False, people=people)
+    watch_server = WatchServer(loads=False, holders=holders)
     many = [Client(watch_server, 600_000 + number) for number in range(20)]
     with at_work(watch_server):
         for client in many:
@@ -206,10 +210,10 @@ def test_many_who_do_not_answer_leave_a_place_for_who_is_new(tmp_path: Path, peo
 
 @pytest.mark.usefixtures("_root")
 def test_a_thread_that_cannot_begin_is_no_user_s_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, people: People
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, holders: QuotaHolders
 ) -> None:
     (tmp_path / LEAF).mkdir(parents=True)
-    watch_server = WatchServer(loads=False, people=people)
+    watch_server = WatchServer(loads=False, holders=holders)
     client = Client(watch_server, 0)
     with at_work(watch_server):
         with monkeypatch.context() as without:
@@ -224,18 +228,18 @@ def refuse(_: threading.Thread) -> None:
 
 
 def test_who_cannot_be_let_in_for_want_of_descriptors_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(door, "REST", 0.0)
+    monkeypatch.setattr(acceptor, "REST", 0.0)
     watch_server = WatchServer(loads=False)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
         watch_server.listen(listener)
-        watch_server._door.accept(Full(listener))  # type: ignore[arg-type] # what is used of a socket
-        assert watch_server._door.resting
+        watch_server._acceptor.accept(Full(listener))  # type: ignore[arg-type] # what is used of a socket
+        assert watch_server._acceptor.resting
         # It would wake us again and again.
         assert listener not in {key.fileobj for key in watch_server._selector.get_map().values()}
-        watch_server._door.resting = [listener]
-        watch_server._door.resume()
+        watch_server._acceptor.resting = [listener]
+        watch_server._acceptor.resume()
         assert listener in {key.fileobj for key in watch_server._selector.get_map().values()}
         watch_server._close()
 

@@ -84,7 +84,7 @@ class Queue:
         self.names = True
         self.numbers = [number] * 5
 
-    def read(self) -> list[kernel.Happening]:
+    def read(self) -> list[kernel.KernelEvent]:
         """Fail once for each event."""
         if not self.numbers:
             return []
@@ -296,12 +296,12 @@ def test_a_file_system_is_watched_at_so_many_mounts_only_for_one_user(
 class Endless:
     """A queue of the kernel's that somebody fills without end."""
 
-    def __init__(self, happening: kernel.Happening, reads: int) -> None:
+    def __init__(self, happening: kernel.KernelEvent, reads: int) -> None:
         self.names = True
         self.happening = happening
         self.left = reads
 
-    def read(self) -> list[kernel.Happening]:
+    def read(self) -> list[kernel.KernelEvent]:
         """Give many events."""
         self.left -= 1
         return [self.happening] * 2000 if self.left >= 0 else []
@@ -318,7 +318,7 @@ def test_the_watchdog_is_told_between_two_reads_and_events_that_wait_are_bounded
         leaf = os.open(common / LEAF, os.O_RDONLY)
         handle = kernel.handle_of(leaf)
         os.close(leaf)
-        one = kernel.Happening(kernel.CLOSE_WRITE, 1, root.system, handle, b"0.src", -1)
+        one = kernel.KernelEvent(kernel.CLOSE_WRITE, 1, root.system, handle, b"0.src", -1)
         monkeypatch.setattr("xpucached.watchd.server._MOST_EVENTS", 50)
         beats: list[int] = []
         waiting: list[int] = []

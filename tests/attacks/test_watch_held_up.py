@@ -180,12 +180,12 @@ def test_who_is_refused_without_end_keeps_others_out_and_not_unserved(
                 one.connect(str(tmp_path / "s"))
                 hand_in(one, lingering)
         with at_work(watch_server), lingering:
-            while not watch_server._door.resting:
+            while not watch_server._acceptor.resting:
                 os.sched_yield()
             assert victim.watch(root) == ""
             assert watch_server._threads.held() <= 6
             lingering.end()
-            while watch_server._door.resting or watch_server._threads.held():
+            while watch_server._acceptor.resting or watch_server._threads.held():
                 os.sched_yield()
 
 

@@ -393,7 +393,7 @@ def test_the_log_says_why_events_were_lost(number: int, caplog: pytest.LogCaptur
         names = True
         rest: ClassVar = [OSError(number, os.strerror(number))]
 
-        def read(self) -> list[kernel.Happening]:
+        def read(self) -> list[kernel.KernelEvent]:
             if self.rest:
                 raise self.rest.pop()
             return []
@@ -408,10 +408,10 @@ def test_the_log_says_why_events_were_lost(number: int, caplog: pytest.LogCaptur
 def test_records_that_are_cut_off_or_of_another_version_end_the_reading() -> None:
     good = kernel._EVENT.pack(24, 3, 0, 24, 8, -1, 7)
 
-    assert [one.pid for one in kernel.happenings(good + good)] == [7, 7]
-    assert [one.pid for one in kernel.happenings(good + good[:20])] == [7]
-    assert kernel.happenings(kernel._EVENT.pack(24, 4, 0, 24, 8, -1, 7)) == []
-    assert kernel.happenings(kernel._EVENT.pack(0, 3, 0, 24, 8, -1, 7)) == []
+    assert [one.pid for one in kernel.kernel_events(good + good)] == [7, 7]
+    assert [one.pid for one in kernel.kernel_events(good + good[:20])] == [7]
+    assert kernel.kernel_events(kernel._EVENT.pack(24, 4, 0, 24, 8, -1, 7)) == []
+    assert kernel.kernel_events(kernel._EVENT.pack(0, 3, 0, 24, 8, -1, 7)) == []
 
 
 SETPRIV: Final = shutil.which("setpriv")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from xpucached import logs
-from xpucached.watchd.holder_threads import Asked, HolderThreads
+from xpucached.watchd.holder_threads import HolderThreads, WatchRequest
 from xpucached.watchd.ownership import Root
-from xpucached.watchd.uids import Holder
+from xpucached.watchd.uids import QuotaHolder
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ class WatchClient:
 
     connection: socket.socket
     uid: int
-    holder: Holder
+    holder: QuotaHolder
     roots: dict[int, Root] = field(default_factory=dict)
-    asked: dict[int, Asked[WatchClient]] = field(default_factory=dict)
+    asked: dict[int, WatchRequest[WatchClient]] = field(default_factory=dict)
     events: list[tuple[int, str, str, int]] = field(default_factory=list)
     lost: bool = False
     paused: bool = False
@@ -49,11 +49,11 @@ class WatchClients(set[WatchClient]):
         self._threads = threads
         self._complaints = logs.Allowance(1, _QUIET)
 
-    def of(self, holder: Holder) -> list[WatchClient]:
+    def of(self, holder: QuotaHolder) -> list[WatchClient]:
         """Give the clients of one holder."""
         return [client for client in self if client.holder == holder]
 
-    def welcome(self, holder: Holder) -> bool:
+    def welcome(self, holder: QuotaHolder) -> bool:
         """Tell whether one more of somebody's may come."""
         return len(self.of(holder)) < _MOST_CLIENTS and self.have_room(holder)
 
@@ -80,7 +80,7 @@ class WatchClients(set[WatchClient]):
         used = len(self) + sum(len(client.roots) for client in self) + self._threads.held()
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserve - used
 
-    def have_room(self, holder: Holder) -> bool:
+    def have_room(self, holder: QuotaHolder) -> bool:
         """Tell whether there are descriptors for one more of anything; half of all are kept for who has an account."""
         if self._free(_RESERVE) <= 0:
             return False
@@ -88,7 +88,7 @@ class WatchClients(set[WatchClient]):
         held = len(unknown) + sum(len(client.roots) for client in unknown) + self._threads.held(known=False)
         return holder.known or held < (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE) // 2
 
-    def crowded(self, holder: Holder) -> bool:
+    def crowded(self, holder: QuotaHolder) -> bool:
         """Tell whether no more can be received from somebody, until what was is closed."""
         return self._threads.of(holder) >= _MOST_WAITING or self._free(_RESERVE_AT_LEAST) <= 0
 

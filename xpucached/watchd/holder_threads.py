@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xpucached.watchd.ownership import Root
-    from xpucached.watchd.uids import Holder
+    from xpucached.watchd.uids import QuotaHolder
 
 T = TypeVar("T")
 
@@ -31,12 +31,12 @@ _FAREWELL: Final = 2.0  # seconds for all at the end
 
 
 @dataclass(eq=False, slots=True)
-class Asked(Generic[T]):
+class WatchRequest(Generic[T]):
     """A directory that a client handed in, and what was found out about it."""
 
     client: T
     uid: int
-    holder: Holder
+    holder: QuotaHolder
     number: int
     descriptor: int
     loads: bool
@@ -48,7 +48,7 @@ class Asked(Generic[T]):
 class _Line(Generic[T]):
     """What is to be done for one holder, in this order: directories to look at, and descriptors to close."""
 
-    jobs: deque[Asked[T] | int] = field(default_factory=deque)
+    jobs: deque[WatchRequest[T] | int] = field(default_factory=deque)
     began: float = 0.0
     thread: threading.Thread | None = None
     stuck: bool = False
@@ -64,10 +64,10 @@ class HolderThreads(Generic[T]):
         self._ring = ring
         self._patience = patience
         self._changing = threading.Lock()
-        self._lines: dict[Holder, _Line[T]] = {}
-        self._done: deque[Asked[T]] = deque()
+        self._lines: dict[QuotaHolder, _Line[T]] = {}
+        self._done: deque[WatchRequest[T]] = deque()
 
-    def of(self, holder: Holder) -> int:
+    def of(self, holder: QuotaHolder) -> int:
         """Tell how many descriptors of somebody wait here."""
         line = self._lines.get(holder)
         return len(line.jobs) if line else 0
@@ -82,7 +82,7 @@ class HolderThreads(Generic[T]):
         with self._changing:
             return max((len(line.jobs) for line in self._lines.values()), default=0)
 
-    def look(self, asked: Asked[T]) -> str:
+    def look(self, asked: WatchRequest[T]) -> str:
         """Look at one, after what the same holder handed in before; return why not, if it is not."""
         line = self._lines.get(asked.holder)
         if line is not None and line.stuck:
@@ -92,25 +92,25 @@ class HolderThreads(Generic[T]):
         self._add(asked.holder, asked)
         return ""
 
-    def close(self, holder: Holder, *descriptors: int) -> None:
+    def close(self, holder: QuotaHolder, *descriptors: int) -> None:
         """Close them, after what is to be done for the same holder before."""
         if descriptors:
             self._add(holder, *descriptors)
 
-    def done(self) -> Iterator[Asked[T]]:
+    def done(self) -> Iterator[WatchRequest[T]]:
         """Give those that were looked at."""
         while self._done:
             yield self._done.popleft()
 
-    def overdue(self) -> Iterator[Asked[T]]:
+    def overdue(self) -> Iterator[WatchRequest[T]]:
         """Give up what waits for somebody whose descriptors do not answer; and begin with what waited for a thread."""
         late = time.monotonic() - self._patience
-        given_up: list[Asked[T]] = []
+        given_up: list[WatchRequest[T]] = []
         with self._changing:
             for line in self._lines.values():
                 if line.thread is not None and not line.stuck and line.began < late:
                     line.stuck = True
-                    given_up += [job for job in line.jobs if isinstance(job, Asked) and not job.given_up]
+                    given_up += [job for job in line.jobs if isinstance(job, WatchRequest) and not job.given_up]
             for asked in given_up:
                 asked.given_up = True
             idle = [holder for holder, line in self._lines.items() if line.thread is None]
@@ -125,18 +125,18 @@ class HolderThreads(Generic[T]):
             if line.thread is not None:
                 line.thread.join(max(0.0, end - time.monotonic()))
 
-    def _may_begin(self, holder: Holder) -> bool:
+    def _may_begin(self, holder: QuotaHolder) -> bool:
         with self._changing:
             busy = [one for one, line in self._lines.items() if line.thread is not None]
         unknown = sum(not one.known for one in busy)
         return len(busy) < _MOST and (holder.known or unknown < _MOST_UNKNOWN)
 
-    def _add(self, holder: Holder, *jobs: Asked[T] | int) -> None:
+    def _add(self, holder: QuotaHolder, *jobs: WatchRequest[T] | int) -> None:
         with self._changing:
             self._lines.setdefault(holder, _Line()).jobs.extend(jobs)
         self._begin(holder)
 
-    def _begin(self, holder: Holder) -> None:
+    def _begin(self, holder: QuotaHolder) -> None:
         """Start the thread of a holder who has something to do and no thread, if there may be one more."""
         may = self._may_begin(holder)
         with self._changing:
@@ -150,13 +150,13 @@ class HolderThreads(Generic[T]):
         except (RuntimeError, MemoryError):
             line.thread = None
             # What is only to be closed can wait for another moment.
-            for job in [job for job in line.jobs if isinstance(job, Asked) and not job.given_up]:
+            for job in [job for job in line.jobs if isinstance(job, WatchRequest) and not job.given_up]:
                 line.jobs.remove(job)
                 job.found = OSError(errno.EAGAIN, "there is no thread to look at it; it may be tried again")
                 self._done.append(job)
             self._ring()
 
-    def _work(self, holder: Holder, line: _Line[T]) -> None:
+    def _work(self, holder: QuotaHolder, line: _Line[T]) -> None:
         while True:
             with self._changing:
                 line.stuck = False
@@ -165,25 +165,25 @@ class HolderThreads(Generic[T]):
                     break
                 line.began = time.monotonic()
                 job = line.jobs[0]
-                wanted = isinstance(job, Asked) and not job.given_up
-            if isinstance(job, Asked) and wanted:
+                wanted = isinstance(job, WatchRequest) and not job.given_up
+            if isinstance(job, WatchRequest) and wanted:
                 job.found = _looked_at(job)
             else:
                 with contextlib.suppress(OSError):
-                    os.close(job.descriptor if isinstance(job, Asked) else job)
+                    os.close(job.descriptor if isinstance(job, WatchRequest) else job)
             with self._changing:
-                if isinstance(job, Asked) and wanted:
+                if isinstance(job, WatchRequest) and wanted:
                     if job.given_up:
                         # Nobody waits for it any more, and it is closed in its next turn.
                         continue
                     self._done.append(job)
                 line.jobs.popleft()
-            if isinstance(job, Asked):
+            if isinstance(job, WatchRequest):
                 self._ring()
         self._ring()
 
 
-def _looked_at(asked: Asked[T]) -> Root | OSError:
+def _looked_at(asked: WatchRequest[T]) -> Root | OSError:
     try:
         return ownership.judged(asked.uid, asked.number, asked.descriptor)
     except OSError as error:

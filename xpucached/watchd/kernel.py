@@ -65,7 +65,7 @@ _MOUNT: Final = re.compile(rb"^mnt_id:\t([0-9]+)$", re.MULTILINE)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class Happening(NamedTuple):
+class KernelEvent(NamedTuple):
     """One event: with names the directory's handle and the name in it, else a descriptor of the file, to be closed."""
 
     mask: int
@@ -134,7 +134,7 @@ class Group:
             None,
         )
 
-    def read(self) -> list[Happening]:
+    def read(self) -> list[KernelEvent]:
         """Give what came since; nothing if nothing did.
 
         Raises OSError where the file of one event could not be opened for us: that event is gone, and no other.
@@ -143,12 +143,12 @@ class Group:
             data = os.read(self._descriptor, self._room)
         except BlockingIOError:
             return []
-        return happenings(data)
+        return kernel_events(data)
 
 
-def happenings(data: bytes) -> list[Happening]:
+def kernel_events(data: bytes) -> list[KernelEvent]:
     """Read the kernel's records."""
-    found: list[Happening] = []
+    found: list[KernelEvent] = []
     start = 0
     while start + _EVENT.size <= len(data):
         length, version, _, head, mask, descriptor, pid = _EVENT.unpack_from(data, start)
@@ -162,7 +162,7 @@ def happenings(data: bytes) -> list[Happening]:
                 end = info + _INFO.size + handle
                 directory = data[info + _INFO_HEAD : end]
                 name = data[end : info + size].split(b"\0", 1)[0]
-        found.append(Happening(mask, pid, system, directory, name, descriptor))
+        found.append(KernelEvent(mask, pid, system, directory, name, descriptor))
         start += length
     return found
 

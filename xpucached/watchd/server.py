@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import logs, messages
 from xpucached.watchd import ownership
+from xpucached.watchd.acceptor import OURS, REST, Acceptor
 from xpucached.watchd.clients import WatchClient, WatchClients
-from xpucached.watchd.door import OURS, REST, Door
-from xpucached.watchd.holder_threads import Asked, HolderThreads
+from xpucached.watchd.holder_threads import HolderThreads, WatchRequest
 from xpucached.watchd.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
 from xpucached.watchd.marks import Marks
 from xpucached.watchd.ownership import Root
-from xpucached.watchd.uids import Holder, People
+from xpucached.watchd.uids import QuotaHolder, QuotaHolders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xpucached.watchd.kernel import Happening
+    from xpucached.watchd.kernel import KernelEvent
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,7 @@ _TOGETHER: Final = 200  # events in one packet
 _MOST_RECEIVED: Final = 253  # descriptors that come with one message; more the kernel lets nobody send
 _MOST_EVENTS: Final = 1 << 14  # that are kept for one client until they are told
 _ROUNDS: Final = 64  # reads of one queue before the others have their turn …
-_LONGEST_TURN: Final = (
-    1.0  # … and seconds: a turn is bounded in time, as clients control how expensive an event is
-)
+_LONGEST_TURN: Final = 1.0  # … and seconds: a turn is bounded in time, as clients control how expensive an event is
 _HIGHEST: Final = 2**31  # number of a directory
 _LONGEST: Final = 4096  # bytes of what a client says
 _LOSSES: Final = 5.0  # seconds without another word to clients that events were lost
@@ -68,14 +66,16 @@ _LOSSES: Final = 5.0  # seconds without another word to clients that events were
 class WatchServer:
     """Serves any number of clients, in the thread that calls `run`."""
 
-    def __init__(self, *, loads: bool, turn: Callable[[], object] = lambda: None, people: People | None = None) -> None:
+    def __init__(
+        self, *, loads: bool, turn: Callable[[], object] = lambda: None, holders: QuotaHolders | None = None
+    ) -> None:
         """``loads``: whether clients may ask for what is only read, which costs all work on that file system.
 
         ``turn`` is called at least every few seconds.
         """
         self._loads = loads
         self._turn = turn
-        self._people = people or People()
+        self._holders = holders or QuotaHolders()
         self._selector = selectors.DefaultSelector()
         self._marks = Marks(self._listen_to_kernel)
         self._places = ownership.Places(lambda root: setattr(self._owners[root], "lost", True))
@@ -88,7 +88,7 @@ class WatchServer:
         self._ring.setblocking(False)  # noqa: FBT003 - the library's
         self._threads: HolderThreads[WatchClient] = HolderThreads(self._wake)
         self._clients = WatchClients(self._threads)
-        self._door = Door(self._selector, self.take, self._clients.full)
+        self._acceptor = Acceptor(self._selector, self.take, self._clients.full)
         self._selector.register(self._bell, selectors.EVENT_READ, self._answer)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -108,13 +108,13 @@ class WatchServer:
     def listen(self, listener: socket.socket) -> None:
         """Take in whoever connects."""
         listener.setblocking(False)  # noqa: FBT003 - the library's
-        self._door.open(listener)
+        self._acceptor.open(listener)
 
     def take(self, connection: socket.socket) -> None:
         """Take in a client; the kernel says who it is (SO_PEERCRED)."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
-        holder = self._people.holder(uid)
+        holder = self._holders.holder(uid)
         if not self._clients.welcome(holder):
             self._clients.complain(uid, "there are too many connections")
             self._hang_up(holder, connection)
@@ -132,7 +132,7 @@ class WatchServer:
         """Work until `stop`; then everything is closed."""
         try:
             while not self._stopping:
-                for key, _ in self._selector.select(REST if self._door.resting else 5.0):
+                for key, _ in self._selector.select(REST if self._acceptor.resting else 5.0):
                     try:
                         key.data()
                     except Exception:
@@ -171,11 +171,11 @@ class WatchServer:
         for client in [one for one in self._clients if one.paused and not self._clients.crowded(one.holder)]:
             client.paused = False
             self._listen_to(client)
-        self._door.resume()
+        self._acceptor.resume()
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _hang_up(self, holder: Holder, connection: socket.socket) -> None:
+    def _hang_up(self, holder: QuotaHolder, connection: socket.socket) -> None:
         """End a connection; descriptors that nobody received are closed with it."""
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -216,7 +216,7 @@ class WatchServer:
         loads = messages.flag(message, "loads", default=False)
         if not descriptors:
             raise messages.BadMessage("a directory is missing")
-        self._watch(Asked(client, client.uid, client.holder, number, descriptors.pop(), loads))
+        self._watch(WatchRequest(client, client.uid, client.holder, number, descriptors.pop(), loads))
 
     def _drop(self, client: WatchClient) -> None:
         if client not in self._clients:
@@ -257,7 +257,7 @@ class WatchServer:
 
     # -- directories --------------------------------------------------------------------------------------------------
 
-    def _watch(self, asked: Asked[WatchClient]) -> None:
+    def _watch(self, asked: WatchRequest[WatchClient]) -> None:
         """Have a directory looked at."""
         client = asked.client
         self._forget(client, asked.number)
@@ -271,11 +271,11 @@ class WatchServer:
         else:
             client.asked[asked.number] = asked
 
-    def _refuse(self, asked: Asked[WatchClient], why: str) -> None:
+    def _refuse(self, asked: WatchRequest[WatchClient], why: str) -> None:
         self._threads.close(asked.holder, asked.descriptor)
         self._say(asked.client, {"refused": asked.number, "why": why})
 
-    def _settle(self, asked: Asked[WatchClient]) -> None:
+    def _settle(self, asked: WatchRequest[WatchClient]) -> None:
         """Go on with a directory that was looked at."""
         client, found = asked.client, asked.found
         if client.asked.get(asked.number) is not asked:
@@ -360,7 +360,7 @@ class WatchServer:
                 if any(root.names == names for root in client.roots.values()):
                     self._say(client, {"lost": True})
 
-    def _by_name(self, one: Happening) -> None:
+    def _by_name(self, one: KernelEvent) -> None:
         ondir = one.mask & ONDIR
         if not (ownership.DIRECTORY if ondir else ownership.FILE).fullmatch(one.name):
             return
@@ -372,14 +372,14 @@ class WatchServer:
                 continue
             self._note(root, f"{below}/{one.name.decode()}".lstrip("/"), one)
 
-    def _by_descriptor(self, one: Happening) -> None:
+    def _by_descriptor(self, one: KernelEvent) -> None:
         try:
             for root, path in self._places.of_file(one.descriptor):
                 self._note(root, path, one)
         finally:
             os.close(one.descriptor)
 
-    def _note(self, root: Root, path: str, one: Happening) -> None:
+    def _note(self, root: Root, path: str, one: KernelEvent) -> None:
         for bits, act in _ACTS:
             if one.mask & bits and (act != READ or root.loads):
                 client = self._owners[root]

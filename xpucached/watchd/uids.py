@@ -17,7 +17,7 @@ _LONGEST: Final = 1 << 22  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class QuotaHolder:
     """Who holds what a client takes."""
 
     name: str
@@ -45,21 +45,21 @@ class _UserFile:
         return iter(())
 
 
-class People:
+class QuotaHolders:
     """Tells for a uid who holds what it takes."""
 
     def __init__(self, accounts: Path = Path("/etc/passwd"), ranges: Path = Path("/etc/subuid")) -> None:
         self._accounts = _UserFile(accounts)
         self._ranges = _UserFile(ranges)
 
-    def holder(self, uid: int) -> Holder:
+    def holder(self, uid: int) -> QuotaHolder:
         """Tell it: the account, else the account to whom the uid was given for its containers, else the uid alone."""
         number = str(uid)
         if uid == 0 or any(number == fields[2] for fields in self._accounts if len(fields) > 2):  # noqa: PLR2004
-            return Holder(number, known=True)
+            return QuotaHolder(number, known=True)
         for fields in self._ranges:
             match fields:
                 case [owner, first, count] if first.isdecimal() and count.isdecimal():
                     if 0 <= uid - int(first) < int(count):
-                        return Holder(f"subordinate uids of {owner}", known=False)
-        return Holder(number, known=False)
+                        return QuotaHolder(f"subordinate uids of {owner}", known=False)
+        return QuotaHolder(number, known=False)

@@ -18,7 +18,7 @@ REST: Final = 1.0
 """Seconds for which nobody is let in, once there is no room."""
 
 
-class Door:
+class Acceptor:
     """The sockets at which clients connect; who it is cannot be seen before somebody is in."""
 
     def __init__(
