@@ -1,6 +1,6 @@
 """Tells daemons what happens in the directories of theirs, from the kernel's fanotify: who closed which file.
 
-The one part that needs rights (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
+The one part that needs privileges (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.watchd``),
 and knows nothing else of this program but how to read a message and to write a log.  It opens no file and follows no
 path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
