@@ -27,7 +27,7 @@ def between(page: str, text: str) -> str:
 
 
 def report(results: Mapping[str, Mapping[str, object]]) -> tuple[str, dict[str, str]]:
-    """Give the tables in Markdown, and the drawings by file name."""
+    """Return the tables in Markdown, and the drawings by file name."""
     sizes = sorted(results, key=int)
     times = {size: cast("Mapping[str, Sequence[float]]", results[size]["times"]) for size in sizes}
     facts = {size: cast("Mapping[str, float]", results[size]["facts"]) for size in sizes}
@@ -74,7 +74,7 @@ def _times(sizes: Sequence[str], times: Mapping[str, Mapping[str, Sequence[float
 
 
 def _digits(value: float) -> str:
-    """Give three digits, or all those before the point."""
+    """Return three digits, or all those before the point."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"  # noqa: PLR2004 - four digits before the point
 
 
@@ -83,7 +83,7 @@ def _removes(name: str) -> bool:
 
 
 def _slope(name: str, sizes: Sequence[str], times: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Give the power of the size with which the time grows, between the two ends: 1 is in proportion."""
+    """Return the power of the size with which the time grows, between the two ends: 1 is in proportion."""
     has = [size for size in sizes if name in times[size]]
     if len(has) < 2:  # noqa: PLR2004 - a line has two ends
         return "-"

@@ -22,7 +22,7 @@ _IMPORTS: Final = "import sqlalchemy, pydantic, msgspec, starlette, uvicorn, aps
 
 
 def watching(root: Path, place: Path, rounds: int) -> dict[str, float]:
-    """Give the time of each work while a store is watched over that when none is; nothing where we may not watch."""
+    """Return the time of each work while a store is watched over that when none is; nothing where we may not watch."""
     library = place / "library"
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns("site-packages"))
     works = {

@@ -38,7 +38,7 @@ _NOP: Final = struct.pack("<I", 1 << 16)
 
 
 def store(root: Path, entries: int) -> Path:
-    """Give a SYCL store with so many entries, every second of which was last used 40 days ago."""
+    """Return a SYCL store with so many entries, every second of which was last used 40 days ago."""
     done = root.with_name(root.name + ".done")
     if not done.exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def ccache(root: Path, entries: int) -> Path:
 
 
 def copy(of: Path, to: Path) -> Path:
-    """Give a store like another one, with its times: written files again, as copying would be use."""
+    """Return a store like another one, with its times: written files again, as copying would be use."""
     for place, _, files in os.walk(of):
         target = os.path.join(to, os.path.relpath(place, of))
         os.makedirs(target, exist_ok=True)

@@ -71,7 +71,7 @@ WATCHED: Final = 12
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Give the seconds that something takes, with nothing left to be written before."""
+    """Return the seconds that something takes, with nothing left to be written before."""
     os.sync()
     began = time.perf_counter()
     work()
@@ -79,7 +79,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def command(words: list[str], **variables: str) -> Callable[[], object]:
-    """Give a run of another tool."""
+    """Return a run of another tool."""
     return lambda: subprocess.run(words, env={**os.environ, **variables}, check=True, capture_output=True)
 
 
@@ -257,13 +257,13 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
 
 
 def memory(pid: int) -> float:
-    """Give what a process holds in memory, in MB."""
+    """Return what a process holds in memory, in MB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition("VmRSS:")[2].split()[0]) / 1000
 
 
 def ticks(pid: int) -> int:
-    """Give the processor time of a process."""
+    """Return the processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
@@ -367,7 +367,7 @@ def starting(daemon: Daemon) -> dict[str, float]:
 
 
 def idle(pid: int) -> float:
-    """Give the percentage of a core that a process takes for some time."""
+    """Return the percentage of a core that a process takes for some time."""
     before = ticks(pid)
     time.sleep(20)
     return (ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / 20 * 100
@@ -388,7 +388,7 @@ def looking_in(daemon: Daemon) -> Iterator[float]:
 
 
 def machine() -> str:
-    """Say where and how busy."""
+    """Return where and how busy."""
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     kind = subprocess.run(["stat", "-f", "-c", "%T", "."], capture_output=True, text=True, check=False).stdout.strip()
     words = ["git", "describe", "--always", "--dirty"]

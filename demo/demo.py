@@ -333,7 +333,7 @@ class Demo:
 
 
 def answers(stage: Stage) -> bool:
-    """Tell whether the daemon answers at all; what it says is looked at later."""
+    """Return whether the daemon answers at all; what it says is looked at later."""
     try:
         stage.run("xpucachectl status", show=False)
     except Disappointed:
@@ -342,23 +342,23 @@ def answers(stage: Stage) -> bool:
 
 
 def drivers(stage: Stage) -> list[str]:
-    """Give the drivers that programs on this host use now, as the daemon sees it."""
+    """Return the drivers that programs on this host use now, as the daemon sees it."""
     found = stage.ask("xpucachectl devices", "environments")
     return sorted({one["toolchain"] for one in found}) if isinstance(found, list) else []
 
 
 def count(stage: Stage, which: str) -> int:
-    """Give the number of entries that fit."""
+    """Return the number of entries that fit."""
     return int(str(stage.ask(f"xpucachectl ls {which}", "total")))
 
 
 def driver_of(result: Result) -> str:
-    """Give the driver that a run of the program met."""
+    """Return the driver that a run of the program met."""
     return str(json.loads(result.output)["driver"])
 
 
 def same_results(one: Result, other: Result) -> bool:
-    """Tell whether two runs of the program computed the same."""
+    """Return whether two runs of the program computed the same."""
     return bool(json.loads(one.output)["checksum"] == json.loads(other.output)["checksum"])
 
 

@@ -55,7 +55,7 @@ class Style:
     dim: bool = False
 
     def changed(self, code: int) -> Style:
-        """Give the style after one SGR number."""
+        """Return the style after one SGR number."""
         if code == 0:
             return Style()
         if code in {1, 2}:

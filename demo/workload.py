@@ -69,7 +69,7 @@ class Operators:
         return function
 
     def named(self, names: tuple[str, ...]) -> Iterator[tuple[str, Callable[..., Array]]]:
-        """Give those operators that this version of the library has."""
+        """Return those operators that this version of the library has."""
         return ((name, self[name]) for name in names if hasattr(self._library, name))
 
 

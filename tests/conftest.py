@@ -131,7 +131,7 @@ def _same_directory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def home(_same_directory: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a private home directory, to which HOME and the XDG variables point."""
+    """Return a private home directory, to which HOME and the XDG variables point."""
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         monkeypatch.delenv(name)
     place = tmp_path / "home"
@@ -183,7 +183,7 @@ def _children() -> list[psutil.Process]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Give what a process started and what those did, as a kernel tells that was built for it."""
+    """Yield what a process started and what those did, as a kernel tells that was built for it."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii").split()):
             yield child
@@ -217,7 +217,7 @@ def terminal() -> None:
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """Give a private directory whose path is short enough for unix sockets."""
+    """Return a private directory whose path is short enough for unix sockets."""
     place = Path(tempfile.mkdtemp(prefix="xpu-"))
     yield place
     shutil.rmtree(place)
@@ -225,19 +225,19 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def sycl_store(tmp_path: Path) -> SyclStore:
-    """Give an empty SYCL store, below the test's own directory."""
+    """Return an empty SYCL store, below the test's own directory."""
     return SyclStore(tmp_path / "libsycl_cache")
 
 
 @pytest.fixture(scope="session")
 def _strike(tmp_path_factory: pytest.TempPathFactory) -> Faults:
-    """Give the faults of all tests: what was loaded with their variables stays from one to the next."""
+    """Return the faults of all tests: what was loaded with their variables stays from one to the next."""
     return build(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture
 def strike(_strike: Faults) -> Iterator[Faults]:
-    """Give faults for programs that run with its variables."""
+    """Return faults for programs that run with its variables."""
     yield _strike
     _strike.stop()
     _strike.set_clock(0)
@@ -245,7 +245,7 @@ def strike(_strike: Faults) -> Iterator[Faults]:
 
 @pytest.fixture
 def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon that can be struck, with one store."""
+    """Return a daemon that can be struck, with one store."""
     with daemon(home, short_dir) as one:
         one.variables = strike.variables
         with_store(one, sycl_store)
@@ -254,7 +254,7 @@ def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -
 
 @pytest.fixture(scope="session")
 def runtimes() -> Path:
-    """Give the folder with the real SYCL runtimes."""
+    """Return the folder with the real SYCL runtimes."""
     if not RUNTIMES.is_dir():
         _lacking(f"no SYCL runtimes at {RUNTIMES}")
     return RUNTIMES
@@ -262,7 +262,7 @@ def runtimes() -> Path:
 
 @pytest.fixture(scope="session")
 def runtime(runtimes: Path) -> Callable[[str], Runtime]:
-    """Give real runtimes by name."""
+    """Return real runtimes by name."""
 
     def by_name(name: str) -> Runtime:
         found = look_up(runtimes, name)
@@ -273,7 +273,7 @@ def runtime(runtimes: Path) -> Callable[[str], Runtime]:
 
 @pytest.fixture(scope="session")
 def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Torch]:
-    """Give an interpreter with a real torch, and small models made with it."""
+    """Return an interpreter with a real torch, and small models made with it."""
     found = look_up(runtimes, "torch")
     if found is None:
         _lacking(f"torch is not (wholly) installed in {runtimes}")
@@ -286,7 +286,7 @@ def torch(runtimes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def workload() -> Path:
-    """Give the workload program."""
+    """Return the workload program."""
     return REPOSITORY / "demo" / "workload.py"
 
 
@@ -301,7 +301,7 @@ def filled(runtime: Callable[[str], Runtime], workload: Path, tmp_path_factory: 
 
 @pytest.fixture(scope="session")
 def gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
-    """Give Intel's GPU driver, and a runtime whose programs it serves without a GPU."""
+    """Return Intel's GPU driver, and a runtime whose programs it serves without a GPU."""
     root = runtimes / "gpu-driver"
     if not (root / "xpucached-gpu-driver.json").is_file():
         missing = root / "xpucached-gpu-driver.missing"
@@ -315,7 +315,7 @@ def gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
 
 @pytest.fixture(scope="session")
 def debian() -> Path:
-    """Give the root of a Debian with systemd."""
+    """Return the root of a Debian with systemd."""
     suite = hosts.SUITES.get(sys.version_info[:2], debian_tool.SUITE)
     root = debian_tool.root(DEBIAN, suite)
     reason = hosts.why_not(root if debian_tool.is_finished(root) else None)

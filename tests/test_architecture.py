@@ -175,7 +175,7 @@ class Import:
 
 
 def imports(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[Import]:
-    """Give every import of a module; what is under ``TYPE_CHECKING`` counts as well."""
+    """Yield every import of a module; what is under ``TYPE_CHECKING`` counts as well."""
     late = {
         inner
         for outer in ast.walk(tree)
@@ -199,13 +199,13 @@ def imports(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[Impo
 
 
 def room_of(module: str) -> str | None:
-    """Give the room that a module of ours belongs to; None for the package itself."""
+    """Return the room that a module of ours belongs to; None for the package itself."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else None
 
 
 def quarrel(here: str, there: str) -> str | None:
-    """Tell what is wrong with one room's knowing another."""
+    """Return what is wrong with one room's knowing another."""
     if here == there or (here, there) in SAME_FLOOR:
         return None
     if here == "migrations" or there == "migrations":
@@ -273,7 +273,7 @@ def _called(node: ast.Call) -> str:
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Give every module of the package, the migrations under their installed name."""
+    """Yield every module of the package, the migrations under their installed name."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(REPOSITORY).with_suffix("").parts
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
@@ -452,7 +452,7 @@ def test_a_model_that_is_taken_to_have_a_command_is_found(source: str) -> None:
 
 
 def texts() -> Iterator[Path]:
-    """Give every file of the project that people wrote."""
+    """Yield every file of the project that people wrote."""
     # Not by asking git: an unpacked source archive has the same files and no repository.
     # A worktree of git has a file ``.git``, which names where the repository is.
     names = {".coverage", ".git"}
@@ -487,7 +487,7 @@ KIND_WORDS: Final = re.compile(r"\.src\b|\.bin\b|libsycl|sycl\.conf|SYCL_|NEO_|_
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Give every file of the package, by its path in it."""
+    """Yield every file of the package, by its path in it."""
     for path in sorted(PACKAGE.rglob("*.py")):
         yield str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
 

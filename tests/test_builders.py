@@ -73,5 +73,5 @@ def fields(data: bytes) -> list[bytes]:
 
 
 def contents(root: Path) -> Mapping[str, bytes]:
-    """Give every file below a directory."""
+    """Return every file below a directory."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

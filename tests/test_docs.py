@@ -50,7 +50,7 @@ def page(name: str) -> str:
 
 
 def section(text: str, title: str) -> str:
-    """Give what stands below a heading, up to the next one of its level or above."""
+    """Return what stands below a heading, up to the next one of its level or above."""
     head = re.search(rf"^(?P<level>#+) {re.escape(title)}$", text, re.MULTILINE)
     assert head is not None, f"no heading {title!r}"
     rest = text[head.end() :]
@@ -59,7 +59,7 @@ def section(text: str, title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Give the rows of all tables in a text, without their heads."""
+    """Return the rows of all tables in a text, without their heads."""
     found: list[list[str]] = []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -72,17 +72,17 @@ def rows(text: str) -> list[list[str]]:
 
 
 def codes(text: str) -> list[str]:
-    """Give everything in backticks."""
+    """Return everything in backticks."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
 def first(table: list[list[str]]) -> list[str]:
-    """Give the words in backticks of each row's first cell."""
+    """Return the words in backticks of each row's first cell."""
     return [code for row in table for code in codes(row[0])]
 
 
 def family(root: type[XpucachedError]) -> Iterator[type[XpucachedError]]:
-    """Give every error that has a code of its own; a room may have finer ones for itself, under the same code."""
+    """Yield every error that has a code of its own; a room may have finer ones for itself, under the same code."""
     if "code" in vars(root):
         yield root
     for child in root.__subclasses__():
@@ -107,7 +107,7 @@ def test_no_two_errors_share_a_code() -> None:
 
 
 def problem_codes(source: str) -> set[str]:
-    """Give the codes of the problems that a module can report.
+    """Return the codes of the problems that a module can report.
 
     That is the first argument of ``Problem(…)``; where that is a parameter of the function around it, what the
     module's calls of that function give; and, as the probe reports them, the first of three texts.
@@ -132,7 +132,7 @@ CODE: Final = re.compile(r"[a-z]+(?:-[a-z]+)+")
 
 
 def handed(tree: ast.AST, function: str, place: int) -> Iterator[ast.expr]:
-    """Give what each call of a function hands it at one place."""
+    """Yield what each call of a function hands it at one place."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
             yield from node.args[place : place + 1]
@@ -169,7 +169,7 @@ def test_every_problem_is_in_the_manual_and_no_other() -> None:
 
 
 def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
-    """Give every command that a command line can have, as it is typed."""
+    """Yield every command that a command line can have, as it is typed."""
     inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
     for action in inner:
         for name, child in action.choices.items():
@@ -360,12 +360,12 @@ REFERENCE: Final = re.compile(r"(?P<path>[\w./@-]+\.(?:md|path|py|service|socket
 
 
 def file_of(path: str) -> Path | None:
-    """Give the file of the repository that is meant; ``xpucached/`` may be left out."""
+    """Return the file of the repository that is meant; ``xpucached/`` may be left out."""
     return next((one for one in (REPOSITORY / path, PACKAGE / path) if one.is_file()), None)
 
 
 def has(source: str, name: str) -> bool:
-    """Tell whether a module defines a name; ``Class.member`` is looked for in the class."""
+    """Return whether a module defines a name; ``Class.member`` is looked for in the class."""
     inside: list[ast.stmt] = ast.parse(source).body
     for part in name.split("."):
         found = [one for one in inside if part in defined(one)]
@@ -376,7 +376,7 @@ def has(source: str, name: str) -> bool:
 
 
 def defined(node: ast.stmt) -> list[str]:
-    """Give the names that a statement defines."""
+    """Return the names that a statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -423,7 +423,7 @@ def test_the_picture_of_the_rooms_is_the_map() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Give the names that a page's headings can be linked by, as the usual hosts make them."""
+    """Return the names that a page's headings can be linked by, as the usual hosts make them."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

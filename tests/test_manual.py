@@ -48,7 +48,7 @@ def tool(name: str, package: str) -> str:
 
 
 def shown(path: Path) -> str:
-    """Give a page as somebody reads it on a very wide terminal, without broken lines and words."""
+    """Return a page as somebody reads it on a very wide terminal, without broken lines and words."""
     groff = tool("groff", "groff-base")
     command = [groff, "-man", "-Tutf8", "-P-cbou", "-rLL=2000n", "-rHY=0", "-Kutf8", os.fspath(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -162,7 +162,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def completed(made: Path, line: str, environ: dict[str, str] | None = None) -> set[str]:
-    """Give what a real bash offers for the last word of a line."""
+    """Return what a real bash offers for the last word of a line."""
     program = line.split(maxsplit=1)[0]
     script = made / "completions" / manual.COMPLETIONS["bash"].format(program=program)
     done = subprocess.run(

@@ -41,7 +41,7 @@ ATTACKERS: Final = (
 
 
 def there() -> set[str]:
-    """Give the names of all tests."""
+    """Return the names of all tests."""
     found: set[str] = set()
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -23,7 +23,7 @@ RECIPE: Final = tool.RECIPES["rt2024.2"]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Give a directory that looks like a finished environment."""
+    """Return a directory that looks like a finished environment."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
     (tmp_path / tool.MARKER).write_text(RECIPE.marker, encoding="utf-8")

@@ -84,13 +84,13 @@ class Part:
 
 
 def needs() -> tuple[str, ...]:
-    """Give what the program needs, as pip understands it."""
+    """Return what the program needs, as pip understands it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return tuple(str(one) for one in project["dependencies"])
 
 
 def is_fetched(place: Path, pythons: Sequence[str] = PYTHONS) -> bool:
-    """Tell whether the wheels are there for what the program needs now."""
+    """Return whether the wheels are there for what the program needs now."""
     wanted = "\n".join(needs())
     marks = [place / version / _MARK for version in pythons]
     return all(mark.is_file() and mark.read_text(encoding="utf-8") == wanted for mark in marks)
@@ -250,12 +250,12 @@ def settle(tree: Path) -> None:
 
 
 def walk(tree: Path) -> Iterator[Path]:
-    """Give everything in a tree, always in the same order."""
+    """Return everything in a tree, always in the same order."""
     return iter(sorted(tree.rglob("*")))
 
 
 def startable(tree: Path) -> tuple[str, ...]:
-    """Give the host's units that an administrator can enable; none is enabled by a package (see the preset)."""
+    """Return the host's units that an administrator can enable; none is enabled by a package (see the preset)."""
     return tuple(
         path.name
         for path in sorted((tree / _PLACES[""]).iterdir())
@@ -264,7 +264,7 @@ def startable(tree: Path) -> tuple[str, ...]:
 
 
 def templates(tree: Path) -> tuple[str, ...]:
-    """Give the host's templates."""
+    """Return the host's templates."""
     return tuple(path.name for path in sorted((tree / _PLACES[""]).iterdir()) if "@." in path.name)
 
 

@@ -68,18 +68,18 @@ class Failure(Exception):
 
 
 def packages(suite: str) -> tuple[str, ...]:
-    """Give the packages that are named for a suite; what they need comes with them."""
+    """Return the packages that are named for a suite; what they need comes with them."""
     return PACKAGES if suite == "bookworm" else tuple(name for name in PACKAGES if name != "libpython3.11")
 
 
 def root(place: Path, suite: str = SUITE) -> Path:
-    """Tell where the root of a suite is, or would be."""
+    """Return where the root of a suite is, or would be."""
     text = "\n".join((str(_RECIPE), suite, *packages(suite), *_MASKED))
     return place / f"{suite}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 def is_finished(folder: Path) -> bool:
-    """Tell whether the root is whole."""
+    """Return whether the root is whole."""
     return (folder / MARKER).is_file()
 
 

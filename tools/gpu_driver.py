@@ -49,7 +49,7 @@ class Failure(Exception):
 
 
 def mirrors(etc: Path = Path("/etc/apt")) -> Iterator[str]:
-    """Give the Debian mirrors that this machine uses already."""
+    """Yield the Debian mirrors that this machine uses already."""
     for path in (etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")

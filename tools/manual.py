@@ -56,12 +56,12 @@ _MANUAL: Final = "SYCL kernel caches"
 
 
 def page(name: str) -> str:
-    """Give a page of ``docs``."""
+    """Return a page of ``docs``."""
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
 def section(text: str, title: str) -> str:
-    """Give what stands below a heading, up to the next one of its level or above."""
+    """Return what stands below a heading, up to the next one of its level or above."""
     found: list[str] = []
     level, fenced = 0, False
     for line in text.splitlines():
@@ -79,7 +79,7 @@ def section(text: str, title: str) -> str:
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Give the rows of the first table in a text, by the heads of their columns."""
+    """Return the rows of the first table in a text, by the heads of their columns."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     if not lines:
         return []
@@ -119,7 +119,7 @@ def prepare(text: str) -> str:
 
 
 def _roff(text: str) -> tuple[str, str]:
-    """Give the macros that a body needs, and the body."""
+    """Return the macros that a body needs, and the body."""
     settings = {
         "myst_enable_extensions": ["deflist"],
         "output_encoding": "unicode",
@@ -237,7 +237,7 @@ _ABOUT_MODELS: Final = ("Loaders", "Inputs", "Variants", "What is proven", "What
 
 
 def _client() -> argparse.ArgumentParser:
-    """Give the client's parser, each command without the common options, which stand at the top once."""
+    """Return the client's parser, each command without the common options, which stand at the top once."""
     parser = arguments._parser()  # noqa: SLF001 - only this program and the tests look at it from outside
     for one in _below(parser):
         (common,) = [group for group in one._action_groups if group.title == "common options"]  # noqa: SLF001 - see _below
@@ -360,7 +360,7 @@ def _reply(kind: object) -> str:
 
 
 def request_table(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str]) -> str:
-    """Give the table of the requests to a daemon; ``who`` says in words who may, where a right alone does not."""
+    """Return the table of the requests to a daemon; ``who`` says in words who may, where a right alone does not."""
     lines = ["| request | keys | right | answer | what it is |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         keys = " ".join(f"`{name}`" for name in row.request.__struct_fields__ if name not in row.placeholders)
@@ -372,7 +372,7 @@ def request_table(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], 
 
 
 def tables() -> list[str]:
-    """Give the tables of the requests to a user's daemon and to the host's, in the order of the page."""
+    """Return the tables of the requests to a user's daemon and to the host's, in the order of the page."""
     return [request_table(requests.ENDPOINTS, {}), request_table(host_requests.ENDPOINTS, host_requests.WHO)]
 
 

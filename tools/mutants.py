@@ -94,7 +94,7 @@ def faults(file: Path) -> list[Fault]:
 
 
 def _places(tree: ast.Module) -> Iterator[ast.Expr | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Constant]:
-    """Give what can be made wrong, always in the same order."""
+    """Yield what can be made wrong, always in the same order."""
     # What types say is read by tools, and what is logged by people: no test is to fail for it.
     left_out = {id(below) for node in ast.walk(tree) for one in _not_run(node) for below in ast.walk(one)}
     for node in ast.walk(tree):
@@ -160,7 +160,7 @@ class _Faulty(importlib.machinery.SourceFileLoader):
         return spec if name == self.name else None
 
     def get_code(self, _name: str) -> CodeType:
-        """Give the code with the fault."""
+        """Return the code with the fault."""
         return self._code
 
 

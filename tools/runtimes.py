@@ -131,7 +131,7 @@ def choose(name: str, recipe: Recipe, there: list[Interpreter]) -> Interpreter:
 
 
 def is_finished(place: Path, recipe: Recipe) -> bool:
-    """Tell whether the environment was made with these pins, to the end."""
+    """Return whether the environment was made with these pins, to the end."""
     try:
         made = json.loads((place / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def seconds() -> int:
-    """Give seconds since the epoch: ``SOURCE_DATE_EPOCH``, or the last commit's, or the change notes' time."""
+    """Return seconds since the epoch: ``SOURCE_DATE_EPOCH``, or the last commit's, or the change notes' time."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     if given.isdecimal():
         return int(given)

@@ -32,7 +32,7 @@ class Look(Struct, Generic[T], frozen=True):
     further: Mapping[str, Callable[[T, TextStyle], str | None]] = {}
 
     def write(self, value: T, style: TextStyle) -> str:
-        """Give the text, which may be empty."""
+        """Return the text, which may be empty."""
         return self.text(value, style) or ""
 
 
@@ -49,7 +49,7 @@ def _add(
 
 
 def of(request: type[Request[T]]) -> Look[T]:
-    """Give how the answer to a kind of request is written."""
+    """Return how the answer to a kind of request is written."""
     return cast("Look[T]", _LOOKS[request])
 
 

@@ -132,7 +132,7 @@ def _default(one: FieldInfo) -> object:
 
 @functools.cache
 def twin(kind: Hashable) -> object:
-    """Give the type that stands on the wire for this one: itself, unless there is an entry in it."""
+    """Return the type that stands on the wire for this one: itself, unless there is an entry in it."""
     if kind is IndexedEntry:
         return EntryShape
     if isinstance(kind, type) and issubclass(kind, Struct):
@@ -245,7 +245,7 @@ _KINDS: Final = {"int": "integer", "bool": "boolean", "float": "number", "str": 
 
 
 def fault(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Give the place of a fault in a value, empty if that is the whole, and what is wrong there."""
+    """Return the place of a fault in a value, empty if that is the whole, and what is wrong there."""
     # From the end: what stands before it may quote anything.
     text, _, place = str(error).rpartition(" - at `")
     if not text or not place.endswith("`"):
@@ -263,12 +263,12 @@ def fault(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def brief_job(job: Job) -> Job:
-    """Give a job without its reports: a plan may name every entry of the host."""
+    """Return a job without its reports: a plan may name every entry of the host."""
     return replace(job, mended=None, report=None)
 
 
 def without_kernels(job: Job) -> Job:
-    """Give a job whose plan names its entries without their kernels, of which one entry may have thousands."""
+    """Return a job whose plan names its entries without their kernels, of which one entry may have thousands."""
 
     def slim(one: IndexedEntry) -> IndexedEntry:
         return replace(one, entry=replace(one.entry, kernels=()))
@@ -284,17 +284,17 @@ def without_kernels(job: Job) -> Job:
 
 
 def brief_run(run: Run) -> Run:
-    """Give a run with no more of what it printed than the line that says why it failed."""
+    """Return a run with no more of what it printed than the line that says why it failed."""
     return replace(run, output=run.last_words, trials=tuple(replace(one, output="") for one in run.trials))
 
 
 def brief_model(model: ModelStatus) -> ModelStatus:
-    """Give a model with a brief run; see `brief_run`."""
+    """Return a model with a brief run; see `brief_run`."""
     return replace(model, run=brief_run(model.run)) if model.run else model
 
 
 def brief_status(status: Status) -> Status:
-    """Give the status without the reports of its jobs and the output of its runs."""
+    """Return the status without the reports of its jobs and the output of its runs."""
     return replace(
         status,
         jobs=tuple(brief_job(one) for one in status.jobs),

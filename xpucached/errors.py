@@ -141,5 +141,5 @@ def suggest(typed: str, known: Iterable[str], hint: str) -> str:
 
 
 def no_model(name: str, known: Iterable[str]) -> NotFound:
-    """Give the refusal of a model that is not registered; ``known`` are those that are."""
+    """Return the refusal of a model that is not registered; ``known`` are those that are."""
     return NotFound(f"no model {name}", hint=suggest(name, known, "see: xpucachectl model list"))

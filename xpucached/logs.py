@@ -63,7 +63,7 @@ class Bounded(logging.Filter):
         self._allowance = allowance or Allowance()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written; says with it how many were not."""
+        """Return whether a line is written; says with it how many were not."""
         refused = self._allowance.spend((record.name, record.levelno, record.pathname, record.lineno))
         if refused is None:
             return False

@@ -152,7 +152,7 @@ def members(value: Json, known: Collection[str] | None = None) -> dict[str, Json
 
 
 def whole(message: Mapping[str, Json], key: str, *, least: int, most: int, default: int | None = None) -> int:
-    """Give a whole number from ``least`` to ``most``; ``default`` if it is not there.  Raise `BadMessage`."""
+    """Return a whole number from ``least`` to ``most``; ``default`` if it is not there.  Raise `BadMessage`."""
     value = message.get(key, default)
     # True and False are numbers to Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -161,7 +161,7 @@ def whole(message: Mapping[str, Json], key: str, *, least: int, most: int, defau
 
 
 def number(message: Mapping[str, Json], key: str, *, least: float, most: float, default: float | None = None) -> float:
-    """Give a number from ``least`` to ``most``; ``default`` if it is not there.  Raise `BadMessage`."""
+    """Return a number from ``least`` to ``most``; ``default`` if it is not there.  Raise `BadMessage`."""
     value = message.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise BadMessage(f"{key} is not a number from {least} to {most}")
@@ -169,7 +169,7 @@ def number(message: Mapping[str, Json], key: str, *, least: float, most: float, 
 
 
 def flag(message: Mapping[str, Json], key: str, *, default: bool | None = None) -> bool:
-    """Give true or false; ``default`` if it is not there.  Raise `BadMessage`."""
+    """Return true or false; ``default`` if it is not there.  Raise `BadMessage`."""
     value = message.get(key, default)
     if not isinstance(value, bool):
         raise BadMessage(f"{key} is neither true nor false")
@@ -177,7 +177,7 @@ def flag(message: Mapping[str, Json], key: str, *, default: bool | None = None) 
 
 
 def text(message: Mapping[str, Json], key: str, *, longest: int, default: str | None = None) -> str:
-    """Give a text of at most ``longest`` characters; ``default`` if it is not there.  Raise `BadMessage`."""
+    """Return a text of at most ``longest`` characters; ``default`` if it is not there.  Raise `BadMessage`."""
     value = message.get(key, default)
     if not isinstance(value, str) or len(value) > longest:
         raise BadMessage(f"{key} is not a text of at most {longest} characters")
@@ -185,7 +185,7 @@ def text(message: Mapping[str, Json], key: str, *, longest: int, default: str | 
 
 
 def items(message: Mapping[str, Json], key: str, *, most: int) -> list[Json]:
-    """Give a list of at most ``most`` items; an empty one if it is not there.  Raise `BadMessage`."""
+    """Return a list of at most ``most`` items; an empty one if it is not there.  Raise `BadMessage`."""
     value = message.get(key, [])
     if not isinstance(value, list) or len(value) > most:
         raise BadMessage(f"{key} is not a list of at most {most} items")

@@ -45,7 +45,7 @@ def plain(text: str, longest: int = LONGEST) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""Give a text that can be stored and sent: what is no Unicode is written out, as ``\udcff``."""
+    r"""Return a text that can be stored and sent: what is no Unicode is written out, as ``\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -88,5 +88,5 @@ class Clean:
         self._beneath.flush()
 
     def __getattr__(self, name: str) -> object:
-        """Give what else the stream beneath has: its descriptor, its encoding, whether it is a terminal."""
+        """Return what else the stream beneath has: its descriptor, its encoding, whether it is a terminal."""
         return getattr(self._beneath, name)

@@ -59,12 +59,12 @@ class Homeless(LookupError):
 
 
 def worker_path(uid: int) -> str:
-    """Tell where a user's worker answers."""
+    """Return where a user's worker answers."""
     return f"/run/xpucached-worker/{uid}/xpucached.sock"
 
 
 def runtime_directory(environ: Mapping[str, str]) -> str:
-    """Give the directory for this user's sockets.  Raises `Homeless`: below /tmp anybody could have made it first."""
+    """Return the directory for this user's sockets.  Raises `Homeless`: below /tmp anybody could have made it first."""
     named = environ.get("XDG_RUNTIME_DIR", "")
     if named.startswith("/"):
         return named.rstrip("/") or "/"
@@ -79,7 +79,7 @@ def runtime_directory(environ: Mapping[str, str]) -> str:
 
 
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
-    """Tell where the daemon's socket is, the host's or this user's.  Daemon and client must agree, so both ask here.
+    """Return where the daemon's socket is, the host's or this user's.  Daemon and client must agree, so both ask here.
 
     Raises `Homeless`.
     """
@@ -107,12 +107,12 @@ class Trusted:
         self._groups = groups
 
     def others_write(self, found: os.stat_result) -> bool:
-        """Tell whether somebody else may write to a directory."""
+        """Return whether somebody else may write to a directory."""
         harmless = self._groups and (found.st_gid < PEOPLE or found.st_uid == os.geteuid() != 0)
         return bool(found.st_mode & (_EVERYBODY_WRITES if harmless else _OTHERS_WRITE))
 
     def __contains__(self, uid: int) -> bool:
-        """Tell whether a user is one of them."""
+        """Return whether a user is one of them."""
         if uid not in self._users and self._account:
             # Looked up only where it matters: to ask who has which number may take long.
             import pwd  # noqa: PLC0415 - see above

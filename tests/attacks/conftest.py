@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def _program() -> Iterator[tuple[str, dict[str, str]]]:
-    """Give a Python that other users may start, once for all attacks."""
+    """Return a Python that other users may start, once for all attacks."""
     with users.site() as place:
         yield users.interpreter(place)
 
 
 @pytest.fixture
 def common() -> Iterator[Path]:
-    """Give a directory that all users can reach."""
+    """Return a directory that all users can reach."""
     place = Path(tempfile.mkdtemp(prefix="xpu-"))
     place.chmod(0o755)
     yield place
@@ -47,13 +47,13 @@ def common() -> Iterator[Path]:
 
 @pytest.fixture
 def attacker(_program: tuple[str, dict[str, str]], common: Path) -> User:
-    """Give the user who attacks."""
+    """Return the user who attacks."""
     return users.user(users.NOBODY, common, *_program)
 
 
 @pytest.fixture
 def victim(_program: tuple[str, dict[str, str]], common: Path) -> User:
-    """Give the user who is attacked."""
+    """Return the user who is attacked."""
     return users.user(users.unused(), common, *_program)
 
 

@@ -117,7 +117,7 @@ def _free(key: str, value: object, text: str) -> object:
 
 
 def answers(text: str) -> dict[str, object]:
-    """Give the answers of a daemon that says this wherever it can."""
+    """Return the answers of a daemon that says this wherever it can."""
     return {
         "/v1": envelope({"api": 1, "version": text, "features": []}),
         "/v1/status": envelope(spoiled(codec.to_json(make_status()), text)),

@@ -58,7 +58,7 @@ _NAMES: Final = (
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a directory in which every program leaves a trace that runs anything of it; it is where we are."""
+    """Return a directory in which every program leaves a trace that runs anything of it; it is where we are."""
     lair = tmp_path / "lair"
     lair.mkdir()
     ran = f"import io\nio.open({str(lair / 'ran')!r}, 'a').write(__file__ + '\\n')\n"
@@ -111,7 +111,7 @@ def preloaded(lair: Path) -> Path | None:
 
 
 def traces(lair: Path) -> list[str]:
-    """Give what ran."""
+    """Return what ran."""
     try:
         return (lair / "ran").read_text().splitlines()
     except FileNotFoundError:
@@ -293,7 +293,7 @@ def test_a_python_of_ours_has_nothing_but_the_standard_library_on_its_path(tmp_p
 
 
 def marked() -> list[int]:
-    """Give the processes that the child of a test has left."""
+    """Return the processes that the child of a test has left."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

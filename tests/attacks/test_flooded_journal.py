@@ -60,13 +60,13 @@ class Clock:
     now = 0.0
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now
 
 
 @pytest.fixture
 def written() -> tuple[logging.Logger, io.StringIO, Clock]:
-    """Give a logger that writes as the daemon's do."""
+    """Return a logger that writes as the daemon's do."""
     clock, out = Clock(), io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(logs.Formatter("%(levelname)s: %(message)s", journal=True))

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be give
 
 @pytest.fixture
 def theirs() -> Iterator[SyclStore]:
-    """Give a store of another user, with a link of its own making and a pipe in the place of a file."""
+    """Return a store of another user, with a link of its own making and a pipe in the place of a file."""
     place = Path(tempfile.mkdtemp(prefix="xpu-"))
     place.chmod(0o755)
     store = SyclStore(place / "theirs" / "store")
@@ -47,7 +47,7 @@ def theirs() -> Iterator[SyclStore]:
 
 
 def everything(place: Path) -> dict[Path, tuple[int, ...]]:
-    """Give what there is, and when each was last read, written and changed."""
+    """Return what there is, and when each was last read, written and changed."""
     return {
         path: (there.st_uid, there.st_mode, there.st_size, there.st_atime_ns, there.st_mtime_ns, there.st_ctime_ns)
         for path in (place, *place.rglob("*"))
@@ -56,14 +56,14 @@ def everything(place: Path) -> dict[Path, tuple[int, ...]]:
 
 
 def problems(one: Daemon) -> list[dict[str, str]]:
-    """Give what ``status`` says is wrong."""
+    """Return what ``status`` says is wrong."""
     found = one.ask("status")["problems"]
     assert isinstance(found, list)
     return found
 
 
 def untouched(store: SyclStore, before: dict[Path, tuple[int, ...]]) -> bool:
-    """Tell whether nothing was written, and nothing but names was read (which is our own looking)."""
+    """Return whether nothing was written, and nothing but names was read (which is our own looking)."""
     now = everything(store.root)
     return {path: value[:3] + value[4:] for path, value in now.items()} == {
         path: value[:3] + value[4:] for path, value in before.items()

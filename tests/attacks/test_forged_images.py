@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def sharing_a_name(sections: int, length: int) -> bytes:
-    """Give an ELF whose sections are empty and share one name: a few bytes more for each."""
+    """Return an ELF whose sections are empty and share one name: a few bytes more for each."""
     names = b"\0.text." + b"a" * length + b"\0"
     row = struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, 0, 0, 0, 0, 1, 0)
     table = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64 * (sections + 2), len(names), 0, 0, 1, 0)

@@ -27,7 +27,7 @@ FIRST: Final = 300_000
 
 @pytest.fixture
 def holders(tmp_path: Path) -> QuotaHolders:
-    """Give a host with one account that has subordinate uids."""
+    """Return a host with one account that has subordinate uids."""
     (tmp_path / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nada:x:{ACCOUNT}:100::/:/bin/sh\n+::::::\n")
     (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
     return QuotaHolders(tmp_path / "passwd", tmp_path / "subuid")
@@ -58,7 +58,7 @@ def test_who_holds_what_a_uid_takes(holders: QuotaHolders, tmp_path: Path) -> No
 
 
 def sent_away(client: Client) -> bool:
-    """Tell whether there was no place for a client."""
+    """Return whether there was no place for a client."""
     client.connection.settimeout(0)
     try:
         return client.connection.recv(1) == b""

@@ -33,7 +33,7 @@ NOT_THERE = ("nothing", "alice:nothing", "nobody-here:hers", "hres")
 
 @pytest.fixture
 def host_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
-    """Give the daemon of a host on which alice has models and bob has none; it remembers who was to warm what."""
+    """Return the daemon of a host on which alice has models and bob has none; it remembers who was to warm what."""
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._people = {ALICE: "alice", BOB: "bob"}
     one._known.said = {uid: replace(one._known.said[OURS], user=name, uid=uid) for uid, name in one._people.items()}
@@ -48,7 +48,7 @@ def host_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
 
 
 def answer(host_daemon: HostDaemon, name: str, uid: int) -> str:
-    """Give what a user is told who wants a model warmed."""
+    """Return what a user is told who wants a model warmed."""
     routes = HostRoutes(host_daemon, "1", ConnectionLimits(), admin=False)
     with pytest.raises(XpucachedError) as caught:
         asyncio.run(routes._call(requests.PrewarmModels(models=(ModelName(name),)), Peer(1, uid, uid)))

@@ -49,14 +49,14 @@ SECRET: Final = "s3cr3t"  # noqa: S105 - that is what it is about
 
 
 def run() -> Run:
-    """Give a run whose program printed the token when it failed."""
+    """Return a run whose program printed the token when it failed."""
     made = api_stub.make_run()
     trial = replace(made.trials[0], detail=SECRET, output=SECRET, evidence=(SECRET,))
     return replace(made, outcome=Outcome.FAILED, detail=f"exit status 1: {SECRET}", output=SECRET, trials=(trial,))
 
 
 def model() -> ModelStatus:
-    """Give a model that is told the token in every way there is."""
+    """Return a model that is told the token in every way there is."""
     known = api_stub.make_model(warmth=Warmth.FAILED)
     exercise = RunSpec(
         loader=Loader.TRANSFORMERS, target=f"/models/{SECRET}", inputs=SECRET, options={"token": SECRET}, python="/p"
@@ -72,7 +72,7 @@ def model() -> ModelStatus:
 
 
 def job() -> Job:
-    """Give a job that failed with what its program said."""
+    """Return a job that failed with what its program said."""
     report = PrewarmReport(runs=(run(),), covered=(), deferred=(Deferred(model().model.name, SECRET, None),))
     return Job(
         JobId("prewarm-1"),
@@ -97,33 +97,33 @@ class Secretive(Standin):
         return replace(status, models=(model(),), problems=(*status.problems, problem), sentence=sentence)
 
     async def models(self) -> tuple[ModelStatus, ...]:
-        """Give all models."""
+        """Return all models."""
         return (model(),)
 
     async def model(self, name: ModelName) -> ModelStatus:
-        """Give one model."""
+        """Return one model."""
         return model()
 
     async def why(self, name: ModelName) -> Diagnosis:
-        """Say why a model failed."""
+        """Return why a model failed."""
         return Diagnosis(
             name, Warmth.FAILED, tuple(Explanation(one, SECRET) for one in (Cause.FAILED, Cause.CRASH, Cause.UNCACHED))
         )
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
-        """Give the newest runs."""
+        """Return the newest runs."""
         return (run(),)
 
     async def jobs(self) -> tuple[Job, ...]:
-        """Give the jobs."""
+        """Return the jobs."""
         return (job(),)
 
     async def job(self, id: JobId) -> Job:  # noqa: A002 - as the protocol names it
-        """Give one job."""
+        """Return one job."""
         return job()
 
     async def wait(self, id: JobId, timeout: float) -> Job:  # noqa: A002, ASYNC109 - as the protocol names it
-        """Give one job."""
+        """Return one job."""
         return job()
 
     async def prewarm(self, request: requests.PrewarmModels) -> Job:
@@ -131,12 +131,12 @@ class Secretive(Standin):
         return job()
 
     async def config(self) -> Mapping[str, str]:
-        """Give settings."""
+        """Return settings."""
         return {"policy.grace": "600", "driver.variables": f"{{'TOKEN': '{SECRET}'}} (xpucached.toml:3)"}
 
 
 def ask(one: api_stub.Running, method: str, target: str, *headers: str) -> str:
-    """Give the whole answer as it comes, or what there is of one that does not end."""
+    """Return the whole answer as it comes, or what there is of one that does not end."""
     body = '{"stale": true}' if method == "POST" else ""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}"]
     with one.connect() as client:
@@ -165,7 +165,7 @@ def nobody(_uid: int, _right: Right) -> bool:
 
 
 def ways() -> list[str]:
-    """Give every address that can be read."""
+    """Return every address that can be read."""
     filled = [path.replace("{name}", "resnet").replace("{id}", "prewarm-1").replace("{ref}", "1") for path in READS]
     return [*filled, "/v1/events?follow=true", "text"]
 
@@ -200,7 +200,7 @@ def test_neither_does_the_answer_to_who_may_have_it_done(short_dir: Path) -> Non
 
 
 def quoting(place: Path) -> list[Problem]:
-    """Give what settings say of a command that is no list, and of variables that are none: they quote the value."""
+    """Return what settings say of a command that is no list, and of variables that are none: they quote the value."""
     for name, line in (("one", f'command = "python3 app.py {SECRET}"'), ("two", f'variables = ["TOKEN={SECRET}"]')):
         (place / f"{name}.toml").write_text(f"timeout = 5\n{line}\n")
     _, found = model_files.models(place)

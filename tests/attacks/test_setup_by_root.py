@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def programs(common: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a folder with the commands, that everybody reaches and only root changes."""
+    """Return a folder with the commands, that everybody reaches and only root changes."""
     place = common / "venv" / "bin"
     place.mkdir(parents=True)
     for name in installation._PROGRAMS:

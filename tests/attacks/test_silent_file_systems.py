@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a directory whose file system never answers, for which nobody waits long."""
+    """Return a directory whose file system never answers, for which nobody waits long."""
     monkeypatch.setattr(deadlines, "SECONDS", 2.0)
     monkeypatch.setattr(survey, "_FINDING", 2.0)
     with silent_filesystem.mounted(tmp_path / "away") as place:
@@ -47,7 +47,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give a list of where the event loop's own thread touched something in this directory."""
+    """Return a list of where the event loop's own thread touched something in this directory."""
     found: list[str] = []
 
     def noting(original: Callable[..., object], *, whatever: bool = False) -> Callable[..., object]:

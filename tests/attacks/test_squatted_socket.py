@@ -94,7 +94,7 @@ def test_a_socket_of_somebody_else_is_refused_wherever_its_path_came_from(
 
 
 def refused(path: Path) -> str:
-    """Give why nothing is asked there."""
+    """Return why nothing is asked there."""
     with pytest.raises(Untrusted) as caught, Client(path) as client:
         client.call(requests.GetHello())
     assert (caught.value.code, caught.value.exit) == ("untrusted", 77)

@@ -49,7 +49,7 @@ sys.stdin.readline()
 
 
 def serves(user: User, watch: Path, place: Path) -> bool:
-    """Tell whether a user is told of what happens in a directory."""
+    """Return whether a user is told of what happens in a directory."""
     mine = store(user, place)
     done = user.python(SPY, watch, mine, OWN)
     return f'"{OWN}"' in done.stdout

@@ -66,7 +66,7 @@ def test_not_even_root_has_one_marked(common: Path) -> None:
 
 
 def kind(place: Path) -> int | None:
-    """Give the kind of a file system, if there is such a place."""
+    """Return the kind of a file system, if there is such a place."""
     try:
         opened = os.open(place, os.O_RDONLY)
     except OSError:
@@ -211,7 +211,7 @@ class Watching(Client):
 
 
 def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], None]]:
-    """Give a client of a watcher, and a way to have something done in the watcher's own thread."""
+    """Return a client of a watcher, and a way to have something done in the watcher's own thread."""
     rights()
     (place / LEAF).mkdir(parents=True)
     waiting: list[Callable[[], object]] = []
@@ -302,7 +302,7 @@ class Endless:
         self.left = reads
 
     def read(self) -> list[kernel.KernelEvent]:
-        """Give many events."""
+        """Return many events."""
         self.left -= 1
         return [self.happening] * 2000 if self.left >= 0 else []
 

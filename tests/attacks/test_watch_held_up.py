@@ -33,7 +33,7 @@ class Lingering:
         self._peers: list[socket.socket] = []
 
     def one(self) -> socket.socket:
-        """Give one, to be closed by its last holder."""
+        """Return one, to be closed by its last holder."""
         connection = socket.create_connection(self._listener.getsockname())
         self._peers.append(self._listener.accept()[0])
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10_000))
@@ -57,7 +57,7 @@ class Lingering:
 
 @pytest.fixture
 def lingering() -> Iterator[Lingering]:
-    """Give such connections; afterwards nobody waits for them."""
+    """Return such connections; afterwards nobody waits for them."""
     rights()
     one = Lingering()
     yield one
@@ -66,14 +66,14 @@ def lingering() -> Iterator[Lingering]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Give a directory of another user's."""
+    """Return a directory of another user's."""
     place = tmp_path / "store"
     (place / LEAF).mkdir(parents=True)
     return owned(place, VICTIM)
 
 
 def owned(place: Path, uid: int) -> Path:
-    """Give a directory to a user."""
+    """Return a directory to a user."""
     for one in (place, *place.rglob("*")):
         os.chown(one, uid, uid)
     return place

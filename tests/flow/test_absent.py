@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 

@@ -79,7 +79,7 @@ PROGRAM = "import os, sys; some = [open('/dev/null') for _ in range(int(sys.argv
 
 @contextlib.contextmanager
 def program(variables: Mapping[str, str], files: int = 0) -> Iterator[int]:
-    """Give the number of a live program with these variables that has so many files open."""
+    """Return the number of a live program with these variables that has so many files open."""
     words = [sys.executable, "-c", PROGRAM, str(files)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(variables)) as child:
         assert child.stdout is not None
@@ -300,7 +300,7 @@ def test_long_labels_in_the_trash_are_kept_up_to_a_bound(
 
 
 def keeper_of(store: SyclStore, policy: Policy = Policy()) -> trash.TrashKeeper:  # noqa: B008 - it is frozen
-    """Give a keeper of one store's trash."""
+    """Return a keeper of one store's trash."""
     status = SimpleNamespace(id=of(store), state=StoreState.OK, owner=0, store=store.root, allocated=0)
     context = SimpleNamespace(
         catalog=SimpleNamespace(read=lambda _: [status]),
@@ -326,7 +326,7 @@ HANDLE: Final = SimpleNamespace(progress=lambda *_: None)
 
 @pytest.fixture
 def parted(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the refs in a trash that holds more than is looked at at a time."""
+    """Return the refs in a trash that holds more than is looked at at a time."""
     refs = [path.name for path in discarded(sycl_store, 12)]
     monkeypatch.setattr(kinds_trash, "MOST", 3)
     monkeypatch.setattr(trash, "_MOST", 5)

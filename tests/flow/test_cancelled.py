@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def catalog(home: Path) -> Iterator[Catalog]:
-    """Give an empty catalog."""
+    """Return an empty catalog."""
     catalog = catalogs.fresh(home / "catalog.sqlite")
     yield catalog
     catalog.close()

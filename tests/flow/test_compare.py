@@ -124,7 +124,7 @@ class Bench:
         return asyncio.run(work())
 
     def service(self, **changed: bool) -> Service:
-        """Give all of a daemon's parts, for these stores alone; by itself it does what the schedule says."""
+        """Return all of a daemon's parts, for these stores alone; by itself it does what the schedule says."""
         config = replace(self.config, schedule=replace(self.config.schedule, **changed))
         service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
 
@@ -146,7 +146,7 @@ class Bench:
         return asyncio.run(work())
 
     def found(self, report: VerifyReport) -> dict[str, tuple[str | None, RepairAction, bool, str]]:
-        """Give what a report says, by the options of the entry at that place."""
+        """Return what a report says, by the options of the entry at that place."""
         options = {one.entry.id.ref: one.entry.options for one in self.catalog.read(all_entries)}
         return {
             options.get(one.ref, "") if one.ref else "": (one.defect, one.action, one.done, one.detail)
@@ -545,7 +545,7 @@ def test_each_fate_and_each_reason_has_words(bench: Bench) -> None:
 
 @pytest.fixture
 def real(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 

@@ -41,7 +41,7 @@ OLD = "2024.18.7.0.11_160000"
 
 @pytest.fixture
 def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon without any driver."""
+    """Return a daemon without any driver."""
     with daemon(home, short_dir) as one:
         one.configure("[schedule]\nsettle = '0.2s'\n")
         yield one

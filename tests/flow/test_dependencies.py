@@ -48,7 +48,7 @@ NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 def clock() -> datetime:
-    """Give the time of these tests."""
+    """Return the time of these tests."""
     return NOW
 
 
@@ -57,7 +57,7 @@ def workload(directory: Path, *command: str, **variables: str) -> Workload:
 
 
 def named(of: Workload) -> dict[str, Role]:
-    """Give what is named, the files of the working directory by their names."""
+    """Return what is named, the files of the working directory by their names."""
     prefix = f"{of.directory}/"
     return {one.path.removeprefix(prefix): one.role for one in proofs.named(of, {}).named}
 
@@ -96,7 +96,7 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
 
 
 def proven(of: Workload, *libraries: Path) -> tuple[Dependency, ...]:
-    """Give what a pass of which nothing changed needed."""
+    """Return what a pass of which nothing changed needed."""
     return proofs.needed(of, proofs.named(of, {}), [str(one) for one in libraries], (), (), ())
 
 
@@ -237,7 +237,7 @@ def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Give a directory with a program, its module, a library with a short name, an argument and packages."""
+    """Return a directory with a program, its module, a library with a short name, an argument and packages."""
     (tmp_path / "app.py").write_text("import helper\n")
     (tmp_path / "helper.py").write_text("A = 1\n")
     (tmp_path / "weights.bin").write_bytes(b"0123456789")
@@ -655,7 +655,7 @@ time.sleep(0.4)
 
 @pytest.fixture
 def application(tmp_path: Path) -> Path:
-    """Give a program with a module, a library and a log."""
+    """Return a program with a module, a library and a log."""
     (tmp_path / "app.py").write_text(APPLICATION)
     (tmp_path / "helper.py").write_text("KERNEL = 1\n")
     (tmp_path / "log").touch()
@@ -666,7 +666,7 @@ def application(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that warms nothing by itself."""
+    """Return a daemon that warms nothing by itself."""
     with daemons.daemon(home, short_dir) as one:
         one.configure("[schedule]\nsettle = '0.2s'\nprewarm = false\n")
         yield one
@@ -681,7 +681,7 @@ def register(one: Daemon, application: Path) -> None:
 
 
 def stands(one: Daemon) -> tuple[object, object]:
-    """Tell how the model stands, and the exit status of the check."""
+    """Return how the model stands, and the exit status of the check."""
     return one.rows("model", "list")[0]["warmth"], one.ctl("status", "--check", check=None).returncode
 
 

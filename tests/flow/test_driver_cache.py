@@ -63,7 +63,7 @@ class GpuHouse:
         shutil.copy(next((fakes.NEO / "recorded").glob("fda88f9b82d687e4.input")), place / "image.spv")
 
     def host(self) -> Host:
-        """Give the host as a survey would find it with such a card."""
+        """Return the host as a survey would find it with such a card."""
         device = "Intel(R) Graphics [0xe202]"
         answers = (
             DriverAnswer("Intel(R) oneAPI Unified Runtime over Level-Zero", device, "20.1.0", "1.15.39122"),
@@ -118,7 +118,7 @@ class GpuHouse:
         return await self.service.prewarmer.status_of(NET)
 
     def recipes(self) -> dict[str, RecordedRecipe | None]:
-        """Give how each entry is compiled, as it was told, by its place."""
+        """Return how each entry is compiled, as it was told, by its place."""
         context = self.service.context
         entries = [one.entry for one in context.catalog.read(all_entries)]
         return {one.id.key: context.recipes.recorded(one.id.store.kind, one.id.key) for one in entries}

@@ -77,7 +77,7 @@ ARC = "Intel(R) Arc(TM) B580 Graphics"
 
 @pytest.fixture(scope="module")
 def level_zero(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Give the variables of a machine with the pretend Level Zero loader, and an OpenCL loader that is broken."""
+    """Return the variables of a machine with the pretend Level Zero loader, and an OpenCL loader that is broken."""
     if COMPILER is None:
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("level-zero")
@@ -90,7 +90,7 @@ def level_zero(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def codes(report: ProbeReport) -> list[str]:
-    """Give the codes of a report's problems that are about Level Zero (OpenCL's loader is broken on purpose)."""
+    """Return the codes of a report's problems that are about Level Zero (OpenCL's loader is broken on purpose)."""
     return [problem.code for problem in report.problems if problem.code != "no-opencl"]
 
 
@@ -189,7 +189,7 @@ def test_broken_loaders_are_problems_that_say_the_cost(tmp_path: Path) -> None:
 
 
 def real(runtime: Path, driver: Path, folder: Path) -> dict[str, str]:
-    """Give the variables under which programs of a runtime use a driver, and no other that this machine may have."""
+    """Return the variables under which programs of a runtime use a driver, and no other that this machine may have."""
     (folder / "vendors").mkdir(exist_ok=True)
     return {
         "LD_LIBRARY_PATH": str(runtime / "lib"),

@@ -32,7 +32,7 @@ SHAPES = {"bmg-g21": "1x5x8", "acm-g10": "8x4x16", "mtl-u": "1x4x16", "lnl-m": "
 
 @pytest.fixture
 def replayer(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 
@@ -50,7 +50,7 @@ def refusal(one: Daemon, status: int, *options: str) -> str:
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """Give every file below a directory but the birth times."""
+    """Return every file below a directory but the birth times."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))

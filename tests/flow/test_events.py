@@ -31,7 +31,7 @@ def clock() -> datetime:
 
 @pytest.fixture
 def path(short_dir: Path) -> Path:
-    """Give the place of a catalog."""
+    """Return the place of a catalog."""
     return short_dir / "catalog.sqlite"
 
 
@@ -174,7 +174,7 @@ def test_who_follows_gets_the_old_ones_and_then_the_new(path: Path) -> None:
 
 @pytest.fixture
 def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon without any driver."""
+    """Return a daemon without any driver."""
     with daemon(home, short_dir) as one:
         one.configure("[schedule]\nsettle = '0.2s'\n")
         yield one

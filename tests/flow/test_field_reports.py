@@ -31,7 +31,7 @@ EXAMPLES: Final = REPOSITORY / "docs" / "examples"
 
 @pytest.fixture
 def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 
@@ -46,7 +46,7 @@ def example(name: str, models: Path) -> Model:
 
 
 def here(exercise: RunSpec, torch: Torch, target: str, **changes: object) -> RunSpec:
-    """Say the same of a small model that this machine has."""
+    """Return the same of a small model that this machine has."""
     known: dict[str, object] = {"python": str(torch.loaded), "target": target, "device": "cpu", "steps": 3, **changes}
     if exercise.inputs:
         known.setdefault("inputs", str(torch.models / "text.txt"))

@@ -89,7 +89,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def shared_object(build_id: bytes, *, order: str = "<", wide: bool = True) -> bytes:
-    """Give the smallest ELF file that carries a build id, behind a note of somebody else."""
+    """Return the smallest ELF file that carries a build id, behind a note of somebody else."""
     note = struct.pack(f"{order}III", 4, 4, 1) + b"XYZ\0" + b"junk"
     note += struct.pack(f"{order}III", 4, len(build_id), 3) + b"GNU\0" + build_id
     ident = b"\x7fELF" + bytes([2 if wide else 1, 1 if order == "<" else 2, 1]) + bytes(9)

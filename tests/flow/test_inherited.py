@@ -53,7 +53,7 @@ NEWS = tuple(
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    """Give a catalog in which replay has rebuilt three of the four entries that a model was seen to use."""
+    """Return a catalog in which replay has rebuilt three of the four entries that a model was seen to use."""
     opened = catalogs.fresh(tmp_path / "catalog.sqlite")
     opened.write(record_survey, host(OLD))
     opened.write(add_model, model())
@@ -159,7 +159,7 @@ def test_what_a_pinned_model_inherited_is_not_evicted(catalog: Catalog, *, pinne
 
 @pytest.fixture
 def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 

@@ -38,7 +38,7 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def host(home: Path, short_dir: Path, sycl_store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon that looks after one store, and evicts what is old when asked."""
+    """Return a daemon that looks after one store, and evicts what is old when asked."""
     with daemon(home, short_dir) as one:
         one.configure(
             f"[stores]\npaths = ['{sycl_store.root}']\n[policy]\ngrace = '0s'\nmax_unused = '1d'\n"
@@ -49,7 +49,7 @@ def host(home: Path, short_dir: Path, sycl_store: SyclStore) -> Iterator[Daemon]
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Iterator[Path]:
-    """Give somebody else's directory with a store in it, of which nothing may change."""
+    """Return somebody else's directory with a store in it, of which nothing may change."""
     place = tmp_path / "precious"
     store = SyclStore(place / "store")
     for number in range(3):
@@ -61,7 +61,7 @@ def precious(tmp_path: Path) -> Iterator[Path]:
 
 
 def photograph(place: Path) -> dict[str, str]:
-    """Give everything below a directory and a digest of each file."""
+    """Return everything below a directory and a digest of each file."""
     return {
         str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "directory"
         for path in sorted(place.rglob("*"))
@@ -188,7 +188,7 @@ def test_links_that_are_swapped_all_the_time(host: Daemon, sycl_store: SyclStore
 
 
 def exchanger() -> Callable[[Path, Path], None]:
-    """Give what exchanges two names in one step, as only the kernel can."""
+    """Return what exchanges two names in one step, as only the kernel can."""
     library = ctypes.CDLL(None, use_errno=True)
 
     def exchange(one: Path, other: Path) -> None:

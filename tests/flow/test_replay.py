@@ -77,7 +77,7 @@ def recipe_from(path: Path) -> Recipe:
 
 @pytest.fixture
 def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.CompilerProcess]:
-    """Give a compiler of the real driver."""
+    """Return a compiler of the real driver."""
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     (answer,) = driver_probe.ask(variables).answers
@@ -165,7 +165,7 @@ def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[st
 
 @pytest.fixture
 def replayer(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 
@@ -412,7 +412,7 @@ while line := sys.stdin.buffer.readline():
 
 
 def fake_compiler(place: Path) -> Path:
-    """Give the program of such a compiler."""
+    """Return the program of such a compiler."""
     tool = place / "compiler"
     tool.write_text(f"#!{sys.executable}\n{FAKE.replace('MADE', repr(native()))}")
     tool.chmod(0o755)

@@ -34,7 +34,7 @@ open("last", "w").close()
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the directory in which temporary ones are made."""
+    """Return the directory in which temporary ones are made."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

@@ -337,7 +337,7 @@ def test_where_everything_is_let_pass_nothing_is_measured(monkeypatch: pytest.Mo
 
 
 def context(throttle: ThrottlePolicy, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Context:
-    """Give as much of what observes as restraint asks for."""
+    """Return as much of what observes as restraint asks for."""
     return cast("Context", SimpleNamespace(settings=SimpleNamespace(throttle=throttle), clock=clock))
 
 

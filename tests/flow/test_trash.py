@@ -24,7 +24,7 @@ DAY = 86400
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """Give everything where a runtime looks, and leave no trace of looking: to read an entry is to use it."""
+    """Return everything where a runtime looks, and leave no trace of looking: to read an entry is to use it."""
     return {str(path.relative_to(root)): content(path) for path in root.glob("[0-9]*/**/*") if path.is_file()}
 
 

@@ -47,7 +47,7 @@ def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Att
 
 @pytest.fixture
 def catalog(home: Path) -> Iterator[Catalog]:
-    """Give an empty catalog."""
+    """Return an empty catalog."""
     catalog = catalogs.fresh(home / "catalog.sqlite")
     yield catalog
     catalog.close()

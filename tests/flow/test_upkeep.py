@@ -51,13 +51,13 @@ PARTS: Final = {
 
 @pytest.fixture
 def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet."""
+    """Return a daemon that is not started yet."""
     with daemon(home, short_dir) as one:
         yield one
 
 
 def alone(catalog: Catalog, *stores: Path) -> Service:
-    """Give a service that looks at no store of other programs."""
+    """Return a service that looks at no store of other programs."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": ":".join(map(str, stores))}
     return Service(Context(loading.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
 

@@ -40,7 +40,7 @@ class Wakes:
         return self._queue.get(timeout=PATIENCE)
 
     def clear(self) -> list[Trigger]:
-        """Give those that came already."""
+        """Return those that came already."""
         came: list[Trigger] = []
         while not self._queue.empty():
             came.append(self._queue.get())
@@ -61,7 +61,7 @@ def watcher(wakes: Wakes) -> Iterator[Watcher]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Give a store with one device directory and one image in it."""
+    """Return a store with one device directory and one image in it."""
     root = tmp_path / "store"
     (root / "device" / "image" / "constants" / "options").mkdir(parents=True)
     return root

@@ -106,7 +106,7 @@ class Client:
 
 @pytest.fixture
 def running() -> Iterator[Callable[..., WatchServer]]:
-    """Give a way to start a watcher in a thread; clients are to be taken in before."""
+    """Return a way to start a watcher in a thread; clients are to be taken in before."""
     with contextlib.ExitStack() as stack:
 
         def start(watch_server: WatchServer) -> WatchServer:
@@ -121,7 +121,7 @@ def running() -> Iterator[Callable[..., WatchServer]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Give a directory to watch, with one leaf."""
+    """Return a directory to watch, with one leaf."""
     place = tmp_path / "store"
     (place / LEAF).mkdir(parents=True)
     return place
@@ -297,7 +297,7 @@ def test_a_fifo_under_the_name_of_an_entry_holds_nobody_up(root: Path, running: 
 
 
 def tool(name: str) -> str:
-    """Give a program of btrfs's."""
+    """Return a program of btrfs's."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/bin")
     if found is None:
         pytest.skip(f"{name} is not installed (Debian: apt-get install btrfs-progs)")
@@ -306,7 +306,7 @@ def tool(name: str) -> str:
 
 @pytest.fixture
 def btrfs(tmp_path: Path) -> Iterator[Path]:
-    """Give a btrfs of our own."""
+    """Return a btrfs of our own."""
     image, place = tmp_path / "image", tmp_path / "btrfs"
     place.mkdir()
     with image.open("wb") as stream:

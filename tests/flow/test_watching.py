@@ -98,7 +98,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Iterator[Path]:
-    """Give a store on overlayfs, which gives no names."""
+    """Return a store on overlayfs, which gives no names."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
     # Below /dev/shm, for what is an overlay already cannot carry another.
@@ -124,7 +124,7 @@ def overlay(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
-    """Give a store on tmpfs."""
+    """Return a store on tmpfs."""
     place = Path("/dev/shm") / f"xpucached-tmpfs-{os.getpid()}"
     place.mkdir()
     yield place
@@ -197,7 +197,7 @@ def test_after_a_burst_every_entry_is_known(mode: str, home: Path, short_dir: Pa
 
 
 def stores_of(one: Daemon) -> dict[object, object]:
-    """Give the entries of each store that is there."""
+    """Return the entries of each store that is there."""
     return {row["store"]: row["entries"] for row in one.rows("stores") if row["state"] == "ok"}
 
 

@@ -250,7 +250,7 @@ _sound: Final[list[bytes]] = []
 
 
 def _catalog() -> bytes:
-    """Give a catalog with two models in it."""
+    """Return a catalog with two models in it."""
     if not _sound:
         with tempfile.TemporaryDirectory(prefix="xpucached-fuzz-") as made:
             path = Path(made, "catalog.sqlite")
@@ -528,7 +528,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
 
 
 def _places() -> list[int]:
-    """Give where a sound catalog says what is worth changing: its schema, its revision, its models."""
+    """Return where a sound catalog says what is worth changing: its schema, its revision, its models."""
     words = (b"CREATE TABLE models", b"alembic_version", b"app.py", b"loaded", b"python3")
     return [at for word in words if (at := _catalog().rfind(word)) > 0]
 
@@ -541,7 +541,7 @@ def _head(line: str, *fields: str, body: bytes = b"") -> bytes:
 
 
 def seeds(target: str) -> list[bytes]:
-    """Give what a target begins with: what real runtimes and clients write."""
+    """Return what a target begins with: what real runtimes and clients write."""
     real = {suffix: [path.read_bytes() for path in sorted(CORPUS.glob(f"*.{suffix}"))] for suffix in ("src", "bin")}
     sources = [*real["src"], framed(b"P/D/v/d", b"-O2", b"\1\0", spirv("_ZTS1k")), framed(b"", b"", b"", b"")]
     programs = [*real["bin"], struct.pack("<Q", 1) + framed(native(300, (b".text._ZTS1k", b"x")))]

@@ -135,7 +135,7 @@ class Row:
     older: tuple[tuple[int, int], ...] = ()  #: what 2024.2 writes, and 2025.0, where that is not the same
 
     def written_by(self, runtime: str) -> tuple[int, int]:
-        """Give how many slots a program writes at its first and second start, with this runtime."""
+        """Return how many slots a program writes at its first and second start, with this runtime."""
         names = ("rt2024.2", "rt2025.0")
         return self.older[names.index(runtime)] if self.older and runtime in names else self.writes
 

@@ -101,7 +101,7 @@ class FakeKind:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _files(self, root: Path) -> Iterator[tuple[EntryKey, os.stat_result]]:
-        """Give the entries in the order of their keys."""
+        """Yield the entries in the order of their keys."""
         found: dict[EntryKey, os.stat_result] = {}
         with contextlib.suppress(OSError, ValueError):
             for path in root.glob("*/" * self.depth + "*"):

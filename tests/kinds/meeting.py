@@ -60,7 +60,7 @@ class Met:
 
     @property
     def failed(self) -> bool:
-        """Tell whether the program met an error, or a wrong result."""
+        """Return whether the program met an error, or a wrong result."""
         return not self.said.startswith("ok")
 
 

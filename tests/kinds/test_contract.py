@@ -108,7 +108,7 @@ class Filled:
         return replace(parts[-1], entries=entries, unchanged=tuple(one for part in parts for one in part.unchanged))
 
     def files(self) -> dict[str, bytes]:
-        """Give every file that lies where the kind finds entries."""
+        """Return every file that lies where the kind finds entries."""
         every = (path for path in self.root.rglob("*") if path.is_file())
         found = {str(path.relative_to(self.root)): path.read_bytes() for path in every}
         return {name: content for name, content in found.items() if self.kind.scanner.key(name) is not None}

@@ -90,7 +90,7 @@ def warm(gpu: SimulatedGpu, tmp_path_factory: pytest.TempPathFactory) -> Program
 
 @pytest.fixture
 def program(warm: Program, tmp_path: Path) -> Program:
-    """Give the program with a cache of its own that is warm."""
+    """Return the program with a cache of its own that is warm."""
     made = object.__new__(Program)
     made.gpu, made.root, made.text = warm.gpu, tmp_path / "neo_compiler_cache", warm.text
     shutil.copytree(warm.root, made.root)

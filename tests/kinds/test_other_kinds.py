@@ -117,7 +117,7 @@ class House:
         return await self.service.context.read(entry_page, query, present=(), now=datetime.now(UTC))
 
     async def entries(self) -> dict[str, dict[str, str]]:
-        """Give the refs of all entries, by kind and key."""
+        """Return the refs of all entries, by kind and key."""
         found: dict[str, dict[str, str]] = {}
         for one in (await self.page(limit=100)).entries:
             found.setdefault(one.entry.id.store.kind, {})[one.entry.id.key] = one.entry.id.ref

@@ -681,7 +681,7 @@ def test_lock_of_a_living_daemon_is_not_swept(tmp_path: Path) -> None:
 
 
 def maker(pid: int) -> makers.Maker:
-    """Give a process as it would say itself."""
+    """Return a process as it would say itself."""
     return replace(makers.ourselves(), pid=pid, began=makers._began(pid) or 0)
 
 

@@ -82,7 +82,7 @@ def leaves(root: Path) -> list[Path]:
 def written(
     runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Path]]:
-    """Give a store that a real program has just filled, by runtime; made once."""
+    """Return a store that a real program has just filled, by runtime; made once."""
     made: dict[str, Path] = {}
     home = tmp_path_factory.mktemp("written")
 

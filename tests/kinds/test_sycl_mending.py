@@ -98,7 +98,7 @@ def heal(real: Runtime, root: Path) -> Ward:
 def ward(
     runtime: Callable[[str], Runtime], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Ward]]:
-    """Give what became of every row, by runtime; made once."""
+    """Return what became of every row, by runtime; made once."""
     made: dict[str, Ward] = {}
     home = tmp_path_factory.mktemp("ward")
 

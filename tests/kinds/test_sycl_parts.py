@@ -52,7 +52,7 @@ def look(store: SyclStore, rows: list[KnownEntry], *, quick: bool = True) -> Sca
 
 @pytest.fixture
 def slots(sycl_store: SyclStore) -> list[Slot]:
-    """Give three images: one with two slots in a leaf, and one with two leaves."""
+    """Return three images: one with two slots in a leaf, and one with two leaves."""
     return [
         sycl_store.add("_ZTS1a"),
         sycl_store.add("_ZTS1b"),

@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 def live(root: Path) -> dict[str, bytes]:
-    """Give everything where a runtime looks."""
+    """Return everything where a runtime looks."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("[0-9]*/**/*") if path.is_file()}
 
 

@@ -74,7 +74,7 @@ def start(store: SyclStore) -> None:
 
 
 def contents(root: Path) -> set[tuple[bytes, bytes]]:
-    """Give what is whole: where a runtime looks, and in the trash."""
+    """Return what is whole: where a runtime looks, and in the trash."""
     found = set()
     for source in (*root.glob("[0-9]*/*/*/*/*.src"), *root.glob(".xpucached.trash/*/leaf/*.src")):
         binary = source.with_suffix(".bin")
@@ -84,7 +84,7 @@ def contents(root: Path) -> set[tuple[bytes, bytes]]:
 
 
 def usable(store: SyclStore) -> set[tuple[bytes, bytes]]:
-    """Give what a program finds, or somebody could bring back."""
+    """Return what a program finds, or somebody could bring back."""
     whole = {one.ref for one in sycl.trash_files.trash(Store(sycl.NAME, store.root)) if one.whole}
     found = set()
     for source in store.root.glob("[0-9]*/*/*/*/*.src"):
@@ -104,7 +104,7 @@ def fill(store: SyclStore, slots: int) -> None:
 
 
 def acts(store: SyclStore, what: str) -> Callable[[], object]:
-    """Give an act on a filled store."""
+    """Return an act on a filled store."""
     of = Store(sycl.NAME, store.root)
     entries = sorted(look(store.root).entries, key=lambda one: one.id.key)
     if what == "first goes":

@@ -31,7 +31,7 @@ def look(root: Path) -> Scan:
 
 
 def failing(name: str, number: int) -> Callable[[str, int, int], int]:
-    """Give an opening that fails for what has this name."""
+    """Return an opening that fails for what has this name."""
     opening = fs._open
 
     def fails(one: str, flags: int, directory: int) -> int:

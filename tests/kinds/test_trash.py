@@ -37,7 +37,7 @@ def put_away(place: Path, kind: Kind = fakes.FULL) -> tuple[Filled, list[Path]]:
 
 
 def shown(filled: Filled) -> dict[str, bool]:
-    """Give what the trash is said to hold, and whether it is whole."""
+    """Return what the trash is said to hold, and whether it is whole."""
     return {one.ref: one.whole for one in filled.trash.trash(filled.store)}
 
 
@@ -179,7 +179,7 @@ def of_sycl(place: Path) -> tuple[Path, Store]:
 
 
 def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Give the names under which files come from now on, in their order."""
+    """Return the names under which files come from now on, in their order."""
     renaming = os.rename
     seen: list[str] = []
 

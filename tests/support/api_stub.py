@@ -103,7 +103,7 @@ NASTY: Final = "a\x1b[31mb\x07\u202ec\udcff"
 
 
 def make_entry(number: int, *, kernels: tuple[Kernel, ...] = (Kernel("_ZTS4Gemm", "Gemm", "oneDNN"),)) -> IndexedEntry:
-    """Give an entry; no two numbers give the same."""
+    """Return an entry; no two numbers give the same."""
     return IndexedEntry(
         entry=Entry(
             id=EntryId(STORE, EntryKey(f"1/2/3/4/{number}")),
@@ -131,7 +131,7 @@ def make_entry(number: int, *, kernels: tuple[Kernel, ...] = (Kernel("_ZTS4Gemm"
 
 
 def make_defective() -> IndexedEntry:
-    """Give an entry of which nothing is known but its defect."""
+    """Return an entry of which nothing is known but its defect."""
     good = make_entry(999)
     entry = replace(
         good.entry,
@@ -145,7 +145,7 @@ def make_defective() -> IndexedEntry:
 
 
 def make_run() -> Run:
-    """Give a run that warmed its model."""
+    """Return a run that warmed its model."""
     return Run(
         id=7,
         model=ModelName("resnet"),
@@ -176,14 +176,14 @@ def make_run() -> Run:
 
 
 def make_model(name: str = "resnet", warmth: Warmth = Warmth.WARM) -> ModelStatus:
-    """Give a model's status."""
+    """Return a model's status."""
     workload = Workload(("/usr/bin/python3", "app.py"), Path("/srv/app"), {"HF_TOKEN": "geheim"}, 600.0)
     model = Model(ModelName(name), workload, pinned=True)
     return ModelStatus.of(model, warmth, "17 of 17 entries are there", None, 17, 1 << 20, 42.5, 1.5, make_run())
 
 
 def make_host() -> Host:
-    """Give a host with one GPU."""
+    """Return a host with one GPU."""
     gpu = Device(
         OPENCL.device, Architecture("bmg-g21"), "0000:03:00.0", "0xe20b", "xe", None, None, (ANSWER,), (OPENCL,)
     )
@@ -204,7 +204,7 @@ def make_host() -> Host:
 
 
 def make_store() -> StoreStatus:
-    """Give a store's status."""
+    """Return a store's status."""
     notes = ("the runtime evicts here too",)
     return StoreStatus(
         STORE.kind,
@@ -225,7 +225,7 @@ def make_store() -> StoreStatus:
 
 
 def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> Status:
-    """Give a whole status."""
+    """Return a whole status."""
     return Status(
         version="1.2.3",
         verdict=verdict,
@@ -246,7 +246,7 @@ def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> 
 
 
 def make_eviction(*, dry_run: bool) -> EvictionReport:
-    """Give an eviction of one entry."""
+    """Return an eviction of one entry."""
     entry = make_defective()
     gone = () if dry_run else (entry.entry.id.ref,)
     plan = EvictionPlan((Evict(entry, EvictReason.DEFECTIVE, "the binary is empty"),), 4096, 2)
@@ -254,7 +254,7 @@ def make_eviction(*, dry_run: bool) -> EvictionReport:
 
 
 def make_diagnosis() -> Diagnosis:
-    """Give what is wrong with a model whose runtime crashes."""
+    """Return what is wrong with a model whose runtime crashes."""
     check_runtime = RuntimeCheck(
         "ab" * 16, Path("/opt/app/lib/libsycl.so.8"), Safety.UNSAFE, "with 1 it was ended by SIGSEGV", NOW
     )
@@ -266,7 +266,7 @@ def make_diagnosis() -> Diagnosis:
 
 
 def make_baseline() -> Baseline:
-    """Give a figure that got worse."""
+    """Return a figure that got worse."""
     return Baseline("default", "fedcba9876543210", Figure.WARM, 9.5, NOW, 1.5, 0.1, 7, worse=True)
 
 
@@ -275,7 +275,7 @@ KEY: Final = EntryKey("1/2/3/4/0")
 
 
 def make_trashed() -> Trashed:
-    """Give something in the trash."""
+    """Return something in the trash."""
     return Trashed(
         TRASHED,
         STORE,
@@ -292,7 +292,7 @@ def make_trashed() -> Trashed:
 
 
 def make_verification() -> VerifyReport:
-    """Give a thorough look with two findings."""
+    """Return a thorough look with two findings."""
     entry = make_defective().entry
     defective = Finding.of(
         entry.id, sycl.defects.BIN_EMPTY, Effect.GROWS, "0 bytes", RepairAction.QUARANTINE, done=True
@@ -343,15 +343,15 @@ class Standin:
         self.asked.append("look")
 
     async def devices(self) -> Host:
-        """Give the host."""
+        """Return the host."""
         return make_host()
 
     async def stores(self) -> tuple[StoreStatus, ...]:
-        """Give one store."""
+        """Return one store."""
         return (make_store(),)
 
     async def entries(self, query: EntryQuery) -> EntryPage:
-        """Give a page."""
+        """Return a page."""
         self.asked.append(query)
         assert query.limit is not None
         found = [one for one in self.known if query.min_size is None or one.entry.size >= query.min_size]
@@ -361,18 +361,18 @@ class Standin:
         return EntryPage(tuple(found[start:end]), len(found), size, str(end) if end < len(found) else None)
 
     async def entry(self, ref: str) -> IndexedEntry:
-        """Give one entry."""
+        """Return one entry."""
         for one in self.known:
             if one.entry.id.ref.startswith(ref):
                 return one
         raise NotFound(f"no entry begins with {ref}", hint="xpucachectl ls lists them")
 
     async def models(self) -> tuple[ModelStatus, ...]:
-        """Give all models."""
+        """Return all models."""
         return tuple(self.registered.values())
 
     async def model(self, name: ModelName) -> ModelStatus:
-        """Give one model."""
+        """Return one model."""
         if name not in self.registered:
             raise NotFound(f"there is no model {name}")
         return self.registered[name]
@@ -394,17 +394,17 @@ class Standin:
         del self.registered[name]
 
     async def why(self, name: ModelName) -> Diagnosis:
-        """Say why."""
+        """Return why."""
         await self.model(name)
         return replace(make_diagnosis(), model=name)
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
-        """Give one figure."""
+        """Return one figure."""
         await self.model(name)
         return (make_baseline(),)
 
     async def runs(self, model: ModelName | None, limit: int) -> tuple[Run, ...]:
-        """Give one run."""
+        """Return one run."""
         self.asked.append((model, limit))
         return (make_run(),)
 
@@ -452,7 +452,7 @@ class Standin:
         return self._begin("verify")
 
     async def trash(self) -> tuple[Trashed, ...]:
-        """Give what is in the trash."""
+        """Return what is in the trash."""
         return (make_trashed(),)
 
     async def restore(self, request: RestoreTrash) -> Job:
@@ -471,17 +471,17 @@ class Standin:
         return self._begin("scan")
 
     async def jobs(self) -> tuple[Job, ...]:
-        """Give all jobs."""
+        """Return all jobs."""
         return tuple(self.begun.values())
 
     async def job(self, id: JobId) -> Job:  # noqa: A002 - as the protocol names it
-        """Give one job."""
+        """Return one job."""
         if id not in self.begun:
             raise NotFound(f"there is no job {id}")
         return self.begun[id]
 
     async def wait(self, id: JobId, timeout: float) -> Job:  # noqa: A002, ASYNC109 - as the protocol names it
-        """Give one job, ended unless held."""
+        """Return one job, ended unless held."""
         job = await self.job(id)
         try:
             if self.hold:
@@ -497,19 +497,19 @@ class Standin:
         return self.begun[id]
 
     async def config(self) -> Mapping[str, str]:
-        """Give settings."""
+        """Return settings."""
         return {"policy.grace": "600", "user": "yes"}
 
     async def env(self, model: ModelName | None) -> Mapping[str, str]:
-        """Give variables."""
+        """Return variables."""
         return {"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": f"/var/cache/it's {model or 'ours'}"}
 
     async def events_since(self, since: int) -> tuple[Event, ...]:
-        """Give events."""
+        """Return events."""
         return tuple(one for one in self.log if one.id > since)
 
     async def subscribe(self, since: int) -> AsyncIterator[Event]:
-        """Give events as they happen."""
+        """Yield events as they happen."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self.subscribers.append(queue)
         try:
@@ -550,7 +550,7 @@ class Running:
         done.wait()
 
     def connections(self) -> list[Connection]:
-        """Give the connections that are open now."""
+        """Return the connections that are open now."""
         return [one for one in tuple(self.server._places.connections) if isinstance(one, Connection)]
 
     def connect(self, timeout: float = 20.0) -> socket.socket:
@@ -621,7 +621,7 @@ class StandinHandlers(Handlers):
         return await (own(self._standin, asked) if own is not None else super().answer(asked))
 
     def subscribe(self, since: int) -> AsyncIterator[Event]:
-        """Give events as they happen."""
+        """Return events as they happen."""
         return self._standin.subscribe(since)
 
 

@@ -48,7 +48,7 @@ class SocketConnection(http.client.HTTPConnection):
 
 
 def ask(path: Path, method: str, target: str, body: object = None) -> object:
-    """Give the data of an answer.  Raises `Refusal`, or what there was instead of an answer."""
+    """Return the data of an answer.  Raises `Refusal`, or what there was instead of an answer."""
     with closing(SocketConnection(path)) as connection:
         text = None if body is None else json.dumps(body)
         connection.request(method, target, text, {"Content-Type": "application/json"} if text else {})

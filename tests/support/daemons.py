@@ -65,7 +65,7 @@ class Daemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Give the variables of the daemon and its clients."""
+        """Return the variables of the daemon and its clients."""
         return {
             **os.environ,
             "XDG_RUNTIME_DIR": str(self.run),
@@ -134,7 +134,7 @@ class Daemon:
 
     @property
     def client(self) -> list[str]:
-        """Give the words with which ``xpucachectl`` is called."""
+        """Return the words with which ``xpucachectl`` is called."""
         return [self.program, "-m", "xpucached.cli", "--user"]
 
     def ctl(
@@ -160,7 +160,7 @@ class Daemon:
         return done
 
     def ask(self, *arguments: str) -> dict[str, object]:
-        """Give the data that ``xpucachectl --json`` prints, or nothing for a refusal."""
+        """Return the data that ``xpucachectl --json`` prints, or nothing for a refusal."""
         if (fetch := self._plain(arguments)) is not None:
             try:
                 return cast("dict[str, object]", self._fetch(fetch))
@@ -170,7 +170,7 @@ class Daemon:
         return answer.get("data") or {}
 
     def rows(self, *arguments: str) -> list[dict[str, object]]:
-        """Give the list that ``xpucachectl --json`` prints."""
+        """Return the list that ``xpucachectl --json`` prints."""
         fetch = self._plain(arguments)
         found = None if fetch is None else self._fetch(fetch)
         if found is None or (isinstance(found, dict) and found["next"] is not None):
@@ -208,7 +208,7 @@ class Daemon:
         return "net", "loaded"
 
     def idle(self) -> bool:
-        """Tell whether all jobs have ended."""
+        """Return whether all jobs have ended."""
         return all(row["finished"] for row in self.rows("jobs"))
 
     def failed(self) -> list[object]:
@@ -227,7 +227,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def daemon(home: Path, run: Path, **variables: str) -> Iterator[Daemon]:
-    """Give a daemon that is not started yet, and see that none is left."""
+    """Return a daemon that is not started yet, and see that none is left."""
     run.chmod(0o700)
     one = Daemon(home, run, variables)
     try:

@@ -111,7 +111,7 @@ class Ailing:
     # -- places -------------------------------------------------------------------------------------------------------
 
     def _at(self, node: int, name: bytes = b"") -> tuple[str, str]:
-        """Give a path below the mount, and where it really is."""
+        """Return a path below the mount, and where it really is."""
         path = "/".join(filter(None, (self._paths[node], os.fsdecode(name))))
         return path, os.path.join(self._backing, path)
 

@@ -67,7 +67,7 @@ class Forked:
         (self.pid,) = _PACKED.unpack(report.recv(_PACKED.size, socket.MSG_WAITALL))
 
     def poll(self) -> int | None:
-        """Give the exit status if it has ended."""
+        """Return the exit status if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -106,7 +106,7 @@ class _Loaded:
 
 
 def pids() -> set[int]:
-    """Give the processes that stay from test to test."""
+    """Return the processes that stay from test to test."""
     return {one.process.pid for one in LOADED.values()}
 
 

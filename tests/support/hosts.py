@@ -63,7 +63,7 @@ class MachineError(AssertionError):
 
 
 def why_not(root: Path | None) -> str:
-    """Say why no machine can be booted here; empty if one can."""
+    """Return why no machine can be booted here; empty if one can."""
     if os.geteuid() != 0:
         return "only root can boot a container"
     missing = [
@@ -149,7 +149,7 @@ class Machine:
         self.until(up)
 
     def _find_leader(self) -> int:
-        """Give the machine's first process, as it is numbered here."""
+        """Return the machine's first process, as it is numbered here."""
         assert self._process is not None
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(self._process.pid).children(recursive=True):
@@ -164,7 +164,7 @@ class Machine:
     # -- work inside --------------------------------------------------------------------------------------------------
 
     def command(self, *words: object, user: str = "", session: bool = False) -> list[str]:
-        """Give the words that run a command there, as root or a user; with ``session`` as after a login."""
+        """Return the words that run a command there, as root or a user; with ``session`` as after a login."""
         inside = [str(word) for word in words]
         if session:
             options = ["--quiet", "--collect", "--wait", "--pipe", f"--uid={user}", "-pPAMName=login"]
@@ -205,7 +205,7 @@ class Machine:
         return self.run(*words, user=user, session=session).stdout.strip()
 
     def inside(self, path: str) -> Path:
-        """Give the path by which something there is reached from here."""
+        """Return the path by which something there is reached from here."""
         return Path(f"/proc/{self._leader}/root{path}")
 
     def put(self, source: Path, destination: str) -> None:
@@ -227,7 +227,7 @@ class Machine:
         return self.run("cat", path).stdout
 
     def show(self, unit: str, name: str) -> str:
-        """Give a property of a unit."""
+        """Return a property of a unit."""
         return self.out("systemctl", "show", "--value", f"--property={name}", unit)
 
     def kill(self, unit: str, number: int = signal.SIGKILL) -> None:
@@ -235,12 +235,12 @@ class Machine:
         self.run("systemctl", "kill", "--kill-who=main", f"--signal={number}", unit)
 
     def journal(self, *words: str) -> str:
-        """Give what the journal has, as ``journalctl`` prints it."""
+        """Return what the journal has, as ``journalctl`` prints it."""
         self.run("journalctl", "--sync", check=None)
         return self.run("journalctl", "--no-pager", "--quiet", *words, check=None).stdout
 
     def console(self) -> str:
-        """Give the end of what the machine printed while it booted."""
+        """Return the end of what the machine printed while it booted."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-40:])
 
@@ -298,13 +298,13 @@ _NEEDS: Final = "/opt/needs"
 
 
 def needs() -> dict[Path, str]:
-    """Give what must be bound for `Machine.install_project`: where the project's needs are installed."""
+    """Return what must be bound for `Machine.install_project`: where the project's needs are installed."""
     return {Path(psutil.__file__).resolve().parent.parent: _NEEDS}
 
 
 @contextlib.contextmanager
 def boot(root: Path, binds: Mapping[Path, str]) -> Iterator[Machine]:
-    """Give a running machine."""
+    """Return a running machine."""
     machine = Machine(root, binds)
     try:
         yield machine.start()

@@ -148,7 +148,7 @@ class House:
         return {str(one["user"]): one for one in found}
 
     def entries(self, user: str) -> list[dict[str, object]]:
-        """Give all of a user's entries; nothing while nobody answers."""
+        """Return all of a user's entries; nothing while nobody answers."""
         found: list[dict[str, object]] = []
         cursor = ""
         try:
@@ -170,13 +170,13 @@ class House:
         )
 
     def events(self, what: str, *words: str) -> list[dict[str, str]]:
-        """Give the journal's messages with an id."""
+        """Return the journal's messages with an id."""
         text = self.machine.journal(f"MESSAGE_ID={systemd.MESSAGES[what]}", "-o", "json", *words)
         return [json.loads(line) for line in text.splitlines()]
 
 
 def binds(runtime: Callable[[str], Runtime]) -> dict[Path, str]:
-    """Give what must be bound for `House.furnish`."""
+    """Return what must be bound for `House.furnish`."""
     return {**hosts.needs(), **{runtime(name).root: f"{PLACE}/{name}" for name in RUNTIMES}}
 
 

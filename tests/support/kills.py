@@ -272,7 +272,7 @@ class Campaign:
     # -- the ledger ---------------------------------------------------------------------------------------------------
 
     def _slots(self) -> Iterator[tuple[str, Path]]:
-        """Give the key of each entry on the disk, and its program's file."""
+        """Yield the key of each entry on the disk, and its program's file."""
         # Pathlib's own stumbles over a directory that goes while it looks, as the daemon still tidies.
         for name in glob.iglob("[0-9]*/[0-9]*/[0-9]*/[0-9]*/*.bin", root_dir=self._store.root):  # noqa: PTH207
             yield name.removesuffix(".bin"), self._store.root / name
@@ -287,7 +287,7 @@ class Campaign:
             return None
 
     def _found(self) -> set[tuple[str, str, str]]:
-        """Give what is in the store or in the trash: leaf, digest of the source, digest of the program."""
+        """Return what is in the store or in the trash: leaf, digest of the source, digest of the program."""
         found = {
             (key.rpartition("/")[0], *digests)
             for key, path in self._slots()
@@ -323,7 +323,7 @@ class Campaign:
         }
 
     def _traces(self, leaf: str) -> list[str]:
-        """Say what is left of a leaf, to find out how it was lost."""
+        """Return what is left of a leaf, to find out how it was lost."""
         found = [f"{path.name} {path.stat().st_size}" for path in (self._store.root / leaf).glob("*")]
         for about in (self._store.root / ".xpucached.trash").glob("*/about.json"):
             text = about.read_text()
@@ -386,7 +386,7 @@ class Campaign:
         return sorted(told ^ {key for key, _ in self._slots()})
 
     def _orphans(self) -> list[str]:
-        """Give the processes of a run that no living daemon of ours began."""
+        """Return the processes of a run that no living daemon of ours began."""
         alive = self._daemon.process
         assert alive is not None
         ours = {one.pid for one in psutil.Process(alive.pid).children(recursive=True)}

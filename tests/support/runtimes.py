@@ -38,7 +38,7 @@ KERNELS: Final = Path(__file__).with_name("kernels.py")
 
 
 def told(root: Path, lines: Iterable[str]) -> tuple[frozenset[EntryKey], frozenset[EntryKey]]:
-    """Give what a trace names: entries that were created, and others that were used."""
+    """Return what a trace names: entries that were created, and others that were used."""
     recording = sycl.trace.read(Store(sycl.NAME, root), lines)
     return recording.created, recording.used
 
@@ -66,19 +66,19 @@ class Runtime:
         return self.lib / "libintelocl.so"
 
     def program(self, *kernels: str) -> list[str]:
-        """Give the words that start a program of these kernels."""
+        """Return the words that start a program of these kernels."""
         words = ["-I", "-S", "-B", str(KERNELS), str(SYCL_CHECK.parent), str(self._library)]
         return [sys.executable, *words, *kernels]
 
     def loader(self, *kernels: str) -> list[str]:
-        """Give the words with which a model is added that a loader brings to life as that program."""
+        """Return the words with which a model is added that a loader brings to life as that program."""
         given = {"directory": SYCL_CHECK.parent, "library": self._library, "names": " ".join(kernels)}
         options = [word for name, value in given.items() for word in ("--option", f"{name}={value}")]
         words = ["--loader", "python", "--python", sys.executable, "--device", "xpu", "--shape", "4"]
         return [*words, "--target", "kernels:use", "--directory", str(KERNELS.parent), *options]
 
     def builder(self, shape: str) -> list[str]:
-        """Give the words that start a program which makes a program of that shape with this SYCL runtime."""
+        """Return the words that start a program which makes a program of that shape with this SYCL runtime."""
         words = ["-I", "-S", "-B", str(SYCL_CHECK), "--library", str(self._library), "--layout", "2", "--shape", shape]
         return [sys.executable, *words]
 
@@ -87,7 +87,7 @@ class Runtime:
         return self.lib / "libsycl.so.8"
 
     def environment(self, cache: Path, *, driver: Path | None = None, trace: bool = False) -> dict[str, str]:
-        """Give all the variables of a program that caches in ``cache``.
+        """Return all the variables of a program that caches in ``cache``.
 
         ``driver`` is the library of another runtime (`Runtime.driver`), or a link to it; default is this one's own.
         With ``trace`` the runtime tells on stderr which entries it reads and writes.
@@ -178,7 +178,7 @@ class SimulatedGpu:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Give what makes the driver simulate a bmg-g21."""
+        """Return what makes the driver simulate a bmg-g21."""
         return {
             "NEOReadDebugKeys": "1",
             "UseAubStream": "0",
@@ -192,7 +192,7 @@ class SimulatedGpu:
         }
 
     def builder(self, jobs: Sequence[tuple[str, Path, str]]) -> list[str]:
-        """Give the words that start ``gpu_programs.py``, which builds these."""
+        """Return the words that start ``gpu_programs.py``, which builds these."""
         python = Path(os.path.realpath(sys.executable))
         places = (self.libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
         loader = (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", ":".join(map(str, places)))

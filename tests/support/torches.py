@@ -52,7 +52,7 @@ class Torch:
         fresh: bool = False,
         **more: object,
     ) -> RunSpec:
-        """Say how to exercise a model on the CPU; ``fresh`` in an interpreter that loads torch itself.
+        """Return how to exercise a model on the CPU; ``fresh`` in an interpreter that loads torch itself.
 
         So does every function of an application: whether it has loaded torch makes a difference there.
         """

@@ -48,7 +48,7 @@ def mere_user() -> Iterator[None]:
 
 
 def mere(words: Sequence[str | Path]) -> list[str | Path]:
-    """Give the words that start a program which has not that right either; without root they are as they were."""
+    """Return the words that start a program which has not that right either; without root they are as they were."""
     if os.geteuid() != 0:
         return [*words]
     setpriv = shutil.which("setpriv")
@@ -82,7 +82,7 @@ def interpreter(place: Path) -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def site() -> Iterator[Path]:
-    """Give a directory with a copy of the program that every user can read."""
+    """Return a directory with a copy of the program that every user can read."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     place = Path(tempfile.mkdtemp(prefix="xpu-site-"))

@@ -32,7 +32,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @pytest.fixture
 def place(short_dir: Path) -> Path:
-    """Give an empty store of another user, and nothing else, where he can reach it."""
+    """Return an empty store of another user, and nothing else, where he can reach it."""
     if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("unshare and setpriv are missing (Debian: apt-get install util-linux)")
     short_dir.chmod(0o755)
@@ -57,7 +57,7 @@ def place(short_dir: Path) -> Path:
 
 @pytest.fixture
 def program(runtime: Callable[[str], Runtime], workload: Path, short_dir: Path) -> tuple[Runtime, Path, str]:
-    """Give a real runtime, a program that uses it, and a Python that anybody may start."""
+    """Return a real runtime, a program that uses it, and a Python that anybody may start."""
     real = runtime("rt2025.3")
     python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
     copy = Path(shutil.copy(workload, short_dir / "workload.py"))

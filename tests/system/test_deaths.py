@@ -91,12 +91,12 @@ class Victim:
         self.house.until(self.name, state="awake", entries=len(self.on_disk()))
 
     def on_disk(self, where: str = "-not -path '*/.xpucached.trash/*'") -> set[str]:
-        """Give the entries that are there."""
+        """Return the entries that are there."""
         words = f"find {self.store} -name '[0-9]*.bin' {where} -printf '%P\\n'"
         return {line.removesuffix(".bin") for line in self.house.machine.out("sh", "-c", words).split()}
 
     def in_catalog(self) -> dict[str, str]:
-        """Give the entries that his worker knows, and the state of each."""
+        """Return the entries that his worker knows, and the state of each."""
         return {str(one["key"]): str(one["state"]) for one in self.house.entries(self.name)}
 
     def die(self, who: str, moment: str, begin: str) -> None:
@@ -134,7 +134,7 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def house(debian: Path, runtime: Callable[[str], Runtime]) -> Iterator[House]:
-    """Give a house in which the service runs, and alice, who has a model that is warm, is the one who may notice."""
+    """Return a house in which the service runs, and alice, who has a model that is warm, is the one who may notice."""
     with hosts.boot(debian, binds(runtime)) as machine:
         one = House(machine)
         one.furnish(excluded=("bob", "carol", "dora", "eve"))
@@ -147,7 +147,7 @@ def house(debian: Path, runtime: Callable[[str], Runtime]) -> Iterator[House]:
 
 @pytest.fixture
 def victim(house: House, request: pytest.FixtureRequest) -> Iterator[Victim]:
-    """Give a user who has not moved in yet, and who leaves the house as it was."""
+    """Return a user who has not moved in yet, and who leaves the house as it was."""
     one = Victim(house, f"v{zlib.crc32(request.node.name.encode()):08x}")
     yield one
     house.machine.run("systemctl", "stop", one.unit)

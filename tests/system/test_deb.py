@@ -501,7 +501,7 @@ NONE_KEPT: Final = "Environment=XPUCACHED_POLICY_KEEP_DRIVER_GENERATIONS=0\n"
 
 
 def drivers_on_disk(house: House, user: str) -> set[str]:
-    """Give the directories of a user's store that stand for a device with its driver."""
+    """Return the directories of a user's store that stand for a device with its driver."""
     found = house.machine.out("sh", "-c", f"ls -d /home/{user}/.cache/*/[0-9]* /home/{user}/.cache/*/sycl/[0-9]*; true")
     return set(found.split())
 

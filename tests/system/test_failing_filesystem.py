@@ -99,13 +99,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def store(disk: Disk) -> SyclStore:
-    """Give a store on it."""
+    """Return a store on it."""
     return SyclStore(disk.place / "store")
 
 
 @pytest.fixture
 def host(home: Path, short_dir: Path, store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon that looks after that store."""
+    """Return a daemon that looks after that store."""
     with daemon(home, short_dir) as one:
         with_store(one, store)
         yield one

@@ -315,7 +315,7 @@ def test_a_permission_that_the_kernel_takes_away(struck: Daemon, strike: Faults,
 
 @pytest.fixture
 def host(home: Path, short_dir: Path, sycl_store: SyclStore) -> Iterator[Daemon]:
-    """Give a daemon with one store."""
+    """Return a daemon with one store."""
     with daemon(home, short_dir) as one:
         with_store(one, sycl_store)
         yield one

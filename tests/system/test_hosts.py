@@ -31,7 +31,7 @@ with hosts.boot(Path(sys.argv[1]), {}) as machine:
 
 @pytest.fixture(scope="module")
 def machine(debian: Path) -> Iterator[hosts.Machine]:
-    """Give a running machine."""
+    """Return a running machine."""
     with hosts.boot(debian, hosts.needs()) as one:
         one.run("useradd", "--create-home", "alice")
         yield one

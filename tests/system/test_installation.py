@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 
 
 def steps(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, list[str]]:
-    """Give what each verb was done to."""
+    """Return what each verb was done to."""
     status, out, _ = run(capsys, "--json", *words)
     found: dict[str, list[str]] = {}
     for one in json.loads(out)["data"]["steps"]:

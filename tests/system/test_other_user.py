@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 def everything(place: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Give what there is below a directory: owner, mode, size and time of each."""
+    """Return what there is below a directory: owner, mode, size and time of each."""
     found = {}
     for path in (place, *place.rglob("*")):
         status = path.lstat()
@@ -32,7 +32,7 @@ def everything(place: Path) -> dict[str, tuple[int, int, int, int]]:
 
 @pytest.fixture
 def theirs(short_dir: Path) -> Iterator[Daemon]:
-    """Give a daemon that runs as the other user, with a home of its own."""
+    """Return a daemon that runs as the other user, with a home of its own."""
     short_dir.chmod(0o755)
     _, further = interpreter(short_dir / "site")
     home, run = short_dir / "home", short_dir / "run"

@@ -61,7 +61,7 @@ def build(what: str, tree: Path) -> Path:
 
 
 def files(folder: str, suffixes: Iterable[str]) -> set[str]:
-    """Give the files of the tree with these suffixes, as paths from the repository."""
+    """Return the files of the tree with these suffixes, as paths from the repository."""
     wanted = set(suffixes)
     return {
         path.relative_to(REPOSITORY).as_posix()

@@ -38,7 +38,7 @@ OLD: Final = "2024.18.7.0.11_160000"
 
 
 def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
-    """Give every command that there is."""
+    """Yield every command that there is."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, child in action.choices.items():

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 
 @pytest.fixture(scope="module")
 def house(debian: Path, runtime: Callable[[str], Runtime]) -> Iterator[House]:
-    """Give a house in which the service runs, and alice has a model that is warm."""
+    """Return a house in which the service runs, and alice has a model that is warm."""
     with hosts.boot(debian, binds(runtime)) as machine:
         one = House(machine)
         one.furnish()

@@ -47,7 +47,7 @@ def tool(name: str) -> str:
 
 
 def directives(path: Path) -> dict[str, list[str]]:
-    """Give what a unit sets: every value of each key, in order."""
+    """Return what a unit sets: every value of each key, in order."""
     found: dict[str, list[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and line[0] not in "#[":

@@ -163,7 +163,7 @@ class Client:
         return Answer(_unwrap(text, self._largest, self._most), row(type(request)).reply)
 
     def follow(self, since: int) -> Iterator[str]:
-        """Give events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
+        """Yield events as lines of JSON, for ever; empty lines are the stream's heartbeat and are left out."""
         response = self._send(ListEvents(since=since, follow=True), self._patience, _LONGEST_LINE + _HEAD)
         try:
             if response.status != http.client.OK:
@@ -231,7 +231,7 @@ class Client:
 
 
 def compose(request: Request[T]) -> tuple[str, str, bytes | None]:
-    """Give method, target and body of a request.  Fields that are unset are left out.
+    """Return method, target and body of a request.  Fields that are unset are left out.
 
     Raises `errors.RequestError` for what no address and no JSON can say.
     """
@@ -293,7 +293,7 @@ def _unwrap(text: bytes, largest: int, most: int | None) -> Json:
 
 
 def untrusted(error: sockets.UntrustedPeer, source: str) -> errors.Untrusted:
-    """Give the refusal of a socket; ``source`` says where its path came from if it is not the usual."""
+    """Return the refusal of a socket; ``source`` says where its path came from if it is not the usual."""
     return errors.Untrusted(str(error), hint="; ".join(part for part in (source, error.hint) if part))
 
 

@@ -75,10 +75,10 @@ def endpoint(
 
 
 def declared() -> tuple[Endpoint, ...]:
-    """Give every row that was declared so far."""
+    """Return every row that was declared so far."""
     return tuple(_BY_REQUEST.values())
 
 
 def row(request: type[Request[object]]) -> Endpoint:
-    """Give the row of a kind of request."""
+    """Return the row of a kind of request."""
     return _BY_REQUEST[request]

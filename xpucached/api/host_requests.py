@@ -66,7 +66,7 @@ _HARMLESS: Final = (
 
 
 def is_tending(asked: Request[object]) -> bool:
-    """Tell whether a request is one that the host's daemon may make of a worker.
+    """Return whether a request is one that the host's daemon may make of a worker.
 
     It may look at how things stand, and ask for what is registered there by name; a path, an entry, a command, a
     setting or a repair is not its to choose.

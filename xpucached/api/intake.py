@@ -82,7 +82,7 @@ def _texts(query: str) -> dict[str, messages.Json]:
 
 
 def _types(kind: object) -> Mapping[str, object]:
-    """Give the fields of a type and the types of these, without ``None``; none if it has no fields."""
+    """Return the fields of a type and the types of these, without ``None``; none if it has no fields."""
     if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return {}
     return {one.name: (get_args(one.type) or (one.type,))[0] for one in msgspec.structs.fields(kind)}
@@ -101,7 +101,7 @@ def _check_keys(row: Endpoint, kind: object, given: messages.Json, place: str) -
 
 
 def _words(kind: object, place: str) -> str:
-    """Give the words that may stand at a place."""
+    """Return the words that may stand at a place."""
     for name in place.split("."):
         kind = _types(kind).get(name)
     *some, last = [f"'{one.value}'" for one in cast("type[enum.Enum]", kind)]

@@ -43,7 +43,7 @@ def document(version: str) -> Schema:
 
 
 def describe(kinds: Sequence[object]) -> tuple[list[Schema], Schema]:
-    """Give a schema for each type as it stands on the wire, and the parts to which these refer."""
+    """Return a schema for each type as it stands on the wire, and the parts to which these refer."""
     found, parts = msgspec.json.schema_components(
         map(twin, kinds),
         schema_hook=lambda _: {"type": "string", "format": "path"},

@@ -51,7 +51,7 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
 
 
 def _proofs(connection: sa.Connection) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:
-    """Give each model's good runs of its present workload, the newest of each host as it was, newest first."""
+    """Return each model's good runs of its present workload, the newest of each host as it was, newest first."""
     numbers = (
         sa.select(sa.func.max(RUNS.c.id))
         .join(MODELS, sa.and_(MODELS.c.name == RUNS.c.model, MODELS.c.workload == RUNS.c.workload))

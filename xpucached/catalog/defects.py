@@ -38,13 +38,13 @@ _read = functools.lru_cache(1000)(msgspec.json.Decoder(Defect).decode)
 
 
 def known_defects(connection: sa.Connection) -> Mapping[str, Defect]:
-    """Give what is known of defects, by code; any other one is given as unknown."""
+    """Return what is known of defects, by code; any other one is given as unknown."""
     told = {code: _read(meaning) for code, meaning in connection.execute(sa.select(DEFECTS))}
     return _Known({CHANGED.code: CHANGED, **told})
 
 
 def defect_codes(connection: sa.Connection, fit: Callable[[Defect], object]) -> list[str]:
-    """Give the codes of those that fit."""
+    """Return the codes of those that fit."""
     return [code for code, one in known_defects(connection).items() if fit(one)]
 
 

@@ -93,7 +93,7 @@ def _forget(connection: sa.Connection) -> None:
 
 
 def any_of(connection: sa.Connection, store: int) -> bool:
-    """Tell whether any entry of a store is remembered."""
+    """Return whether any entry of a store is remembered."""
     d = DEPARTED.c
     here = sa.and_(STORES.c.kind == d.kind, STORES.c.root == d.root)
     found = sa.select(d.leaf).join(STORES, here).where(STORES.c.id == store).limit(1)
@@ -101,7 +101,7 @@ def any_of(connection: sa.Connection, store: int) -> bool:
 
 
 def find(connection: sa.Connection, store: int, leaves: Collection[str]) -> dict[tuple[str, str], Departed]:
-    """Give those that were in these leaves, by leaf and source."""
+    """Return those that were in these leaves, by leaf and source."""
     d = DEPARTED.c
     here = sa.and_(STORES.c.kind == d.kind, STORES.c.root == d.root)
     columns = [d[name] for name in Departed._fields]

@@ -37,13 +37,13 @@ def refresh_dependencies(connection: sa.Connection, run: int, needs: Iterable[De
 
 
 def run_dependencies(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
-    """Give what these runs needed; those of which nothing is known are left out."""
+    """Return what these runs needed; those of which nothing is known are left out."""
     rows = connection.execute(sa.select(DEPENDENCIES).where(among(DEPENDENCIES.c.run_id, runs)))
     return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
 
 
 def noted_runs(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
-    """Give those of these runs of which anything is known."""
+    """Return those of these runs of which anything is known."""
     c = DEPENDENCIES.c
     return frozenset(connection.scalars(sa.select(c.run_id).where(among(c.run_id, runs))))
 

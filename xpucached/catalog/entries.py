@@ -81,7 +81,7 @@ _USED: Final = sa.type_coerce(_E.last_used, sa.BigInteger)
 def entry_page(
     connection: sa.Connection, query: EntryQuery, *, present: Collection[Fingerprint], now: datetime
 ) -> EntryPage:
-    """Give the entries that match, in the order in which they were first seen, and the sums over all that match.
+    """Return the entries that match, in the order in which they were first seen, and the sums over all that match.
 
     ``present`` is what ``driver="current"`` means; ``now`` is what ``unused`` counts back from.  Raises `RequestError`
     for a cursor or a limit that cannot be.
@@ -132,13 +132,13 @@ def _first_of(connection: sa.Connection, groups: Iterable[Row], after: int, limi
 def all_entries(
     connection: sa.Connection, *where: sa.ColumnElement[bool], kernels: bool = True
 ) -> tuple[IndexedEntry, ...]:
-    """Give every entry of every store, or those that these conditions select; perhaps without their kernels."""
+    """Return every entry of every store, or those that these conditions select; perhaps without their kernels."""
     statement = SELECT if kernels else WITHOUT_KERNELS
     return indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
 
 
 def defective_entries(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
-    """Give the entries that have a defect, and those whose use decides what is done about one; without kernels."""
+    """Return the entries that have a defect, and those whose use decides what is done about one; without kernels."""
     locked = ENTRIES.alias()
     leaf = sa.func.rtrim(locked.c.key, sa.func.replace(locked.c.key, "/", ""))
     beside = sa.select(_E.id).join(
@@ -149,7 +149,7 @@ def defective_entries(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
 
 
 def entries_by_id(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[IndexedEntry, ...]:
-    """Give these entries; those that are not known are left out."""
+    """Return these entries; those that are not known are left out."""
     numbers = sorted(rows_of(connection, ids).values())
     rows = (
         row
@@ -160,7 +160,7 @@ def entries_by_id(connection: sa.Connection, ids: Iterable[EntryId]) -> tuple[In
 
 
 def find_entry(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
-    """Give the entry whose reference begins so.  Raises `NotFound`, or `RequestError` if several do."""
+    """Return the entry whose reference begins so.  Raises `NotFound`, or `RequestError` if several do."""
     if not ref:
         raise RequestError("an entry's reference is missing")
     rows = connection.execute(SELECT.where(*_begins(ref)).order_by(_E.ref, _E.id).limit(_LISTED + 1)).all()

@@ -34,25 +34,25 @@ def record_events(connection: sa.Connection, events: Collection[Event], reserved
 
 
 def newest_events(connection: sa.Connection, limit: int) -> tuple[int, tuple[Event, ...]]:
-    """Give the highest id ever reserved, and the newest events, in their order."""
+    """Return the highest id ever reserved, and the newest events, in their order."""
     before = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
     return _reserved(connection), _after(connection, connection.execute(sa.select(before)).scalar() or 0)
 
 
 def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tuple[Event, ...]]:
-    """Give the id of the oldest event that is kept, and all behind ``last``."""
+    """Return the id of the oldest event that is kept, and all behind ``last``."""
     oldest: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
     return oldest, _after(connection, last)
 
 
 def _reserved(connection: sa.Connection) -> int:
-    """Give the highest id ever reserved."""
+    """Return the highest id ever reserved."""
     found = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'events'")).scalar()
     newest = connection.execute(sa.select(sa.func.max(EVENTS.c.id))).scalar()
     return max(found if isinstance(found, int) else 0, newest or 0, 0)
 
 
 def _after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
-    """Give the events behind this id, in their order."""
+    """Return the events behind this id, in their order."""
     rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.id > last).order_by(EVENTS.c.id))
     return tuple(Event(row.id, row.at, row.topic, row.message, row.fields) for row in rows)

@@ -25,7 +25,7 @@ def intend(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> 
 
 
 def open_intents(connection: sa.Connection) -> tuple[EntryId, ...]:
-    """Give what was about to be removed and was not fulfilled: after a start, what a dead daemon left."""
+    """Return what was about to be removed and was not fulfilled: after a start, what a dead daemon left."""
     rows = connection.execute(sa.select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.root, INTENTS.c.key))
     return tuple(EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)) for row in rows)
 

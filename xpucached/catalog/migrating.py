@@ -17,7 +17,7 @@ def _home() -> Path:
 
 
 def every_revision(home: Path | None = None) -> list[str]:
-    """Give the revisions that there are."""
+    """Return the revisions that there are."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, and seldom needed
 
     return [one.revision for one in ScriptDirectory(str(home or _home())).walk_revisions()]

@@ -31,7 +31,7 @@ def add_model(connection: sa.Connection, model: Model) -> None:
 
 
 def find_model(connection: sa.Connection, name: ModelName) -> Model:
-    """Give a model.  Raises `NotFound`."""
+    """Return a model.  Raises `NotFound`."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name)).first()
     if row is None:
         raise no_model(name, connection.scalars(sa.select(MODELS.c.name)))
@@ -39,17 +39,17 @@ def find_model(connection: sa.Connection, name: ModelName) -> Model:
 
 
 def all_models(connection: sa.Connection) -> tuple[Model, ...]:
-    """Give all models by name."""
+    """Return all models by name."""
     return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
 
 
 def models_by_name(connection: sa.Connection) -> Mapping[ModelName, Model]:
-    """Give all models, to look them up."""
+    """Return all models, to look them up."""
     return {model.name: model for model in all_models(connection)}
 
 
 def registered_model(connection: sa.Connection, name: ModelName) -> Model | None:
-    """Give a model that was registered and whose command is what it was; None for any other."""
+    """Return a model that was registered and whose command is what it was; None for any other."""
     row = connection.execute(sa.select(MODELS).where(MODELS.c.name == name, MODELS.c.source == REGISTERED)).first()
     model = _value(row) if row is not None else None
     return model if row is not None and model is not None and model.workload.digest == row.workload else None
@@ -62,7 +62,7 @@ def remove_model(connection: sa.Connection, name: ModelName) -> None:
 
 
 def checked_models(connection: sa.Connection, names: Iterable[str]) -> tuple[Model, ...]:
-    """Give all models.  Raises `NotFound` if one of these names is no model's."""
+    """Return all models.  Raises `NotFound` if one of these names is no model's."""
     models = all_models(connection)
     known = frozenset(model.name for model in models)
     for name in names:

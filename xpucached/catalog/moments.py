@@ -17,7 +17,7 @@ TICK: Final = timedelta(microseconds=1)  # to multiply it takes less than half o
 
 
 def microseconds(moment: datetime) -> int:
-    """Give the number that stands for a time; a naive one is refused with `TypeError`."""
+    """Return the number that stands for a time; a naive one is refused with `TypeError`."""
     return (moment - EPOCH) // TICK
 
 

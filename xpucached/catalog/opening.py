@@ -137,7 +137,7 @@ def bring_up(path: Path) -> None:
 
 
 def _is_behind(path: Path) -> bool:
-    """Tell whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
+    """Return whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
     try:
         if not os.path.lexists(path):
             return True

@@ -70,7 +70,7 @@ class _Sampled(NamedTuple):
 
 
 def store_subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
-    """Give what the stores hold for each environment."""
+    """Return what the stores hold for each environment."""
     stores, known = _stores(connection), _environments(connection)
     c = FIGURES.c
     rows = connection.execute(
@@ -87,7 +87,7 @@ def store_subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
 def preselect_entries(
     connection: sa.Connection, preselection: Preselection, rate: float, half: float, absent: float
 ) -> tuple[tuple[IndexedEntry, ...], tuple[Subtotal, ...], float]:
-    """Give the entries that go through the sieve, the sums of those that do not, and what a byte costs.
+    """Return the entries that go through the sieve, the sums of those that do not, and what a byte costs.
 
     ``rate`` is what a byte costs where nothing was measured, ``half`` the seconds that halve an entry's worth, and
     ``absent`` the part of it that is left without a driver.
@@ -146,7 +146,7 @@ def _take_unused(
 
 
 def _rate(connection: sa.Connection) -> float | None:
-    """Give the middle one of what a byte was measured to cost, as `planning` reckons it."""
+    """Return the middle one of what a byte was measured to cost, as `planning` reckons it."""
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
     measured = (_E.cost.is_not(None), size > 0)
     count = connection.execute(sa.select(sa.func.count()).select_from(ENTRIES).where(*measured)).scalar_one()

@@ -66,7 +66,7 @@ class RecipeStore:
         return refused
 
     def recorded(self, kind: KindName, key: EntryKey) -> RecordedRecipe | None:
-        """Give how an entry is compiled, if that is known for sure and all of its parts are there."""
+        """Return how an entry is compiled, if that is known for sure and all of its parts are there."""
         row = self._catalog.read(_row, kind, key)
         if row is None:
             return None
@@ -79,7 +79,7 @@ class RecipeStore:
 
 
 def recipe_lineages(connection: sa.Connection) -> Recipes:
-    """Give what stays of each entry's key when the toolchain changes, where a recipe says it."""
+    """Return what stays of each entry's key when the toolchain changes, where a recipe says it."""
     c = RECIPES.c
     rows = connection.execute(sa.select(c.kind, c.key, c.lineage).where(c.seen >= PROVEN))
     return {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}

@@ -45,7 +45,7 @@ def forget_old_refusals(connection: sa.Connection, now: datetime) -> None:
 
 
 def refused_by(connection: sa.Connection, stamp: str) -> frozenset[tuple[Store, str, Fingerprint]]:
-    """Give what the driver with this stamp refused."""
+    """Return what the driver with this stamp refused."""
     rows = connection.execute(sa.select(REFUSALS).where(REFUSALS.c.stamp == stamp))
     return frozenset(
         (Store(KindName(row.kind), Path(row.root)), row.tail, Fingerprint(row.fingerprint)) for row in rows

@@ -188,7 +188,7 @@ def close_lost_runs(connection: sa.Connection, now: datetime) -> int:
 
 
 def find_run(connection: sa.Connection, number: int) -> Run:
-    """Give a run."""
+    """Return a run."""
     found = _values(connection, RUNS.c.id == number)
     if not found:
         raise NotFound(f"no such run: {number}")
@@ -196,7 +196,7 @@ def find_run(connection: sa.Connection, number: int) -> Run:
 
 
 def newest_runs(connection: sa.Connection, model: ModelName | None = None, limit: int = 50) -> tuple[Run, ...]:
-    """Give the newest runs, newest first."""
+    """Return the newest runs, newest first."""
     return tuple(_values(connection, sa.true() if model is None else RUNS.c.model == model, limit))
 
 
@@ -206,7 +206,7 @@ def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit:
 
 
 def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
-    """Give runs by their rows."""
+    """Return runs by their rows."""
     of: defaultdict[int, list[Target]] = defaultdict(list)
     for row in connection.execute(
         sa.select(RUN_TARGETS.c.run_id, TARGETS)

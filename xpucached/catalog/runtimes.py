@@ -32,7 +32,7 @@ def record_runtime_check(connection: sa.Connection, check: RuntimeCheck) -> None
 
 
 def known_runtime_checks(connection: sa.Connection, builds: Iterable[str]) -> dict[str, RuntimeCheck]:
-    """Give what is known of these builds."""
+    """Return what is known of these builds."""
     rows = connection.execute(sa.select(RUNTIME_CHECKS).where(among(RUNTIME_CHECKS.c.build, builds)))
     return {
         row.build: RuntimeCheck(row.build, Path(row.library), Safety(row.safety), row.evidence, row.at) for row in rows

@@ -136,7 +136,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
 
 
 def _absent(connection: sa.Connection, store: int, scan: Scan) -> list[EntryKey]:
-    """Give the entries of which a look at everything says nothing."""
+    """Return the entries of which a look at everything says nothing."""
     seen = {entry.id.key for entry in scan.entries} | {one.key for one in scan.unchanged}
     rows = connection.exec_driver_sql("SELECT key FROM entries WHERE store_id = ?", (store,))
     return [EntryKey(key) for (key,) in rows if key not in seen]
@@ -169,7 +169,7 @@ def _by_leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _leaf(key: EntryKey) -> str:
-    """Give the path of a leaf, with a slash at its end."""
+    """Return the path of a leaf, with a slash at its end."""
     return key[: key.rfind("/") + 1]
 
 
@@ -245,7 +245,7 @@ def _differs(entry: Entry, before: EarlierEntry) -> bool:
 def _facts(
     entry: Entry, trusted: str | None, store: int, numbers: Mapping[Target, int], now: datetime
 ) -> dict[str, str | int | None]:
-    """Give a row by column.  Times are numbers already: these go straight to the driver, which is twice as fast."""
+    """Return a row by column.  Times are numbers already: these go straight to the driver, which is twice as fast."""
     origin = None
     number = numbers.get(entry.environment) if entry.environment is not None else None
     if number is not None:
@@ -317,7 +317,7 @@ _UPSERT: Final = (
 
 
 def known_entries(catalog: Catalog, store: Store) -> Iterator[KnownEntry]:
-    """Give what the next look at this store need not read again, in the order of the keys.
+    """Yield what the next look at this store need not read again, in the order of the keys.
 
     Read bit by bit, as it is asked for: what is recorded meanwhile of later keys is seen.
     """
@@ -350,7 +350,7 @@ def _known_page(connection: sa.Connection, store: Store, after: EntryKey) -> lis
 
 
 def trusted_digests(connection: sa.Connection) -> dict[EntryId, str]:
-    """Give the digests that entries whose program changed had when they were first seen whole."""
+    """Return the digests that entries whose program changed had when they were first seen whole."""
     c = ENTRIES.c
     rows = connection.execute(
         sa.select(STORES.c.kind, STORES.c.root, c.key, c.trusted)

@@ -93,7 +93,7 @@ class Corrupt(Exception):
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Tell what a file is to blame for from what may pass, or be mended: rights, a full disk, a busy file.
+    """Return what a file is to blame for from what may pass, or be mended: rights, a full disk, a busy file.
 
     Whatever is not known to pass is the file's fault: else a kind of damage that nobody thought of would be met again
     at every start.
@@ -110,7 +110,7 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def proven(error: BaseException | None) -> str | None:
-    """Say what an error proves to be wrong with the file, however sound it looks; None if it proves nothing.
+    """Return what an error proves to be wrong with the file, however sound it looks; None if it proves nothing.
 
     A quick check passes an index that does not fit its table.  And our statements fit our schema: one that does not
     even compile met another one.  Text that is no UTF-8 nobody of ours wrote.
@@ -163,7 +163,7 @@ def check_types(connection: sa.Connection, *, growing: bool) -> None:
 
 
 def wrong(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Give the condition that is true of a row with a value of another type than its column's."""
+    """Return the condition that is true of a row with a value of another type than its column's."""
     # All names are our own.
     return sa.literal_column(f"({' OR '.join(_conditions(table))})", sa.Boolean())
 

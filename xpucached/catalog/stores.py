@@ -15,14 +15,14 @@ from xpucached.domain.stores import EntryState, Lookups, Store, StoreOrigin, Sto
 
 
 def known_keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
-    """Give the entries of a store."""
+    """Return the entries of a store."""
     c = ENTRIES.c
     rows = connection.execute(sa.select(c.key).join(STORES, STORES.c.id == c.store_id).where(*is_store(store)))
     return frozenset(EntryKey(key) for (key,) in rows)
 
 
 def last_thorough_scan(connection: sa.Connection, store: Store) -> datetime | None:
-    """Tell when each file of a store was last looked at; None if that never was."""
+    """Return when each file of a store was last looked at; None if that never was."""
     found: datetime | None = connection.execute(sa.select(STORES.c.thorough).where(*is_store(store))).scalar()
     return found
 
@@ -58,7 +58,7 @@ _STORES: Final = _every_store()
 
 
 def all_stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
-    """Give every store that was looked at, with its figures."""
+    """Return every store that was looked at, with its figures."""
     rows = connection.execute(_STORES)
     return tuple(
         StoreStatus(

@@ -68,7 +68,7 @@ def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
 
 
 def last_survey(connection: sa.Connection) -> Host | None:
-    """Give the last survey; None if there is none, or if another version wrote it in another shape."""
+    """Return the last survey; None if there is none, or if another version wrote it in another shape."""
     document = connection.execute(sa.select(HOST.c.document)).scalar()
     if document is None:
         return None
@@ -81,7 +81,7 @@ def last_survey(connection: sa.Connection) -> Host | None:
 
 
 def driver_changes(connection: sa.Connection, limit: int = 20) -> tuple[DriverChange, ...]:
-    """Give the newest changes, newest first."""
+    """Return the newest changes, newest first."""
     return tuple(
         DriverChange(
             row.at, row.stamp, _side(connection, row.id, appeared=True), _side(connection, row.id, appeared=False)

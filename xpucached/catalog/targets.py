@@ -24,7 +24,7 @@ MOST: Final = 1000
 
 
 def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | None]) -> dict[Fingerprint, int]:
-    """Give each environment a row, with its architecture where that is known; answer the rows' numbers."""
+    """Return each environment a row, with its architecture where that is known; answer the rows' numbers."""
     if not wanted:
         return {}
     statement = insert(TARGETS)
@@ -53,7 +53,7 @@ def ensure(connection: sa.Connection, wanted: Mapping[Target, Architecture | Non
 
 
 def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[Target]:
-    """Give those that the catalog has room for.
+    """Return those that the catalog has room for.
 
     Who may write to a store may forge any number of devices; those that nothing names any more make room.
     """

@@ -38,7 +38,7 @@ class _ArgumentParser(argparse.ArgumentParser):
 
 
 def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Give the commands that a parser knows, and what parses each."""
+    """Return the commands that a parser knows, and what parses each."""
     found = (one.choices for one in parser._actions if one.dest == "verb_")  # noqa: SLF001 - there is no other way to ask
     return cast("Mapping[str, argparse.ArgumentParser]", next(found, None) or {})
 

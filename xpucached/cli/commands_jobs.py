@@ -51,7 +51,7 @@ def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -
 
 
 def _verdict(job: Job) -> int:
-    """Give the exit status of a job that has ended.  Its report is printed already."""
+    """Return the exit status of a job that has ended.  Its report is printed already."""
     if job.error is not None:
         return refusal(job.error.code, job.error.message, job.error.hint).exit
     if job.state is not JobState.DONE:
@@ -138,7 +138,7 @@ def _findings(job: Job | None) -> tuple[Finding, ...]:
 
 
 def _sound(job: Job | None) -> int:
-    """Give 1 while something costs programs time, fails them or hangs them."""
+    """Return 1 while something costs programs time, fails them or hangs them."""
     bad = any(not one.done and one.effect is not Effect.HARMLESS for one in _findings(job))
     return RunFailed.exit if bad else 0
 

@@ -40,7 +40,7 @@ def _status(output: Output) -> int:
 
 
 def host(output: Output) -> int:
-    """Tell how the host stands."""
+    """Return how the host stands."""
     return _check_or_show(output, host_requests.GetHost(), users.check)
 
 

@@ -24,7 +24,7 @@ _START_SYSTEM: Final = "systemctl start xpucached"
 
 
 def reach(options: Namespace) -> tuple[Client, bool]:
-    """Give who is to be asked, and whether that is the host's daemon itself."""
+    """Return who is to be asked, and whether that is the host's daemon itself."""
     if options.of and (options.scope == "user" or options.socket is not None):
         raise RequestError("--of asks the host's daemon: it goes with neither --user nor --socket")
     if options.socket is not None:
@@ -41,7 +41,7 @@ def reach(options: Namespace) -> tuple[Client, bool]:
 
 
 def _own(scope: str | None) -> Client:
-    """Give the daemon of our own, or the worker that the host's daemon runs for us."""
+    """Return the daemon of our own, or the worker that the host's daemon runs for us."""
     try:
         path = Path(sockets.socket_path(user=True, environ=os.environ))
     except sockets.Homeless as error:
@@ -60,7 +60,7 @@ def _own(scope: str | None) -> Client:
 
 
 def _worker() -> Client | None:
-    """Give the worker that the host's daemon runs for us; None if there is no such daemon."""
+    """Return the worker that the host's daemon runs for us; None if there is no such daemon."""
     if not os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - as above
         return None
     with Client(Path(sockets.PUBLIC)) as host:
@@ -93,7 +93,7 @@ def _host() -> Client:
 
 
 def _door() -> Path:
-    """Give the administrators' socket if we may open it, else everybody's."""
+    """Return the administrators' socket if we may open it, else everybody's."""
     return Path(sockets.ADMIN if os.access(sockets.ADMIN, os.R_OK | os.W_OK) else sockets.PUBLIC)
 
 
@@ -112,7 +112,7 @@ def _of(user: str) -> Client:
 
 
 def _number(user: str) -> int:
-    """Give the number of a user as this host's password file has it.  Raises `NotFound`."""
+    """Return the number of a user as this host's password file has it.  Raises `NotFound`."""
     import pwd  # noqa: PLC0415 - only who names a user has to wait for it
 
     try:
@@ -124,7 +124,7 @@ def _number(user: str) -> int:
 
 
 def _worker_of(uid: int) -> Client:
-    """Give the worker of a user where it must be, whatever anybody says."""
+    """Return the worker of a user where it must be, whatever anybody says."""
     return Client(Path(sockets.worker_path(uid)), owner=uid)
 
 

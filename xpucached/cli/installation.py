@@ -92,7 +92,7 @@ class Place(Struct, frozen=True):
         return cls(user, base, xdg("XDG_CONFIG_HOME", ".config"), xdg("XDG_DATA_HOME", ".local/share"))
 
     def target(self, name: str) -> Path | None:
-        """Tell where a packed file goes; None for one that is only an example, or not for this scope."""
+        """Return where a packed file goes; None for one that is only an example, or not for this scope."""
         folder, _, file = name.rpartition("/")
         is_unit = file.endswith(_UNITS)
         if self.user:
@@ -125,7 +125,7 @@ class Place(Struct, frozen=True):
 
 
 def programs() -> Path:
-    """Give the folder with the commands of this installation.  Raises `Conflict` if they are not there."""
+    """Return the folder with the commands of this installation.  Raises `Conflict` if they are not there."""
     folders = dict.fromkeys([Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))])
     for folder in folders:
         if all(os.access(folder / name, os.X_OK) for name in _PROGRAMS):
@@ -137,7 +137,7 @@ def programs() -> Path:
 
 
 def packed() -> Mapping[str, bytes]:
-    """Give every file that this installation brings for others: units by their names, man pages, completions.
+    """Return every file that this installation brings for others: units by their names, man pages, completions.
 
     Raises `Conflict` if it brings none.
     """
@@ -188,7 +188,7 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
 
 
 def _foreign(bin_: Path) -> Path | None:
-    """Give what of a program somebody else could change: its commands, its interpreter, its modules, or their way."""
+    """Return what of a program somebody else could change: its commands, its interpreter, its modules, or their way."""
     programs_ = (bin_, *(bin_ / name for name in _PROGRAMS), Path(sys.executable), _PACKAGE, Path(os.__file__))
     for part in dict.fromkeys(way for one in programs_ for way in (one, Path(os.path.realpath(one)))):
         for step in (part, *part.parents):
@@ -204,7 +204,7 @@ def _foreign(bin_: Path) -> Path | None:
 
 
 def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool) -> Plan:
-    """Say what setting up takes; ``running`` is whether this host's systemd is to be told."""
+    """Return what setting up takes; ``running`` is whether this host's systemd is to be told."""
     before = installed_files.noted(place.record)
     steps: list[Step] = []
     noted: dict[str, str] = {}
@@ -234,7 +234,7 @@ def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool)
 
 
 def removal(place: Place, *, running: bool) -> Plan:
-    """Say what taking everything away takes."""
+    """Return what taking everything away takes."""
     before = installed_files.noted(place.record)
     steps = [step for path in sorted(before) if (step := _taken(Path(path), before)) is not None]
     units = sorted(Path(path).name for path in before if path.endswith(_UNITS))

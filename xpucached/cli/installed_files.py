@@ -21,7 +21,7 @@ _LONGEST: Final = 1 << 20
 
 
 def digest(content: bytes) -> str:
-    """Give what tells one content from another."""
+    """Return what tells one content from another."""
     return hashlib.sha256(content).hexdigest()
 
 

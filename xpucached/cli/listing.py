@@ -80,7 +80,7 @@ def _pages(output: Output) -> Iterator[Answer[EntryPage]]:
 
 
 def _goes_on(page: EntryPage, after: str | None) -> bool:
-    """Tell whether a page is the last one, or has entries and ends as many further on at least."""
+    """Return whether a page is the last one, or has entries and ends as many further on at least."""
     if page.next is None:
         return True
     if not (page.next.isascii() and page.next.isdigit() and len(page.next) <= _LONGEST_CURSOR):

@@ -73,7 +73,7 @@ def _interrupts() -> Iterator[Callable[[], None]]:
 
 
 def ended(job: Job) -> bool:
-    """Tell whether a job is over."""
+    """Return whether a job is over."""
     return job.state in _ENDED
 
 

@@ -91,12 +91,12 @@ def _print(text: str, status: int) -> int | None:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name can stand in an address as it is."""
+    """Return whether a name can stand in an address as it is."""
     return name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
 
 
 def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
-    """Give the sockets where one may answer, and who must; the next one is for where nobody listens at the first."""
+    """Yield the sockets where one may answer, and who must; the next one is for where nobody listens at the first."""
     named = os.environ.get("XPUCACHED_SOCKET")
     scoped = not given.isdisjoint({"--user", "--system"})
     if named and not scoped:
@@ -129,11 +129,11 @@ class Command:
         self.target = paths[command].replace("{}", name)
 
     def text(self, form: str, target: str = "") -> str:
-        """Give the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
+        """Return the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
         return self._ask(target or self.target, f"Accept: text/plain\r\nXpucached-Look: {form}\r\n", b"text/plain")
 
     def json(self) -> str:
-        """Give what stands on the wire."""
+        """Return what stands on the wire."""
         text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
         if not (text.isascii() and text.isprintable()):
             raise LookupError
@@ -162,7 +162,7 @@ class Command:
 
 
 def _written(wanted: Command) -> tuple[str, int]:
-    """Give what is to be printed, and the exit status.  Raises LookupError if the daemon cannot give that form."""
+    """Return what is to be printed, and the exit status.  Raises LookupError if the daemon cannot give that form."""
     if "--json" in wanted.given:
         if wanted.verb in _COMPOSED or "--check" in wanted.given:
             raise LookupError
@@ -189,7 +189,7 @@ def _written(wanted: Command) -> tuple[str, int]:
 
 
 def _style(given: set[str]) -> str:
-    """Say how text is to be written for where it goes."""
+    """Return how text is to be written for where it goes."""
     terminal = sys.stdout.isatty()
     colour = (
         terminal and "--no-color" not in given and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -201,7 +201,7 @@ def _style(given: set[str]) -> str:
 
 
 def _variables(wanted: Command) -> str:
-    """Give the variables of a cache as `env` writes them: whatever answers, shells run nothing else."""
+    """Return the variables of a cache as `env` writes them: whatever answers, shells run nothing else."""
     from xpucached.kinds.variables import CACHE_VARIABLES  # noqa: PLC0415 - only this command has to wait for it
     from xpucached.render.variables import Syntax, unknown_variables, variables  # noqa: PLC0415 - the same
 

@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read(given: argparse.Namespace) -> RunSpec:
-    """Give what the options say.  Raises `RequestError` for what can never work."""
+    """Return what the options say.  Raises `RequestError` for what can never work."""
     here = Path.cwd()
     options = {}
     for text in given.option:

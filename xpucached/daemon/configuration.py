@@ -16,7 +16,7 @@ def load(options: argparse.Namespace) -> settings.Settings:
 
 
 def loggable(error: SettingsError, *, worker: bool) -> SettingsError:
-    """Give what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
+    """Return what may be logged of a refused configuration: the system's log is no place for a value that is quoted."""
     if not worker:
         return error
     return SettingsError("the configuration is refused", hint="its user is told why by: xpucached --user --check")

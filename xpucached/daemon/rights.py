@@ -20,7 +20,7 @@ def owners_only(uid: int, _right: Right) -> bool:
 
 
 def is_host_daemon(uid: int) -> bool:
-    """Tell whether somebody is the host's daemon, which may tend a worker."""
+    """Return whether somebody is the host's daemon, which may tend a worker."""
     try:
         return uid == pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:

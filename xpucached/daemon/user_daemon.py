@@ -329,7 +329,7 @@ class Daemon:
         notify("READY=1")
 
     async def _too_small(self, fresh: settings.Settings) -> QuotaError | None:
-        """Say which of new limits is below what models need; those that hold already are only told of."""
+        """Return which of new limits is below what models need; those that hold already are only told of."""
         if fresh.policy == self._settings.policy:
             return None
         try:
@@ -339,7 +339,7 @@ class Daemon:
 
 
 def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
-    """Give the directories in which something happens when one of these drivers changes."""
+    """Return the directories in which something happens when one of these drivers changes."""
     found: dict[Path, None] = {}
     for variables in drivers:
         named = tuple(sorted((name, variables.get(name, "")) for name in LEADING))

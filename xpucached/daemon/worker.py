@@ -19,7 +19,7 @@ _PATIENCE: Final = 5.0
 
 
 def account() -> str | None:
-    """Give our user's name; None if nobody can say it now."""
+    """Return our user's name; None if nobody can say it now."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

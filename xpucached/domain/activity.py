@@ -52,7 +52,7 @@ class Program(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Give its unit, if it is a service, or else its name."""
+        """Return its unit, if it is a service, or else its name."""
         return self.unit if self.serves else self.name
 
     @property

@@ -67,7 +67,7 @@ CHANGED: Final = Defect(
 
 
 def unknown(code: str) -> Defect:
-    """Give what stands for a defect that nobody here knows: one of another version, or of a kind that is gone."""
+    """Return what stands for a defect that nobody here knows: one of another version, or of a kind that is gone."""
     return Defect(code, Effect.UNKNOWN, "this version does not know what that is", ())
 
 

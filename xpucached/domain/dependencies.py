@@ -22,7 +22,7 @@ class Role(StrEnum):
 
     @property
     def is_code(self) -> bool:
-        """Tell whether it decides what runs, so that a change while it ran cannot be taken for an output."""
+        """Return whether it decides what runs, so that a change while it ran cannot be taken for an output."""
         return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA}
 
 

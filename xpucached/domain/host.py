@@ -139,11 +139,11 @@ class Host(Struct, frozen=True):
         force_setattr(self, "signature", digest.hexdigest())
 
     def seen_by(self, model: ModelName) -> Self:
-        """Give this machine as a model's programs meet it."""
+        """Return this machine as a model's programs meet it."""
         return self.seen_with(next((one for one in self.drivers if model in one.models), None))
 
     def seen_with(self, driver: DriverInUse | None) -> Self:
-        """Give this machine as programs meet it that are led to this driver; None is the one of all others."""
+        """Return this machine as programs meet it that are led to this driver; None is the one of all others."""
         if driver is None:
             return replace(self, drivers=()) if self.drivers else self
         return replace(

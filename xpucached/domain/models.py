@@ -62,7 +62,7 @@ _UNIT: Final = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|scope|target|s
 
 
 def is_unit(text: str) -> bool:
-    """Tell whether this can be a unit of systemd that runs programs."""
+    """Return whether this can be a unit of systemd that runs programs."""
     return _UNIT.fullmatch(text) is not None and not text.startswith(("-", "."))
 
 
@@ -273,7 +273,7 @@ class ModelStatus(Struct, frozen=True):
         changes: tuple[str, ...] = (),
         layers: tuple[Layer, ...] = (),
     ) -> ModelStatus:
-        """Say how a model stands."""
+        """Return how a model stands."""
         rest = {name: getattr(model, name) for name in ("name", "store", "priority", "pinned", "source", "before")}
         return cls(
             warmth=warmth,

@@ -21,5 +21,5 @@ AwareDatetime = Annotated[datetime, Meta(tz=True)]
 
 
 def group(key: EntryKey) -> str:
-    """Give what entries share that are judged together: the directory that they lie in; else each is by itself."""
+    """Return what entries share that are judged together: the directory that they lie in; else each is by itself."""
     return key.rpartition("/")[0] or key

@@ -115,6 +115,6 @@ def of_problem(one: Problem) -> Problem:
 
 
 def of_event(one: Event) -> Event:
-    """Give an event as others may see it."""
+    """Return an event as others may see it."""
     fields = {name: text if name in _FIELDS else text_of(text) for name, text in one.fields.items()}
     return replace(one, message=one.message if one.topic in _TOPICS else HIDDEN, fields=fields)

@@ -66,7 +66,7 @@ class SavedState(Struct, frozen=True):
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
 
     def of(self) -> Mapping[int, UserStatus]:
-        """Give the users by their numbers."""
+        """Return the users by their numbers."""
         return {one.uid: one for one in self.users}
 
 

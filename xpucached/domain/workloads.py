@@ -94,16 +94,16 @@ class RunSpec(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether it says nothing: a command, run as it stands."""
+        """Return whether it says nothing: a command, run as it stands."""
         return self == RunSpec()
 
     @property
     def elsewhere(self) -> bool:
-        """Tell whether it is meant for devices that no SYCL driver serves: then it needs none on this host."""
+        """Return whether it is meant for devices that no SYCL driver serves: then it needs none on this host."""
         return self.device.partition(":")[0] in {"cpu", "cuda"}
 
     def variants(self, devices: tuple[str, ...]) -> tuple[Variant, ...]:
-        """Give every combination, on the devices that `device` was found to mean, in the order they were written."""
+        """Return every combination, on the devices that `device` was found to mean, in the order they were written."""
         return tuple(
             Variant(device, precision, shape)
             for device, precision, shape in product(devices or ("",), self.precisions or ("",), self.shapes or ("",))

@@ -21,7 +21,7 @@ _STRAINED: Final = 20.0
 
 
 def cores(places: HostRoots = HERE) -> int:
-    """Give how many processors' time we may use: those that we may run on, less if our control group has a quota."""
+    """Return how many processors' time we may use: those that we may run on, less if our control group has a quota."""
     count = len(os.sched_getaffinity(0))
     for group in _groups(places):
         quota, _, period = _text(group / "cpu.max").partition(" ")
@@ -31,7 +31,7 @@ def cores(places: HostRoots = HERE) -> int:
 
 
 def memory_left(places: HostRoots = HERE) -> int:
-    """Give how many bytes a new process could take: of the machine, and of every control group above us."""
+    """Return how many bytes a new process could take: of the machine, and of every control group above us."""
     left: int = psutil.virtual_memory().available
     for group in _groups(places):
         most, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
@@ -41,7 +41,7 @@ def memory_left(places: HostRoots = HERE) -> int:
 
 
 def strained(places: HostRoots = HERE) -> bool:
-    """Tell whether programs wait for memory or for the disk (PSI); False where the kernel does not measure it."""
+    """Return whether programs wait for memory or for the disk (PSI); False where the kernel does not measure it."""
     return any(_waiting(places.proc / "pressure" / what) > _STRAINED for what in ("memory", "io"))
 
 
@@ -59,7 +59,7 @@ def _waiting(path: Path) -> float:
 
 
 def _groups(places: HostRoots) -> Iterator[Path]:
-    """Give the directories of our control group and of those above it (version 2)."""
+    """Yield the directories of our control group and of those above it (version 2)."""
     line = next((one for one in _text(places.proc / "self/cgroup").splitlines() if one.startswith("0::/")), None)
     if line is None:
         return

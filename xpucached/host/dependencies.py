@@ -281,7 +281,7 @@ class Needs:
 
 
 def _imported(text: str, package: str) -> Iterator[str]:
-    """Give the names of modules that a text imports; ``package`` is what it is a module of."""
+    """Yield the names of modules that a text imports; ``package`` is what it is a module of."""
     for match in _IMPORT.finditer(text):
         yield from (part.split()[0] for part in match[1].split(",") if part.split())
     yield from (match[1] for match in _BY_NAME.finditer(text))
@@ -299,7 +299,7 @@ def _imported(text: str, package: str) -> Iterator[str]:
 
 
 def _module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Give the files that importing a module loads, each with the package that it is in."""
+    """Yield the files that importing a module loads, each with the package that it is in."""
     place = root
     for number, part in enumerate(parts):
         package = ".".join(parts[: number + 1])
@@ -317,7 +317,7 @@ def _module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
-    """Give the packages among the names of a directory: name and version, to where that is written down."""
+    """Return the packages among the names of a directory: name and version, to where that is written down."""
     there: dict[str, str] = {}
     for name, folder in found:
         stem, suffix = os.path.splitext(name)
@@ -329,7 +329,7 @@ def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
 
 
 def site_of(path: str) -> str | None:
-    """Give the directory of installed packages that a file lies in; None if it is part of none."""
+    """Return the directory of installed packages that a file lies in; None if it is part of none."""
     parts = path.split("/")
     for number in range(len(parts) - 1, 0, -1):
         if parts[number - 1] in _SITES:
@@ -338,7 +338,7 @@ def site_of(path: str) -> str | None:
 
 
 def _plain(path: str) -> str:
-    """Give a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
+    """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
     plain = os.path.normpath(path)
     return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
 

@@ -33,7 +33,7 @@ class Reader:
         self._left = _MOST
 
     def digest(self, path: str) -> str:
-        """Give 32 hex digits of a regular file's content.  Raises OSError, or `Unread`."""
+        """Return 32 hex digits of a regular file's content.  Raises OSError, or `Unread`."""
         if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
             raise Unread
         # It may have become a pipe or a device meanwhile: neither is waited for.
@@ -56,7 +56,7 @@ class Reader:
 
 
 def head(path: str, size: int) -> bytes:
-    """Give the beginning of a regular file; nothing of anything else, or of what cannot be read."""
+    """Return the beginning of a regular file; nothing of anything else, or of what cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
             return b""
@@ -72,7 +72,7 @@ def head(path: str, size: int) -> bytes:
 
 
 def ordinary(path: str) -> bool:
-    """Tell whether a path leads to where files are kept, and not to what the kernel makes up."""
+    """Return whether a path leads to where files are kept, and not to what the kernel makes up."""
     return not f"{os.path.realpath(path)}/".startswith(_NOT_FILES)
 
 
@@ -91,7 +91,7 @@ def names(path: str, most: int) -> list[tuple[str, bool]] | None:
 
 
 def digest_names(found: list[tuple[str, bool]]) -> str:
-    """Give 32 hex digits of a directory's names."""
+    """Return 32 hex digits of a directory's names."""
     digest = hashlib.blake2b(digest_size=16)
     for name, folder in found:
         digest.update(os.fsencode(name) + (b"/\0" if folder else b"\0"))

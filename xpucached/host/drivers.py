@@ -74,7 +74,7 @@ class _LibrarySearch:
         self._names: dict[Path, list[str]] = {}
 
     def find(self, name: str) -> Path | None:
-        """Give the file that a program gets when it loads ``name``."""
+        """Return the file that a program gets when it loads ``name``."""
         if "/" in name:
             return Path(name) if name.startswith("/") else None
         candidates = [folder / name for folder in self.first]
@@ -83,7 +83,7 @@ class _LibrarySearch:
         return next((one for one in candidates if stat.S_ISREG(_mode(one))), None)
 
     def match(self, pattern: str, nearby: Sequence[Path] = ()) -> list[Path]:
-        """Give all files whose name matches, in ``nearby`` directories and wherever the loader looks."""
+        """Return all files whose name matches, in ``nearby`` directories and wherever the loader looks."""
         found = [
             folder / name
             for folder in (*self.first, *nearby, *self.last)
@@ -94,7 +94,7 @@ class _LibrarySearch:
         return found
 
     def beside(self, pattern: str, folder: Path) -> list[Path]:
-        """Give the files of one directory whose name matches."""
+        """Return the files of one directory whose name matches."""
         return [folder / name for name in self._list(folder) if fnmatch.fnmatchcase(name, pattern)]
 
     def _list(self, folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ class _LibrarySearch:
 
 
 def _listed(folder: Path, wanted: Callable[[str], object]) -> list[str]:
-    """Give those of a directory's names that are wanted; none if it cannot be read."""
+    """Return those of a directory's names that are wanted; none if it cannot be read."""
     try:
         with os.scandir(folder) as listed:
             found = [one.name for one in itertools.islice(listed, _MOST_NAMES) if wanted(one.name)]
@@ -116,13 +116,13 @@ def _listed(folder: Path, wanted: Callable[[str], object]) -> list[str]:
 
 
 def mapped_drivers(libraries: Iterable[Path], since: datetime) -> tuple[Path, ...]:
-    """Give the drivers among the libraries that processes had mapped, the first of which began at ``since``."""
+    """Return the drivers among the libraries that processes had mapped, the first of which began at ``since``."""
     found = (path for path in sorted(libraries) if path.name.startswith(_DRIVERS) and not replaced(path, since))
     return tuple(itertools.islice(found, _MOST_DRIVERS))
 
 
 def replaced(library: Path, since: datetime) -> bool:
-    """Tell whether a library is gone or was replaced after a moment, and may not be what was mapped then.
+    """Return whether a library is gone or was replaced after a moment, and may not be what was mapped then.
 
     One from the future was put there while the clock was wrong.
     """
@@ -133,7 +133,7 @@ def replaced(library: Path, since: datetime) -> bool:
 
 
 def loader_cache(places: HostRoots) -> dict[str, list[Path]]:
-    """Give what the dynamic loader's cache lists, by library name; read by the tool that wrote it."""
+    """Return what the dynamic loader's cache lists, by library name; read by the tool that wrote it."""
     tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     cache = places.etc / "ld.so.cache"
     found: dict[str, list[Path]] = {}
@@ -147,13 +147,13 @@ def loader_cache(places: HostRoots) -> dict[str, list[Path]]:
 
 
 def _icd_folders(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
-    """Give the directories or single files that name OpenCL drivers."""
+    """Return the directories or single files that name OpenCL drivers."""
     vendors = variables.get("OCL_ICD_VENDORS") or variables.get("OPENCL_VENDOR_PATH")
     return [Path(vendors)] if vendors and vendors.startswith("/") else [places.etc / "OpenCL/vendors"]
 
 
 def _icds(variables: Mapping[str, str], places: HostRoots) -> list[str]:
-    """Give the OpenCL drivers that the loader will load, as names or paths."""
+    """Return the OpenCL drivers that the loader will load, as names or paths."""
     named = [one for one in variables.get("OCL_ICD_FILENAMES", "").split(":") if one]
     for folder in _icd_folders(variables, places):
         files = [folder]
@@ -184,7 +184,7 @@ def _head(path: Path) -> str:
 
 
 def _paths(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
-    """Give every file of the driver, as programs name it, links not followed."""
+    """Return every file of the driver, as programs name it, links not followed."""
     libraries = _LibrarySearch(variables, places)
     alternative = [one for one in variables.get("ZE_ENABLE_ALT_DRIVERS", "").split(",") if one]
     names = [*_LOADERS, *(alternative or [_LEVEL_ZERO]), *_icds(variables, places)]
@@ -209,7 +209,7 @@ def _target(path: Path) -> Path:
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
-    """Give a file's mode; 0 if there is none, or none that we may see (pathlib's own questions raise for those)."""
+    """Return a file's mode; 0 if there is none, or none that we may see (pathlib's own questions raise for those)."""
     try:
         return path.stat(follow_symlinks=follow_symlinks).st_mode
     except (OSError, ValueError):
@@ -220,7 +220,7 @@ def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
 
 
 def driver_files(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[DriverFile, ...]:
-    """Give the driver and compiler files that programs with these variables load, each file once, by path."""
+    """Return the driver and compiler files that programs with these variables load, each file once, by path."""
     chosen: dict[Path, tuple[Path, os.stat_result]] = {}
     for path in _paths(variables, places):
         target = _target(path)
@@ -266,7 +266,7 @@ def _version(target: Path, size: int) -> str | None:
 
 
 def stamp(files: Iterable[DriverFile], kernel: str) -> str:
-    """Give 16 hex digits that change whenever a driver file, or the kernel, does."""
+    """Return 16 hex digits that change whenever a driver file, or the kernel, does."""
     digest = hashlib.blake2b(kernel.encode(), digest_size=8)
     for file in sorted(files, key=lambda one: (one.path, one.target)):
         fields = (file.path, file.target, file.size, file.modified.isoformat(), file.build_id)
@@ -275,7 +275,7 @@ def stamp(files: Iterable[DriverFile], kernel: str) -> str:
 
 
 def packages(paths: Iterable[Path]) -> Mapping[Path, str | None]:
-    """Tell which package each file is from, as ``name version``; None where no package manager knows it.
+    """Return which package each file is from, as ``name version``; None where no package manager knows it.
 
     Answers are remembered for as long as a file keeps its size and time.
     """
@@ -344,7 +344,7 @@ def _wheels(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _records(folder: Path) -> list[Path]:
-    """Give where the packages of the virtual environment around a ``lib`` directory say what they installed."""
+    """Return where the packages of the virtual environment around a ``lib`` directory say what they installed."""
     interpreters = heapq.nsmallest(_MOST_INTERPRETERS, _listed(folder, lambda name: name.startswith("python3")))
     places = [folder / name / "site-packages" for name in interpreters]
     installed = [place / name for place in places for name in _listed(place, lambda name: name.endswith(".dist-info"))]
@@ -352,7 +352,7 @@ def _records(folder: Path) -> list[Path]:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Give what a tool prints; nothing if it cannot run or takes too long."""
+    """Return what a tool prints; nothing if it cannot run or takes too long."""
     try:
         variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
         done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
@@ -369,7 +369,7 @@ def _run(command: Sequence[str]) -> str:
 
 
 def watched(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[Path, ...]:
-    """Give the directories in which something happens when the driver changes; only such as exist."""
+    """Return the directories in which something happens when the driver changes; only such as exist."""
     folders: list[Path] = [places.etc]  # the loader's cache is renamed into it at the end of every installation
     for folder in _icd_folders(variables, places):
         folders += [folder, folder.parent]
@@ -379,7 +379,7 @@ def watched(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[Pat
 
 
 def _trail(path: Path) -> list[Path]:
-    """Give the directories of a file, of what it links to, and of every link on the way."""
+    """Return the directories of a file, of what it links to, and of every link on the way."""
     folders: list[Path] = []
     for _ in range(_LONGEST_LINKS):
         folders.append(path.parent)

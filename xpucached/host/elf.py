@@ -20,7 +20,7 @@ _SHORT_HEADER = 52  # of a 32-bit file
 
 
 def build_id(path: Path) -> str | None:
-    """Give the GNU build id of an ELF file in hex; None if it has none or is no such file.  Never raises."""
+    """Return the GNU build id of an ELF file in hex; None if it has none or is no such file.  Never raises."""
     try:
         # Opening a device has effects of its own.  What is swapped for a pipe meanwhile must not stop us.
         if not stat.S_ISREG(path.stat().st_mode):

@@ -42,7 +42,7 @@ class Gpu:
 
 @functools.cache
 def known() -> Mapping[str, Gpu]:
-    """Give the table of known GPUs by PCI id (``0xe20b``)."""
+    """Return the table of known GPUs by PCI id (``0xe20b``)."""
     with _TABLE.open(encoding="utf-8", newline="") as stream:
         rows = [
             Gpu(row["pci_id"], Architecture(row["architecture"]), tuple(row["versions"].split()), row["name"])
@@ -67,28 +67,28 @@ def _by_name() -> Mapping[str, Architecture]:
 
 
 def by_version(version: str) -> Architecture | None:
-    """Tell the generation of a GPU by its IP version (``20.1.0``); None if that is not known."""
+    """Return the generation of a GPU by its IP version (``20.1.0``); None if that is not known."""
     return _by_version().get(version)
 
 
 def is_level_zero(answer: DriverAnswer) -> bool:
-    """Tell whether this is what a Level Zero driver says."""
+    """Return whether this is what a Level Zero driver says."""
     return "Level-Zero" in answer.platform
 
 
 def is_gpu(answer: DriverAnswer) -> bool:
-    """Tell whether this is said of a GPU; Intel's OpenCL driver for GPUs calls itself NEO."""
+    """Return whether this is said of a GPU; Intel's OpenCL driver for GPUs calls itself NEO."""
     return is_level_zero(answer) or "NEO" in answer.version.split() or answer.platform.endswith(" Graphics")
 
 
 def pci_id_of(answer: DriverAnswer) -> str | None:
-    """Give the PCI id that a driver writes into the name of a device it knows no name for."""
+    """Return the PCI id that a driver writes into the name of a device it knows no name for."""
     bracketed = _BRACKETED.search(answer.device)
     return bracketed.group(1).lower() if bracketed else None
 
 
 def architecture(answer: DriverAnswer) -> Architecture:
-    """Tell the generation of a device; one that is not known stays as its version is written."""
+    """Return the generation of a device; one that is not known stays as its version is written."""
     if is_gpu(answer):
         numbered = by_version(answer.version) if is_level_zero(answer) else None
         by_id = known().get(pci_id_of(answer) or "")
@@ -129,17 +129,17 @@ def _driver(device: Path) -> str | None:
 
 
 def kernel(places: HostRoots = HERE) -> str:
-    """Give the kernel's release."""
+    """Return the kernel's release."""
     return _line(places.proc / "sys/kernel/osrelease") or os.uname().release
 
 
 def boot_id(places: HostRoots = HERE) -> str:
-    """Give the id of this boot; empty where the kernel tells none."""
+    """Return the id of this boot; empty where the kernel tells none."""
     return _line(places.proc / "sys/kernel/random/boot_id")
 
 
 def gpus(places: HostRoots = HERE) -> tuple[Device, ...]:
-    """Give the Intel GPUs in sysfs, virtual functions too, by PCI address; without what drivers say of them.
+    """Return the Intel GPUs in sysfs, virtual functions too, by PCI address; without what drivers say of them.
 
     A device that cannot be read is left out; one with an id that is not known has that id as its architecture.
     """

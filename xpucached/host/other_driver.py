@@ -130,7 +130,7 @@ def _walk(root: Path) -> _Found:
 
 
 def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Say what makes a program load this driver and no other, and through which interfaces it can be asked."""
+    """Return what makes a program load this driver and no other, and through which interfaces it can be asked."""
     homes = list(dict.fromkeys(home for name in _HOMES if name != _LOADER and (home := found.home(name)) is not None))
     theirs = dict(variables)
     backends: list[str] = []
@@ -154,7 +154,7 @@ def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tu
 
 
 def _commands(found: _Found, variables: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Give what a command may have to begin with: nothing, or the C library that lies beside the driver."""
+    """Yield what a command may have to begin with: nothing, or the C library that lies beside the driver."""
     yield ()
     loader = found.files.get(_LOADER)
     if loader is not None:
@@ -202,5 +202,5 @@ _TELLING: Final = ("ProductFamilyOverride", "HardwareInfoOverride", "ForceDevice
 
 
 def _pretends(platform: str) -> bool:
-    """Tell whether a platform is a GPU's: only that driver knows how to pretend."""
+    """Return whether a platform is a GPU's: only that driver knows how to pretend."""
     return "Level-Zero" in platform or platform.endswith("Graphics")

@@ -76,7 +76,7 @@ def _pressure(path: Path) -> float | None:
 
 
 def _seconds(text: str) -> float:
-    """Give the time that the engines worked: the busiest one's, in seconds."""
+    """Return the time that the engines worked: the busiest one's, in seconds."""
     times = [int(number) / 1e9 for number in _ENGINE.findall(text)]
     cycles: dict[str, dict[str, int]] = {}
     for kind, engine, number in _CYCLES.findall(text):
@@ -92,7 +92,7 @@ def _seconds(text: str) -> float:
 
 
 def _descriptions(proc: Path, without: Collection[int]) -> Iterator[str]:
-    """Give what the kernel says of every open graphics device of others; of what is beyond our bounds, nothing."""
+    """Yield what the kernel says of every open graphics device of others; of what is beyond our bounds, nothing."""
     left = _OPEN
     with contextlib.suppress(OSError):
         for name in os.listdir(proc):
@@ -103,7 +103,7 @@ def _descriptions(proc: Path, without: Collection[int]) -> Iterator[str]:
 
 
 def _of_process(place: Path) -> Iterator[str]:
-    """Give what is said of each descriptor that a process has; nothing of one that is no graphics device."""
+    """Yield what is said of each descriptor that a process has; nothing of one that is no graphics device."""
     with contextlib.suppress(OSError), os.scandir(place / "fd") as numbers:
         for one in numbers:
             said = ""

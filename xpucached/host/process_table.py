@@ -70,7 +70,7 @@ class _Share:
 
 
 def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HERE) -> tuple[Process, ...]:
-    """Give the live processes of a user, without our own and its probes.
+    """Return the live processes of a user, without our own and its probes.
 
     Of what they have mapped the drivers are told, and what begins like one of ``libraries``.
 
@@ -94,7 +94,7 @@ def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HER
 def of_units(
     units: Collection[str], libraries: tuple[str, ...] = (), places: HostRoots = HERE
 ) -> dict[str, tuple[Process, ...]]:
-    """Give the live processes of these units of systemd, whoever they run as; units without any are left out.
+    """Return the live processes of these units of systemd, whoever they run as; units without any are left out.
 
     A process of another user has no variables, unless we may read them.  ``libraries`` as for `processes`.
     """
@@ -114,7 +114,7 @@ def of_units(
 
 
 def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: HostRoots = HERE) -> Program | None:
-    """Tell what a process is that did something ``before`` so many seconds since boot; None if that is not known.
+    """Return what a process is that did something ``before`` so many seconds since boot; None if that is not known.
 
     A process that began later has only got its number.  ``libraries`` as for `processes`.
     """
@@ -142,7 +142,7 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
 
 
 def started(pid: int, places: HostRoots = HERE) -> float | None:
-    """Tell when a process began, in seconds since boot; None if it is gone."""
+    """Return when a process began, in seconds since boot; None if it is gone."""
     try:
         with (places.proc / str(pid) / "stat").open("rb") as stream:
             # Its name may hold anything, parentheses too; numbers follow behind the last one.
@@ -152,7 +152,7 @@ def started(pid: int, places: HostRoots = HERE) -> float | None:
 
 
 def _innermost(cgroup: Path) -> str:
-    """Give the service or scope that a process is in; empty if none."""
+    """Return the service or scope that a process is in; empty if none."""
     try:
         with cgroup.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(_LONGEST_VALUE)
@@ -174,7 +174,7 @@ def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
 
 
 def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
-    """Tell which files below these directories are open in a process, ours left out, by their paths below them.
+    """Return which files below these directories are open in a process, ours left out, by their paths below them.
 
     Processes that we may not look into are left out: they are not those of the stores' owner.  So is what some have
     open beyond thousands of files; our own user's processes come first.
@@ -208,7 +208,7 @@ def _is_others(pid: str) -> bool:
 
 
 def _links(folder: str) -> Iterator[str | None]:
-    """Give what a process has open, one after the other; None where it cannot be told.  Raises OSError."""
+    """Yield what a process has open, one after the other; None where it cannot be told.  Raises OSError."""
     with os.scandir(folder) as numbers:
         for number in numbers:
             try:
@@ -253,12 +253,12 @@ def _look(
 
 
 def _is_ours(word: str) -> bool:
-    """Tell whether a word of a command names one of the programs that we start beside a driver."""
+    """Return whether a word of a command names one of the programs that we start beside a driver."""
     return os.path.dirname(word) == _PROGRAMS  # noqa: PTH120 - a text, of which nothing is asked
 
 
 def _variables(pid: int, share: _Share) -> dict[str, str] | None:
-    """Give the variables that tell something; None if they are too many.  Raises OSError."""
+    """Return the variables that tell something; None if they are too many.  Raises OSError."""
     data = share.environments.read(pid)
     if data is None:
         return None
@@ -275,13 +275,13 @@ def _variables(pid: int, share: _Share) -> dict[str, str] | None:
 
 
 def _words(pid: int) -> list[str]:
-    """Give the beginning of a process's command line.  Raises OSError."""
+    """Return the beginning of a process's command line.  Raises OSError."""
     with Path(f"/proc/{pid}/cmdline").open("rb") as stream:
         return os.fsdecode(stream.read(_LONGEST_VALUE).removesuffix(b"\0")).split("\0")
 
 
 def _name(pid: int) -> str:
-    """Give the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
+    """Return the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
     name = Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     if len(name) >= _LONGEST_NAME:
         with contextlib.suppress(PermissionError):
@@ -292,7 +292,7 @@ def _name(pid: int) -> str:
 
 
 def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path, ...] | None:
-    """Give the shared objects that a process has mapped whose names begin so; None if that is too much to read."""
+    """Return the shared objects that a process has mapped whose names begin so; None if that is too much to read."""
     most = min(_LONGEST_MAPS, share.maps)
     try:
         with maps.open("rb") as stream:
@@ -321,7 +321,7 @@ def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path,
 def writer_since(
     processes: Iterable[Process], libraries: tuple[str, ...], writes: Callable[[str], bool], places: HostRoots = HERE
 ) -> datetime | None:
-    """Tell when the oldest process started that could be in the midst of writing a cache; None if there is none.
+    """Return when the oldest process started that could be in the midst of writing a cache; None if there is none.
 
     Who writes has a library mapped whose name begins like one of ``libraries``, and a file open of which ``writes``
     says so.
@@ -381,7 +381,7 @@ def _may_be_writing(pid: int, writes: Callable[[str], bool], places: HostRoots, 
 
 
 def _frozen(process: Path, places: HostRoots) -> bool:
-    """Tell whether the group of a process is frozen, or may be: its tasks look like sleepers then."""
+    """Return whether the group of a process is frozen, or may be: its tasks look like sleepers then."""
     for line in (process / "cgroup").read_text("utf-8", "replace").splitlines():
         number, _, path = line.split(":", 2)
         if number == "0":
@@ -394,7 +394,7 @@ def _frozen(process: Path, places: HostRoots) -> bool:
 
 
 def family(pid: int) -> frozenset[int]:
-    """Give a process and all that descend from it."""
+    """Return a process and all that descend from it."""
     with contextlib.suppress(psutil.Error):
         return frozenset({pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))})
     return frozenset({pid})

@@ -57,7 +57,7 @@ def _steady() -> int:
 
 
 def clock_was_set(since: DependencySnapshot) -> bool:
-    """Tell whether the clock was set: then nothing tells what is younger than the pass from what is not."""
+    """Return whether the clock was set: then nothing tells what is younger than the pass from what is not."""
     passed = _steady() - since.steady
     return abs(time.time_ns() - since.began - passed) > _SET + passed // 1000
 
@@ -74,7 +74,7 @@ def needed(
     earlier: DependencySnapshot | None = None,
     mapped_before: Iterable[str] = (),
 ) -> tuple[Dependency, ...]:
-    """Give what a pass needed that began with ``then``, and proved its model.
+    """Return what a pass needed that began with ``then``, and proved its model.
 
     ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
     caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
@@ -120,7 +120,7 @@ def needed(
 def _as_named(
     then: DependencySnapshot, earlier: DependencySnapshot | None, known: Mapping[str, Dependency], ours: Collection[str]
 ) -> dict[str, Dependency]:
-    """Give what was named and is as it was, and code that is not; see `needed`."""
+    """Return what was named and is as it was, and code that is not; see `needed`."""
     found: dict[str, Dependency] = {}
     first = None if earlier is None else {one.path: one for one in earlier.named}
     for old in then.named:
@@ -154,7 +154,7 @@ def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependen
 
 
 def _look(path: str, role: Role) -> Dependency | None:
-    """Give a file or a directory as it is now; None if it is not what it should be, or cannot be looked at."""
+    """Return a file or a directory as it is now; None if it is not what it should be, or cannot be looked at."""
     try:
         found = os.stat(path)
         folder = role in _FOLDERS
@@ -169,7 +169,7 @@ def _look(path: str, role: Role) -> Dependency | None:
 
 
 def _listed(path: str, role: Role) -> str:
-    """Give the digest of a directory's names; empty for one with too many: nobody knows whether those change."""
+    """Return the digest of a directory's names; empty for one with too many: nobody knows whether those change."""
     found = names(path, MOST)
     if found is None:
         return ""
@@ -184,7 +184,7 @@ def _version(path: str) -> str:
 
 
 def _links(path: str) -> Iterable[str]:
-    """Give the shorter names of a library that lead to it: ``libfoo.so.1`` for ``libfoo.so.1.2``."""
+    """Yield the shorter names of a library that lead to it: ``libfoo.so.1`` for ``libfoo.so.1.2``."""
     name = path
     while ".so." in os.path.basename(name):
         name = name.rpartition(".")[0]
@@ -282,7 +282,7 @@ class _Look:
         return old
 
     def _compared(self, old: Dependency, now: Dependency, name: str) -> str:
-        """Say how the content differs; empty if it does not."""
+        """Return how the content differs; empty if it does not."""
         untouched = (now.size, now.modified, now.inode) == (old.size, old.modified, old.inode)
         try:
             if old.role in _FOLDERS:
@@ -305,7 +305,7 @@ class _Look:
         return f"{name} was {'modified' if now.inode == old.inode else 'replaced'}"
 
     def packages(self, needs: Sequence[Dependency]) -> list[str]:
-        """Say which packages have come, gone, or another version now."""
+        """Return which packages have come, gone, or another version now."""
         said: list[str] = []
         for site in sorted(self._sites):
             try:

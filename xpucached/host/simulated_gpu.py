@@ -46,7 +46,7 @@ _ALWAYS: Final = {
 
 
 def pretend(device: str) -> Mapping[str, str]:
-    """Give the variables that make the driver pretend a GPU: an architecture (``bmg-g21``) or a PCI id (``0xe20b``).
+    """Return the variables that make the driver pretend a GPU: an architecture (``bmg-g21``) or a PCI id (``0xe20b``).
 
     Only with a PCI id it has the name that a real card answers, and so the place in the cache that programs on such a
     card look at; an architecture alone gives the driver's nameless default.  Raises `RequestError`.

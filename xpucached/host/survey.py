@@ -53,7 +53,7 @@ def survey(
 
 
 def _devices(present: Sequence[Device], answers: Sequence[DriverAnswer]) -> tuple[Device, ...]:
-    """Give each GPU what drivers say of it, and add the devices that no GPU on the PCI bus explains."""
+    """Return each GPU what drivers say of it, and add the devices that no GPU on the PCI bus explains."""
     owned: list[list[DriverAnswer]] = [[] for _ in present]
     left: list[DriverAnswer] = []
     # Level Zero first: it tells the generation, and after that the other backends are known by the device's name.
@@ -95,12 +95,12 @@ def _devices(present: Sequence[Device], answers: Sequence[DriverAnswer]) -> tupl
 
 
 def _usable(device: Device) -> bool:
-    """Tell whether programs can use a GPU as far as the kernel is concerned."""
+    """Return whether programs can use a GPU as far as the kernel is concerned."""
     return device.kernel_driver in _KERNEL_DRIVERS
 
 
 def _owners(answer: DriverAnswer, present: Sequence[Device]) -> list[int]:
-    """Give the GPUs of which a driver says this: several, if they are alike."""
+    """Return the GPUs of which a driver says this: several, if they are alike."""
     if not is_gpu(answer):
         return []
     usable = [(index, device) for index, device in enumerate(present) if _usable(device)]
@@ -115,7 +115,7 @@ def _owners(answer: DriverAnswer, present: Sequence[Device]) -> list[int]:
 
 
 def _problems(reported: Iterable[Problem], devices: Sequence[Device], *, has_gpu: bool) -> tuple[Problem, ...]:
-    """Say what is missing or wrong, each thing once."""
+    """Return what is missing or wrong, each thing once."""
     problems: list[Problem] = []
     offered = [answer for device in devices for answer in device.answers]
     for device in devices:
@@ -131,7 +131,7 @@ def _problems(reported: Iterable[Problem], devices: Sequence[Device], *, has_gpu
 
 
 def _wrong(device: Device) -> list[Problem]:
-    """Say what is wrong with one GPU."""
+    """Return what is wrong with one GPU."""
     if device.pci_address is None:
         return []
     who = f"GPU {device.pci_address} ({device.name})"

@@ -17,7 +17,7 @@ class Owed:
         self.add(uids)
 
     def __iter__(self) -> Iterator[int]:
-        """Give them, in the order in which they came."""
+        """Return them, in the order in which they came."""
         return iter(tuple(self._news))
 
     def add(self, uids: Iterable[int]) -> None:
@@ -25,7 +25,7 @@ class Owed:
         self._news |= dict.fromkeys(uids, object())
 
     def news(self, uid: int) -> object | None:
-        """Give what is to be told; None if nothing is."""
+        """Return what is to be told; None if nothing is."""
         return self._news.get(uid)
 
     def acknowledge(self, uid: int, news: object) -> None:
@@ -34,7 +34,7 @@ class Owed:
             del self._news[uid]
 
     def rouse(self, uid: int) -> bool:
-        """Tell whether one that went to sleep before it could be told is to be started for it: once for the same."""
+        """Return whether one that went to sleep before it could be told is to be started for it: once for the same."""
         news = self._news.get(uid)
         if news is None or news is self._roused.get(uid):
             return False

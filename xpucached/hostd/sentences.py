@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def stranger() -> Denied:
-    """Give what is told to those whom the host's daemon does not look after."""
+    """Return what is told to those whom the host's daemon does not look after."""
     hint = "start a daemon of your own: systemctl --user start xpucached"
     return Denied("the host's daemon does not look after you", hint=hint)
 
 
 def silence(said: UserStatus) -> XpucachedError:
-    """Say why a user's worker does not answer."""
+    """Return why a user's worker does not answer."""
     if said.state is WorkerState.ASIDE:
         hint = "that one answers him alone: xpucachectl --user"
         return Conflict(f"{said.user} runs a daemon of their own, and so has no worker", hint=hint)

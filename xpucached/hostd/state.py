@@ -38,7 +38,7 @@ class StateFile:
         self._writing = threading.Lock()
 
     def recall(self) -> SavedState:
-        """Give what was kept; nothing if it cannot be read."""
+        """Return what was kept; nothing if it cannot be read."""
         try:
             kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
             return codec.from_json(SavedState, kept)
@@ -69,7 +69,7 @@ class StateFile:
                 shown.write(_COLD if any(one.cold for one in known.users) else "")
 
     def first_since_boot(self) -> bool:
-        """Tell whether we are the first of us since the host started: nothing in /run outlives that."""
+        """Return whether we are the first of us since the host started: nothing in /run outlives that."""
         # The kernel's own number for the boot is in a part of /proc that we do not see.
         try:
             with (self._runtime / "began").open("x"):

@@ -220,7 +220,7 @@ class HostDaemon:
     # -- what is asked of us ------------------------------------------------------------------------------------------
 
     def find(self, name: str | int | None, caller: int) -> int:
-        """Give the number of a user whom we look after, by name, or by a number as text where nobody has it as name.
+        """Return the number of a user whom we look after, by name, or by a number as text where nobody has it as name.
 
         A number is that one and nobody else.  Raises `NotFound`, or `Denied` for the caller himself.
         """
@@ -244,7 +244,7 @@ class HostDaemon:
         return uid
 
     def status(self, only: int | None) -> HostStatus:
-        """Tell how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
+        """Return how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
         shown = tuple(
             one for one in (self._known.said.values() if only is None else [self._known.said.get(only)]) if one
         )
@@ -264,7 +264,7 @@ class HostDaemon:
         return UserSocket(self._people.get(uid, str(uid)), uid, self._place(uid))
 
     def meaning(self, names: tuple[ModelName, ...]) -> tuple[int, tuple[ModelName, ...]]:
-        """Give the one user whose models these are, and what that user calls them.  Raises `NotFound` and `Conflict`.
+        """Return the one user whose models these are, and what that user calls them.  Raises `NotFound` and `Conflict`.
 
         Names belong to their owners: a name alone is a model that the host's directory declares, and any other one is
         USER:NAME.  So nobody comes between a model and who asks for it by giving a model of his own that name.
@@ -294,7 +294,7 @@ class HostDaemon:
         raise NotFound(f"the host declares no model {name}", hint=suggest(name, known, hint))
 
     def own(self, name: ModelName, uid: int) -> ModelName:
-        """Give what a user calls a model that the same user may have called USER:NAME."""
+        """Return what a user calls a model that the same user may have called USER:NAME."""
         whose, _, bare = name.partition(":")
         return ModelName(bare) if bare and whose in {str(uid), self._people.get(uid)} else name
 
@@ -304,11 +304,11 @@ class HostDaemon:
         return user_client.outward(uid, (await self._user_clients.ask(uid, request)).value)
 
     async def job(self, uid: int, request: requests.GetJob | requests.WaitJob) -> Job:
-        """Give a job of a user's worker."""
+        """Return a job of a user's worker."""
         return user_client.outward(uid, (await self._user_clients.ask(uid, request)).value)
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
-        """Give the user and the job that a job's name here means.  Raises `NotFound`."""
+        """Return the user and the job that a job's name here means.  Raises `NotFound`."""
         found = user_client.inward(name)
         if found is None:
             raise NotFound(f"no job {name}", hint="jobs are their users': xpucachectl --of USER jobs")

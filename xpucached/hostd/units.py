@@ -32,7 +32,7 @@ class UnitState:
 
 
 def unit(uid: int) -> str:
-    """Give the name of a user's worker.  Nobody else's unit can come of it, and never root's."""
+    """Return the name of a user's worker.  Nobody else's unit can come of it, and never root's."""
     if uid <= 0:
         message = f"no worker is for user {uid}"
         raise ValueError(message)
@@ -51,7 +51,7 @@ async def stop(uid: int) -> None:
 
 
 async def fate(uid: int) -> UnitState:
-    """Tell what became of a worker."""
+    """Return what became of a worker."""
     text = await _systemctl("show", "--property=ActiveState", "--property=Job", unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")

@@ -72,7 +72,7 @@ _READING: Final = threading.Semaphore(1)
 
 
 def socket_of(uid: int) -> Path:
-    """Give the socket of a user's worker."""
+    """Return the socket of a user's worker."""
     return Path(sockets.worker_path(uid))
 
 
@@ -234,7 +234,7 @@ class UserClient:
 
 
 def brief(sentence: str) -> str:
-    """Give as much of a sentence of a worker's as is kept and shown."""
+    """Return as much of a sentence of a worker's as is kept and shown."""
     return plain(sentence, _LONGEST)
 
 
@@ -257,14 +257,14 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
 
 
 def _names(names: Iterable[ModelName]) -> Iterable[ModelName]:
-    """Give those that can be a model's: what else a worker says would be kept, and shown, at any length."""
+    """Yield those that can be a model's: what else a worker says would be kept, and shown, at any length."""
     for name in names:
         with contextlib.suppress(ValueError):
             yield check_name(name)
 
 
 def outward(uid: int, job: Job) -> Job:
-    """Give a worker's job the name by which the host's daemon finds it again, and which stands in a header."""
+    """Return a worker's job the name by which the host's daemon finds it again, and which stands in a header."""
     if _JOB.fullmatch(job.id) is None:
         message = "the worker's answer cannot be read: no job has such a name"
         raise Unavailable(message)
@@ -272,6 +272,6 @@ def outward(uid: int, job: Job) -> Job:
 
 
 def inward(name: str) -> tuple[int, JobId] | None:
-    """Give the user and the job that a name means."""
+    """Return the user and the job that a name means."""
     uid, point, job = name.partition(".")
     return (int(uid), JobId(job)) if point and uid.isdecimal() and len(uid) <= len("4294967295") else None

@@ -29,7 +29,7 @@ _LINE: Final = re.compile(r"^(UID_MIN|UID_MAX)\s+(\d+)\s*$", re.MULTILINE)
 def managed_users(
     wanted: Workers, owners: Iterable[str], etc: Path = Path("/etc"), *, host_daemon: int | None = None
 ) -> Mapping[int, str]:
-    """Give who may have a worker, by number: who can log in, who is named, and the users of model files.
+    """Return who may have a worker, by number: who can log in, who is named, and the users of model files.
 
     An account of the system has one only if the configuration names it; root, nobody and ``host_daemon``, the account
     of the host's daemon, never.  The host's daemon starts no other worker, and a worker of anybody else ends at once.
@@ -54,7 +54,7 @@ def _logs_in(one: pwd.struct_passwd) -> bool:
 
 
 def may_have_worker(uid: int, config: Settings | None) -> bool:
-    """Tell whether a user may have a worker by the host's configuration; None is one that cannot be read."""
+    """Return whether a user may have a worker by the host's configuration; None is one that cannot be read."""
     try:
         host_daemon: int | None = pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:
@@ -94,7 +94,7 @@ def read_users(config: Settings) -> ManagedUsers:
 
 
 def user(name: str) -> pwd.struct_passwd:
-    """Give a user by name or number.  Raises `KeyError`, and `ValueError` for what can be no name."""
+    """Return a user by name or number.  Raises `KeyError`, and `ValueError` for what can be no name."""
     return pwd.getpwuid(int(name)) if name.isdecimal() and len(name) < len("4294967296") else pwd.getpwnam(name)
 
 

@@ -53,7 +53,7 @@ class WorkerUnits(Protocol):
         """Stop one."""
 
     async def fate(self, uid: int, /) -> units.UnitState:
-        """Tell what became of one."""
+        """Return what became of one."""
 
 
 class WorkerFollower:
@@ -234,7 +234,7 @@ class WorkerFollower:
                 raise silence(self._known.said.get(uid, UserStatus(str(uid), uid))) from None
 
     def _rests(self, uid: int) -> bool:
-        """Tell whether a user's worker failed, and was started too short a time ago to be started again."""
+        """Return whether a user's worker failed, and was started too short a time ago to be started again."""
         known = self._known.said.get(uid)
         if known is None or known.state is not WorkerState.FAILED or uid not in self._starts:
             return False

@@ -12,10 +12,10 @@ _NAMES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE"
 
 
 def of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Give those of a program's variables that say where its driver caches."""
+    """Return those of a program's variables that say where its driver caches."""
     return tuple((name, variables[name]) for name in _NAMES if name in variables)
 
 
 def at(directory: Path) -> tuple[tuple[str, str], ...]:
-    """Give the variables that make a driver cache in a directory."""
+    """Return the variables that make a driver cache in a directory."""
     return (("NEO_CACHE_DIR", str(directory)), ("NEO_CACHE_PERSISTENT", "1"))

@@ -42,7 +42,7 @@ def allow(directory: int, name: str, more: int) -> bool:
 
 
 def walk(directory: int, device: int) -> Iterator[tuple[int, str, os.stat_result]]:
-    """Give all that is below a directory, what is deeper first: where it lies, its name, and what it is.
+    """Yield all that is below a directory, what is deeper first: where it lies, its name, and what it is.
 
     Raises OSError; also for what nobody fills or nests so, and for what is another file system's or somebody else's.
     """
@@ -69,7 +69,7 @@ def _walk(directory: int, device: int, depth: int) -> Iterator[tuple[int, str, o
 
 
 def allocated(directory: int, device: int) -> int:
-    """Tell how many bytes of a disk a directory takes with all that is in it.  Raises OSError as `walk` does."""
+    """Return how many bytes of a disk a directory takes with all that is in it.  Raises OSError as `walk` does."""
     every = (status for _, _, status in walk(directory, device))
     return sum(status.st_blocks * 512 // max(1, status.st_nlink) for status in every)
 

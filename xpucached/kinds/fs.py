@@ -17,7 +17,7 @@ _QUIET: Final = os.O_NOATIME
 
 
 def ours(error: OSError) -> bool:
-    """Tell whether an error says that this process has no more room, and so nothing about the file it met."""
+    """Return whether an error says that this process has no more room, and so nothing about the file it met."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -29,7 +29,7 @@ on a file, of the disk, the network or the program behind a file system."""
 
 
 def passing(error: OSError) -> bool:
-    """Tell whether an error says nothing of what it met: what cannot be read just now is still there."""
+    """Return whether an error says nothing of what it met: what cannot be read just now is still there."""
     return error.errno not in _LASTING
 
 
@@ -43,7 +43,7 @@ _REFUSING: Final = frozenset(
 
 
 def refused(error: OSError) -> bool:
-    """Tell whether an error is a trouble of the disk, and not of what somebody forged there."""
+    """Return whether an error is a trouble of the disk, and not of what somebody forged there."""
     return ours(error) or error.errno in _REFUSING
 
 
@@ -107,7 +107,7 @@ def _syscall() -> ctypes._NamedFuncPointer | None:
 
 @cache
 def _has_openat2() -> bool:
-    """Tell whether the kernel (5.6 and later) has the call, and no filter of system calls takes it away."""
+    """Return whether the kernel (5.6 and later) has the call, and no filter of system calls takes it away."""
     try:
         os.close(_openat2(_HERE, "/", os.O_PATH | os.O_CLOEXEC, _STRAIGHT))
     except OSError:
@@ -243,7 +243,7 @@ def regular_file(
 
 
 def leads_to(directory: int, name: str, root: str) -> os.stat_result:
-    """Tell what a link leads to; nothing is opened.  Raises OSError: ``EXDEV`` if it leaves the store's file system.
+    """Return what a link leads to; nothing is opened.  Raises OSError: ``EXDEV`` if it leaves the store's file system.
 
     Somebody else may have mounted what is behind it, and may never answer.
     """
@@ -270,7 +270,7 @@ def leads_to(directory: int, name: str, root: str) -> os.stat_result:
 
 
 def _top(root: str) -> str:
-    """Give the highest directory above a store that lies on its file system."""
+    """Return the highest directory above a store that lies on its file system."""
     # Not by pathlib: where somebody has made a loop of it by now, that raises what is no error of a file.
     path = Path(os.path.realpath(root))
     device = path.stat().st_dev
@@ -384,7 +384,7 @@ def _mounted(descriptor: int) -> bool:
 
 
 def birth(descriptor: int) -> int | None:
-    """Tell when a file was made, in nanoseconds since 1970, where the file system knows."""
+    """Return when a file was made, in nanoseconds since 1970, where the file system knows."""
     status = _status(descriptor)
     if status is None or not status.mask & _BIRTH:
         return None

@@ -46,7 +46,7 @@ _PREFIX: Final = 64
 
 
 def image_format(data: bytes) -> ImageFormat:
-    """Tell what an image is from its first bytes."""
+    """Return what an image is from its first bytes."""
     if data.startswith(_SPIRV):
         return ImageFormat.SPIRV
     if data.startswith(_ELF):
@@ -59,7 +59,7 @@ def image_format(data: bytes) -> ImageFormat:
 
 
 def input_digest(data: bytes) -> str | None:
-    """Give what SPIR-V is known by, whichever cache it was found in; None for anything else."""
+    """Return what SPIR-V is known by, whichever cache it was found in; None for anything else."""
     return hashlib.sha256(data).hexdigest() if data.startswith(_SPIRV) else None
 
 
@@ -114,7 +114,7 @@ def _spirv_kernels(data: bytes) -> Iterator[bytes]:
 
 
 def _words(data: bytes) -> Sequence[int]:
-    """Give the words of an image as the little-endian numbers that they are."""
+    """Return the words of an image as the little-endian numbers that they are."""
     whole = memoryview(data)[: len(data) & ~3]
     if sys.byteorder == "little":
         return whole.cast("I")
@@ -124,7 +124,7 @@ def _words(data: bytes) -> Sequence[int]:
 
 
 def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Give name, offset and size of each section of an ELF; raise ValueError for one that does not hold together."""
+    """Yield name, offset and size of each section of an ELF; raise ValueError for one that does not hold together."""
     if len(data) < 64 or not data.startswith(_ELF):  # noqa: PLR2004 - the size of an ELF64 header
         message = "no ELF header"
         raise ValueError(message)
@@ -284,7 +284,7 @@ def _nested(name: str) -> str | None:
 
 
 def kernel(name: bytes, room: int = _PRINTED_TOGETHER) -> Kernel:
-    """Give a kernel its name for people, and the library that owns it, from its mangled name.
+    """Return a kernel its name for people, and the library that owns it, from its mangled name.
 
     A name that may need more than ``room`` bytes for people is not demangled.
     """
@@ -318,12 +318,12 @@ def _owner(display: str, plain: str) -> str | None:
 
 
 def is_intel(platform: str) -> bool:
-    """Tell whether a platform's programs are of a form that we know."""
+    """Return whether a platform's programs are of a form that we know."""
     return "intel" in platform.lower()
 
 
 def damage(data: bytes, *, intel: bool) -> str | None:
-    """Say what is wrong with a compiled program; None if it holds together.
+    """Return what is wrong with a compiled program; None if it holds together.
 
     ``data`` is the whole payload.  A flipped bit inside machine code cannot be seen here; the digest in the catalog
     tells when an entry changed after it was first seen.

@@ -58,22 +58,22 @@ class Discovery(Protocol):
         """Variables that change with which options programs are compiled: for the hint to a model that lacks them."""
 
     def enable(self, root: Path) -> Mapping[str, str]:
-        """Give the variables that make a process use this store, and leave eviction to us: of `CACHE_VARIABLES`."""
+        """Return the variables that make a process use this store, and leave eviction to us: of `CACHE_VARIABLES`."""
 
     def locate(self, process: Process) -> tuple[Path, str] | None:
-        """Tell where a process keeps its store, and how we know; None if it keeps none.
+        """Return where a process keeps its store, and how we know; None if it keeps none.
 
         Process 0 is nobody's: it stands for any program of this user, and the answer is the standard place.
         """
 
     def enabled(self, process: Process) -> bool:
-        """Tell whether a process uses its store at all."""
+        """Return whether a process uses its store at all."""
 
     def recognise(self, root: Path) -> bool:
-        """Tell whether a directory looks like a store of this kind.  Never raises for what it meets."""
+        """Return whether a directory looks like a store of this kind.  Never raises for what it meets."""
 
     def writes(self, path: str) -> bool:
-        """Tell whether a program that has this file open may be in the midst of writing to a store."""
+        """Return whether a program that has this file open may be in the midst of writing to a store."""
 
 
 class Scanner(Protocol):
@@ -98,19 +98,19 @@ class Scanner(Protocol):
         """
 
     def key(self, path: str) -> EntryKey | None:
-        """Tell to which entry a file belongs, by its path below the root; None if to none."""
+        """Return to which entry a file belongs, by its path below the root; None if to none."""
 
     def targets(self, host: Host) -> tuple[Target, ...]:
-        """Give what entries of this kind would be valid for on this host now; empty if that cannot be said.
+        """Return what entries of this kind would be valid for on this host now; empty if that cannot be said.
 
         It is asked with all devices, and with one alone: then the answer is what is valid for that one.
         """
 
     def architecture(self, target: Target) -> Architecture:
-        """Tell the generation of a target's device, as people call it.  Pure."""
+        """Return the generation of a target's device, as people call it.  Pure."""
 
     def built_from(self, key: EntryKey) -> tuple[str, str] | None:
-        """Give what an entry was compiled from, and that with how it was: equal for entries that have it in common.
+        """Return what an entry was compiled from, and that with how it was: equal for entries that have it in common.
 
         None if its key does not tell.
         """
@@ -142,13 +142,13 @@ class Trash(Protocol):
     """Without it, what is removed is gone."""
 
     def trash(self, of: Store, after: str = "") -> tuple[Trashed, ...]:
-        """Tell what is in a store's trash, in the order of the refs; of more than is fit for memory the first ones.
+        """Return what is in a store's trash, in the order of the refs; of more than is fit for memory the first ones.
 
         ``after`` is the last ref that was told before; nothing comes after the last one.
         """
 
     def trash_size(self, of: Store) -> int:
-        """Tell how many bytes of a disk a store's trash takes."""
+        """Return how many bytes of a disk a store's trash takes."""
 
     def restore(self, of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
         """Bring entries back to where the runtime finds them; where it has made them again, that one stays."""
@@ -165,7 +165,7 @@ class Recorder(Protocol):
         """What lines hold in which a process tells; any other line is its own."""
 
     def variables(self, store: Store) -> Mapping[str, str]:
-        """Give the variables that make a process tell which entries of this store it uses."""
+        """Return the variables that make a process tell which entries of this store it uses."""
 
     def read(self, store: Store, lines: Iterable[str]) -> Recording:
         """Read some of the lines in which a process told of this store, as they come."""
@@ -191,13 +191,13 @@ class ActivityReader(Protocol):
     def interpret(
         self, events: Iterable[tuple[FileEvent, Program]], boot: datetime, halves: frozenset[Half] = frozenset()
     ) -> Activity:
-        """Tell which entries were loaded, and which were made, by whom.
+        """Return which entries were loaded, and which were made, by whom.
 
         ``boot`` is when `FileEvent.at` was zero; ``halves`` is what an earlier answer left open.
         """
 
     def is_half(self, path: str) -> bool:
-        """Tell whether writing this file makes no entry yet, because another one follows."""
+        """Return whether writing this file makes no entry yet, because another one follows."""
 
 
 class Rebuilder(Protocol):
@@ -219,7 +219,7 @@ class Rebuilder(Protocol):
         """Tell under which key programs will look for what is compiled for a target; None if nobody can foretell it."""
 
     def unusable(self, environment: Target, binary: bytes) -> str | None:
-        """Say what is wrong with a compiled program that a driver gave; None if nothing is known to be."""
+        """Return what is wrong with a compiled program that a driver gave; None if nothing is known to be."""
 
     def publish(self, recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
         """Put a compiled program where the runtime looks for it, all at once: in its store, or in the one at ``into``.
@@ -249,7 +249,7 @@ class Doctor(Protocol):
         """All that can be wrong with a store as a whole."""
 
     def faults(self, found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
-        """Tell what is wrong with a store as a whole; ``writer_since`` as for `Scanner.parts`."""
+        """Return what is wrong with a store as a whole; ``writer_since`` as for `Scanner.parts`."""
 
     def clear(self, store: Store, fault: StoreFault, now: datetime, writer_since: datetime | None) -> bool:
         """Put an end to a fault: True if it is over."""
@@ -262,13 +262,13 @@ class Preflight(Protocol):
     """Without it, no runtime is known with which the cache should stay off."""
 
     def runtimes(self, program: Path, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
-        """Give the runtimes that a program with these variables finds, in the order in which it looks."""
+        """Return the runtimes that a program with these variables finds, in the order in which it looks."""
 
     def mapped(self, libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:
-        """Give the runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
+        """Return the runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
 
     def readers(self, libraries: Iterable[Path]) -> frozenset[str]:
-        """Tell which runtimes there are among libraries, by the ways in which they meet damage.
+        """Return which runtimes there are among libraries, by the ways in which they meet damage.
 
         Empty if any may be, because one of them cannot be told.
         """

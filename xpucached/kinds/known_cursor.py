@@ -22,7 +22,7 @@ class KnownCursor:
         """Those between what was taken: nothing that is there has their names."""
 
     def take(self, prefix: str) -> list[KnownEntry]:
-        """Give those below a directory; those before it were passed."""
+        """Return those below a directory; those before it were passed."""
         found: list[KnownEntry] = []
         row = self._next
         while row is not None and row.key.startswith(prefix):

@@ -20,7 +20,7 @@ def names(directory: int) -> list[str]:
 
 
 def entries(directory: int) -> Iterator[os.DirEntry[str]]:
-    """Give what is in a directory, one after the other.  Raises OSError as `names` does."""
+    """Yield what is in a directory, one after the other.  Raises OSError as `names` does."""
     with os.scandir(directory) as listed:
         yield from itertools.islice(listed, _NAMES)
         if next(listed, None) is not None:
@@ -28,7 +28,7 @@ def entries(directory: int) -> Iterator[os.DirEntry[str]]:
 
 
 def exists(directory: int, name: str) -> bool:
-    """Tell whether there is anything of this name in a directory.  Raises OSError."""
+    """Return whether there is anything of this name in a directory.  Raises OSError."""
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -36,28 +36,28 @@ MODELS: Final = sycl.NAME
 
 
 def variables(root: Callable[[KindName], Path]) -> Mapping[str, str]:
-    """Give what makes a program cache in these stores, one of each kind, and leave eviction to us."""
+    """Return what makes a program cache in these stores, one of each kind, and leave eviction to us."""
     given = ({**kind.discovery.enable(root(name)), **kind.discovery.EVERYWHERE} for name, kind in KINDS.items())
     return {variable: text for one in given for variable, text in one.items()}
 
 
 def libraries() -> tuple[str, ...]:
-    """Give how the names of libraries begin by which a process shows that it may use a store of any kind."""
+    """Return how the names of libraries begin by which a process shows that it may use a store of any kind."""
     return tuple(sorted({name for kind in KINDS.values() for name in kind.discovery.LIBRARIES}))
 
 
 def defects() -> tuple[Defect, ...]:
-    """Give all that can be wrong with entries of any kind."""
+    """Return all that can be wrong with entries of any kind."""
     return tuple(dict.fromkeys((CHANGED, *(one for kind in KINDS.values() for one in kind.defects))))
 
 
 def targets(host: Host) -> tuple[Target, ...]:
-    """Give what entries of all kinds would be valid for on this host now; see `Scanner.targets`."""
+    """Return what entries of all kinds would be valid for on this host now; see `Scanner.targets`."""
     return tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.scanner.targets(host)))
 
 
 def with_targets(host: Host) -> Host:
-    """Give a host, and each of its devices, what entries of all kinds would be valid for there now."""
+    """Return a host, and each of its devices, what entries of all kinds would be valid for there now."""
     devices = tuple(replace(one, environments=targets(replace(host, devices=(one,)))) for one in host.devices)
     return replace(host, devices=devices, environments=targets(host))
 
@@ -65,7 +65,7 @@ def with_targets(host: Host) -> Host:
 def lineages(
     recorded: Mapping[tuple[KindName, EntryKey], str] | None = None,
 ) -> Mapping[KindName, Callable[[EntryKey], str | None]]:
-    """Give for each kind whose entries can be compiled again what stays of their keys when the driver changes.
+    """Return for each kind whose entries can be compiled again what stays of their keys when the driver changes.
 
     What was recorded of an entry says it; of others the key itself may.
     """
@@ -78,7 +78,7 @@ def lineages(
 
 
 def rebuilder(entry: Entry) -> Rebuilder:
-    """Give what compiles entries of this kind again: of a kind that has it."""
+    """Return what compiles entries of this kind again: of a kind that has it."""
     found = KINDS[entry.id.store.kind].rebuilder
     if found is None:
         raise ValueError(f"{entry.id.store.kind}: {NoRecipe.KIND.words}")
@@ -105,7 +105,7 @@ def remove(
 
 
 def built_from(entry: EntryId) -> tuple[str, str] | None:
-    """Give what an entry of any kind was compiled from, and how; see `Scanner.built_from`."""
+    """Return what an entry of any kind was compiled from, and how; see `Scanner.built_from`."""
     kind = KINDS.get(entry.store.kind)
     told = None if kind is None else kind.scanner.built_from(entry.key)
     return None if told is None else (f"{entry.store.kind} {told[0]}", f"{entry.store.kind} {told[1]}")

@@ -56,7 +56,7 @@ FOLDER: Final = "/"
 
 @contextlib.contextmanager
 def same_place(here: int, _leaf: int, label: Label) -> Iterator[str | None]:
-    """Give an entry the name that it had; none if something is there."""
+    """Return an entry the name that it had; none if something is there."""
     yield None if listing.exists(here, label.slot) else label.slot
 
 
@@ -201,7 +201,7 @@ class TrashFolder:
             return loads(fs.read(descriptor, _LIMIT), self.is_place, self.suffixes)
 
     def trash(self, of: Store, after: str = "") -> tuple[Trashed, ...]:
-        """Tell what is in a store's trash; see `Trash.trash`."""
+        """Return what is in a store's trash; see `Trash.trash`."""
         text = 0
         found: list[Trashed] = []
         for one in itertools.islice(self._there(of, after), MOST):
@@ -212,7 +212,7 @@ class TrashFolder:
         return tuple(found)
 
     def trash_size(self, of: Store) -> int:
-        """Tell how much room a store's trash takes; see `Trash.trash_size`."""
+        """Return how much room a store's trash takes; see `Trash.trash_size`."""
         return sum(one.allocated for one in self._there(of))
 
     def _there(self, of: Store, after: str = "") -> Iterator[Trashed]:
@@ -368,12 +368,12 @@ def _write(item: int, content: bytes) -> None:
 
 
 def _unknown(error: OSError) -> bool:
-    """Tell whether what could not be opened may be there all the same."""
+    """Return whether what could not be opened may be there all the same."""
     return fs.passing(error) or isinstance(error, PermissionError)
 
 
 def _torn(label: Label, there: Mapping[str, os.stat_result]) -> str | None:
-    """Say which file of an entry is not what was put into the trash; None if all of them are."""
+    """Return which file of an entry is not what was put into the trash; None if all of them are."""
     if not label.files:
         return "its label names no files"
     for suffix, (size, _) in label.files.items():

@@ -23,7 +23,7 @@ def wait(job: RunOrder) -> None:
 
 
 def tensors_in(value: object, depth: int = 0) -> Iterator[Foreign]:
-    """Give the tensors in a value."""
+    """Yield the tensors in a value."""
     torch = sys.modules.get("torch")
     if torch is None or depth > 4:  # noqa: PLR2004 - nobody nests results deeper
         return
@@ -38,7 +38,7 @@ def tensors_in(value: object, depth: int = 0) -> Iterator[Foreign]:
 
 
 def _parameters() -> dict[str, int]:
-    """Give the bytes of all living modules' parameters and buffers, by the type of their device."""
+    """Return the bytes of all living modules' parameters and buffers, by the type of their device."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -71,7 +71,7 @@ def must_be_finite(value: object) -> None:
 
 
 def ran_where(job: RunOrder, result: object) -> tuple[str, str, list[str], int | None]:
-    """Tell whether the work was done on the device it was meant for: verdict, device, evidence, peak memory."""
+    """Return whether the work was done on the device it was meant for: verdict, device, evidence, peak memory."""
     evidence: list[str] = []
     votes: list[bool] = []
     parameters = _parameters()
@@ -98,7 +98,7 @@ def ran_where(job: RunOrder, result: object) -> tuple[str, str, list[str], int |
 
 
 def own_modules() -> list[str]:
-    """Give the files of the loaded modules that are part of neither Python nor an installed package."""
+    """Return the files of the loaded modules that are part of neither Python nor an installed package."""
     standard = os.path.dirname(os.path.realpath(os.__file__)) + "/"  # noqa: PTH120 - text beside text
     found: set[str] = set()
     size = 0
@@ -126,7 +126,7 @@ def _device_name(job: RunOrder) -> str:
 
 
 def devices(job: RunOrder) -> list[str]:
-    """Give one device of each distinct environment."""
+    """Return one device of each distinct environment."""
     torch = torch_of(job)
     if job.kind == "cpu":
         return ["cpu"]

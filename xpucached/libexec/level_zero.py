@@ -144,7 +144,7 @@ def _devices(library: ctypes.CDLL, driver: int) -> Iterator[tuple[int, Environme
 
 
 def devices(library: ctypes.CDLL) -> Iterator[tuple[int, int, Environments]]:
-    """Give Intel's Level Zero GPUs: driver, handle and environments.  Raises `DriverError`."""
+    """Yield Intel's Level Zero GPUs: driver, handle and environments.  Raises `DriverError`."""
     _check("zeInit", library.zeInit(_INIT_GPU_ONLY) & 0xFFFFFFFF)
     for driver in _handles(library, "zeDriverGet", ()):
         for device, environments in _devices(library, driver):

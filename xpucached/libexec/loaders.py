@@ -39,7 +39,7 @@ def _type(job: RunOrder, torch: ModuleType) -> object:
 
 
 def _tensors(job: RunOrder, torch: ModuleType) -> list[Foreign]:
-    """Give the inputs as tensors: from the file, repeated or cut to the shape; or random ones of the shape."""
+    """Return the inputs as tensors: from the file, repeated or cut to the shape; or random ones of the shape."""
     if job.inputs == "random":
         if not job.sizes:
             raise Unfit("random inputs need a shape")

@@ -40,7 +40,7 @@ def _platforms(library: ctypes.CDLL) -> Iterator[int]:
 
 
 def devices(library: ctypes.CDLL) -> Iterator[tuple[int, tuple[str, str, str, str]]]:
-    """Give Intel's OpenCL devices: handle and environment.  Raises `DriverError`."""
+    """Yield Intel's OpenCL devices: handle and environment.  Raises `DriverError`."""
     for platform in _platforms(library):
         yield from _environments(library, platform)
 

@@ -39,7 +39,7 @@ class ProcessTreeUse:
         self._free = _free(scratch)
 
     def exceeded(self, tree: list[int]) -> tuple[str, str] | None:
-        """Tell the outcome and a sentence if the tree takes more than it may."""
+        """Return the outcome and a sentence if the tree takes more than it may."""
         taken = sum(_resident(pid) for pid in tree)
         self.peak = max(self.peak, taken)
         if taken > self.memory:
@@ -142,7 +142,7 @@ class Maps:
                 self._text += text
 
     def report(self) -> dict[str, list[str]]:
-        """Give the paths: mapped as code, and only as data."""
+        """Return the paths: mapped as code, and only as data."""
         return {
             "mapped": sorted(path for path, code in self.files.items() if code),
             "mapped_data": sorted(path for path, code in self.files.items() if not code),
@@ -157,7 +157,7 @@ def _number(text: str) -> int:
 
 
 def _drm(tree: list[int]) -> Iterator[str]:
-    """Give the descriptions of open graphics devices, of what so many descriptors of these processes lead to."""
+    """Yield the descriptions of open graphics devices, of what so many descriptors of these processes lead to."""
     left = _OPEN
     for pid in tree:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as numbers:
@@ -191,7 +191,7 @@ def _free(scratch: str) -> tuple[int, int]:
 
 
 def _written(scratch: str) -> int | None:
-    """Give the bytes in a temporary directory; None if it holds more files than are looked at."""
+    """Return the bytes in a temporary directory; None if it holds more files than are looked at."""
     size = count = 0
     places = [scratch]
     while places:
@@ -209,7 +209,7 @@ def _written(scratch: str) -> int | None:
 
 
 def process_tree() -> list[int]:
-    """Give all living descendants of this process."""
+    """Return all living descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -73,12 +73,12 @@ class RunOrder:
 
     @property
     def sizes(self) -> list[list[int]]:
-        """Give the shape as numbers, one list per input."""
+        """Return the shape as numbers, one list per input."""
         return [[int(size) for size in part.split("x")] for part in self.shape.split(",")] if self.shape else []
 
     @property
     def kind(self) -> str:
-        """Give the type of the device, without its number."""
+        """Return the type of the device, without its number."""
         return self.device.partition(":")[0]
 
 
@@ -99,7 +99,7 @@ class Subject:
 
 
 def torch_of(job: RunOrder) -> ModuleType:
-    """Give torch, with the job's device chosen.  Raise `Unfit` if there is none."""
+    """Return torch, with the job's device chosen.  Raise `Unfit` if there is none."""
     try:
         import torch  # noqa: PLC0415 - only here
     except ImportError as error:
@@ -122,6 +122,6 @@ def torch_of(job: RunOrder) -> ModuleType:
 
 
 def offers(torch: ModuleType, kind: str) -> bool:
-    """Tell whether torch can use devices of a type."""
+    """Return whether torch can use devices of a type."""
     part = getattr(torch, kind, None)
     return part is not None and bool(part.is_available())

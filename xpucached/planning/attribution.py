@@ -18,7 +18,7 @@ def attribute(
     *,
     traced: bool | None = None,
 ) -> Attribution:
-    """Tell which entries a run made, and which it only used.
+    """Return which entries a run made, and which it only used.
 
     ``before`` and ``after`` are what its store held, ``created`` and ``used`` what its own trace names.  With a trace
     only that counts, because others may compile beside us, and only what is there afterwards, because a trace also

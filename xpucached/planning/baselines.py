@@ -38,7 +38,7 @@ _TICKS: Final = {
 
 
 def baselines(runs: Iterable[Run]) -> tuple[Baseline, ...]:
-    """Give every figure of every variant and environment, over these runs of one model, newest environment first.
+    """Return every figure of every variant and environment, over these runs of one model, newest environment first.
 
     Only passes that ended well count.  "Worse" is further above the median of the earlier ones than four robust
     standard deviations (1.4826 MAD), a tenth of it, and the unrest of any host.

@@ -66,7 +66,7 @@ def diagnose(
 
 
 def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterable[Run] = ()) -> bool:
-    """Tell whether a model's application may be told to switch the cache on.
+    """Return whether a model's application may be told to switch the cache on.
 
     With a runtime that crashes some programs it may once this very model was seen to run with that build of it, with
     whatever driver; and never one that was seen to crash.  ``runs`` are its last ones, newest first.
@@ -81,7 +81,7 @@ def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterabl
 
 
 def proven(model: Model, runs: Iterable[Run]) -> frozenset[str]:
-    """Give the builds of the SYCL runtime with which a model, as it is now, ran to its end with the cache on.
+    """Return the builds of the SYCL runtime with which a model, as it is now, ran to its end with the cache on.
 
     A run in which it crashed ends the count: what came before may have been luck.
     """

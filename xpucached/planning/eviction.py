@@ -295,7 +295,7 @@ def by_driver(
 
 
 def _in_use(target: Target, traces: _Traces, present: Sequence[Target], context: EvictionContext) -> bool:
-    """Tell whether a container, or a program with a driver of its own, still seems to have an absent driver."""
+    """Return whether a container, or a program with a driver of its own, still seems to have an absent driver."""
     since = _successor_since(target, present, context)
     if since is None or traces.created > since:
         return True
@@ -315,7 +315,7 @@ def _recency(
 
 
 def _successor_since(target: Target, present: Sequence[Target], context: EvictionContext) -> datetime | None:
-    """Tell when the present target that took another's place came; None if that is not known."""
+    """Return when the present target that took another's place came; None if that is not known."""
     known = [context.presence[one] for one in present if one in context.presence]
     firsts = sorted(one.first for one in known if one.first is not None)
     before = context.presence.get(target)

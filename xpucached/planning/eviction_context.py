@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def defective(one: IndexedEntry) -> bool:
-    """Tell whether an entry has a defect that does harm."""
+    """Return whether an entry has a defect that does harm."""
     entry = one.entry
     return entry.state is EntryState.DEFECTIVE and entry.defect is not None and entry.defect.effect not in BEARABLE
 
@@ -48,11 +48,11 @@ class EvictionContext:
 
     @property
     def limited(self) -> bool:
-        """Tell whether there is any limit of bytes."""
+        """Return whether there is any limit of bytes."""
         return limited(self.policy)
 
     def policy_of(self, store: Store) -> Policy:
-        """Give what holds for one store."""
+        """Return what holds for one store."""
         if not self.policy.limits:
             return self.policy
         if store not in self._policy_memo:
@@ -60,12 +60,12 @@ class EvictionContext:
         return self._policy_memo[store]
 
     def is_open(self, one: IndexedEntry) -> bool:
-        """Tell whether a process has an entry open."""
+        """Return whether a process has an entry open."""
         room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is not None and one.entry.id.key in room.held
 
     def use_is_known(self, one: IndexedEntry) -> bool:
-        """Tell whether no sign of use means no use: access times say nothing where the file system keeps none."""
+        """Return whether no sign of use means no use: access times say nothing where the file system keeps none."""
         room = self.disk_space.get(one.entry.id.store) if self.disk_space else None
         return room is None or room.keeps_access_times or one.last_used_by in {"run", "restored", "observed-loads"}
 
@@ -74,7 +74,7 @@ class EvictionContext:
         return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
 
     def protects(self, one: IndexedEntry) -> bool:
-        """Tell whether an entry is kept whatever else holds."""
+        """Return whether an entry is kept whatever else holds."""
         entry = one.entry
         if entry.state is EntryState.UNFINISHED or self.is_open(one):
             return True
@@ -87,11 +87,11 @@ class EvictionContext:
         return any(name in self.models and self.models[name].pinned for name in one.models)
 
     def needed(self, one: IndexedEntry) -> bool:
-        """Tell whether a registered model uses an entry on this host now."""
+        """Return whether a registered model uses an entry on this host now."""
         return self.usable(one) and any(name in self.models for name in one.models)
 
     def usable(self, one: IndexedEntry) -> bool:
-        """Tell whether a driver that is here can use an entry."""
+        """Return whether a driver that is here can use an entry."""
         # Intermediate code of run-time compiled sources is for no device, and so for every one.
         target = one.entry.environment
         if target is None:
@@ -102,7 +102,7 @@ class EvictionContext:
         return known
 
     def lineage_present(self, target: Target) -> bool:
-        """Tell whether this host offers any target of the same lineage now."""
+        """Return whether this host offers any target of the same lineage now."""
         known = self._lineage_present_memo.get(id(target))
         if known is None:
             known = any(target.lineage == other.lineage for other in self.host.offered)

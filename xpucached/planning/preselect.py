@@ -78,7 +78,7 @@ def sift(
 
 
 def _earlier(environments: Iterable[Target], host: Host, presence: Iterable[Presence], kept: int) -> frozenset[Target]:
-    """Give the absent generations of present devices that can be beyond those that are kept, whatever else goes."""
+    """Return the absent generations of present devices that can be beyond those that are kept, whatever else goes."""
     lineages: defaultdict[Lineage, list[Target]] = defaultdict(list)
     offered = frozenset(host.offered)
     here = {one.lineage for one in offered}

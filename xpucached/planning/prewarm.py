@@ -54,7 +54,7 @@ class Failure:
 
 
 def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
-    """Tell why a model is not warm on a host that has a device; None if it is.  ``host`` is as its programs meet it.
+    """Return why a model is not warm on a host that has a device; None if it is.  ``host`` is as its programs meet it.
 
     It is warm if a good run had the present workload, each environment of that run is still offered (or, if it touched
     none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that the run
@@ -101,7 +101,7 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
 
 
 def _holds(run: Run, host: Host) -> bool:
-    """Tell whether a run shows anything for what programs meet now."""
+    """Return whether a run shows anything for what programs meet now."""
     return set(run.environments) <= set(host.environments) if run.environments else run.host == host.signature
 
 
@@ -134,7 +134,7 @@ def _rebuilt(coverage: Coverage) -> str:
 
 
 def uncached(model: Model, coverage: Coverage | None, host: Host) -> Run | None:
-    """Give the run that showed that a model uses no cache that we know; None if none did, or things changed since."""
+    """Return the run that showed that a model uses no cache that we know; None if none did, or things changed since."""
     last = coverage.last if coverage is not None else None
     if last is None or last.outcome is not Outcome.UNCACHED or last.workload != model.workload.digest:
         return None
@@ -212,7 +212,7 @@ def plan_prewarm(
 
 
 def again(failed: Failure) -> str:
-    """Tell when a model that failed is tried again."""
+    """Return when a model that failed is tried again."""
     if failed.until is None:
         return "it is not tried again until its workload or the driver changes, or somebody asks for it"
     return f"it is tried again after {failed.until:%Y-%m-%d %H:%M} UTC"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def too_small(needed: Mapping[Store, int], owners: Mapping[Store, int | None], policy: Policy) -> QuotaError | None:
-    """Say which limit is below what models need of the stores, if any is: the one that lacks most.
+    """Return which limit is below what models need of the stores, if any is: the one that lacks most.
 
     Above it the daemon could only evict and warm in a circle, or let the limit be.
     """

@@ -34,7 +34,7 @@ RATE: Final = 2e-5
 
 
 def effective(policy: Policy, room: DiskSpace | None, store: Store) -> Policy:
-    """Give the policy that holds for one store: its own limits before its user's, those before all others'."""
+    """Return the policy that holds for one store: its own limits before its user's, those before all others'."""
     for one in policy.limits:
         if one.store == store.root or (one.store is None and room is not None and one.user == room.owner):
             unused = policy.max_unused if one.max_unused is None else one.max_unused
@@ -53,7 +53,7 @@ def _first(given: _T | None, otherwise: _T) -> _T:
 
 
 def measured_rate(entries: Iterable[IndexedEntry]) -> float:
-    """Give the seconds that a byte takes to make: the middle one of what was measured.
+    """Return the seconds that a byte takes to make: the middle one of what was measured.
 
     The catalog reckons the same for a million entries (`preselect_entries`), to find those that are worth least.
     """
@@ -66,7 +66,7 @@ def measured_rate(entries: Iterable[IndexedEntry]) -> float:
 
 
 def worth(now: datetime, usable: Callable[[IndexedEntry], bool], rate: float) -> Callable[[IndexedEntry], float]:
-    """Give a function that tells what a byte of an entry is worth, in seconds; see `measured_rate`."""
+    """Return a function that tells what a byte of an entry is worth, in seconds; see `measured_rate`."""
 
     def value(one: IndexedEntry) -> float:
         entry, cost = one.entry, one.cost
@@ -82,7 +82,7 @@ def worth(now: datetime, usable: Callable[[IndexedEntry], bool], rate: float) ->
 
 
 def limited(policy: Policy) -> bool:
-    """Tell whether there is any limit of bytes."""
+    """Return whether there is any limit of bytes."""
     return (
         policy.max_bytes is not None
         or policy.quota is not None
@@ -92,7 +92,7 @@ def limited(policy: Policy) -> bool:
 
 
 def holds(subtotals: Iterable[Subtotal]) -> defaultdict[Store, int]:
-    """Give the allocated bytes of each store."""
+    """Return the allocated bytes of each store."""
     held: defaultdict[Store, int] = defaultdict(int)
     for one in subtotals:
         held[one.store] += one.allocated
@@ -168,7 +168,7 @@ def pools(
     disk_space: Mapping[Store, DiskSpace],
     freed: Mapping[Store, int],
 ) -> Iterable[Pool]:
-    """Give the stores that hold more together than they may, with how much."""
+    """Yield the stores that hold more together than they may, with how much."""
     every = frozenset(held)
     devices: defaultdict[int, set[Store]] = defaultdict(set)
     owners: defaultdict[int, set[Store]] = defaultdict(set)

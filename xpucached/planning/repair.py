@@ -92,7 +92,7 @@ class _RepairContext:
         return Repair(entry, RepairAction.LEAVE, why=why)
 
     def _against(self, entry: Entry) -> str:
-        """Say why an entry is not compiled again; empty if it is."""
+        """Return why an entry is not compiled again; empty if it is."""
         if (entry.id.store, entry.id.key) in self._covered:
             return "a whole one in a higher slot takes its place"
         if entry.image is None:
@@ -131,7 +131,7 @@ def _group(entry: Entry) -> tuple[Store, str]:
 
 
 def unfit(entry: Entry) -> NoRecipe | None:
-    """Say what the catalog already knows to stand against compiling an entry again; reading it may show more."""
+    """Return what the catalog already knows to stand against compiling an entry again; reading it may show more."""
     if entry.image is not ImageFormat.SPIRV:
         return NoRecipe.NATIVE
     return NoRecipe.CONSTANTS if entry.constants else None

@@ -61,13 +61,13 @@ class Pace:
     workers: int = 1
 
     def estimate(self, family: str, size: int) -> float | None:
-        """Say how many seconds a compiler will take; None if none of this family's compiled before."""
+        """Return how many seconds a compiler will take; None if none of this family's compiled before."""
         rate = self.seconds_per_byte.get(family)
         return None if rate is None else rate * size
 
 
 def replayable(subtotals: Iterable[Subtotal], host: Host) -> bool:
-    """Tell whether there is anything that an automatic replay could rebuild; if not, no entry need be looked at."""
+    """Return whether there is anything that an automatic replay could rebuild; if not, no entry need be looked at."""
     offered = set(host.offered)
     lineages = {one.lineage for one in offered}
     return any(
@@ -80,7 +80,7 @@ def replayable(subtotals: Iterable[Subtotal], host: Host) -> bool:
 
 
 def contradicted(wanted: Iterable[Target], confirmed: Collection[Target]) -> tuple[Target, ...]:
-    """Give what a runtime names otherwise: it knows the device, but under none of the names that were asked for."""
+    """Return what a runtime names otherwise: it knows the device, but under none of the names that were asked for."""
     lineages = {one.lineage for one in confirmed}
     return tuple(sorted({one for one in wanted if one.lineage in lineages and one not in confirmed}))
 
@@ -157,7 +157,7 @@ class _Targets:
         return dict(found)
 
     def of(self, line: tuple[str, ...], owners: Collection[ModelName]) -> list[Target]:
-        """Give those that programs of these models meet; of no model, those of the host's own driver."""
+        """Return those that programs of these models meet; of no model, those of the host's own driver."""
         wanted: list[Target] = []
         own = set(owners)
         for models, by_line in self._led:
@@ -214,7 +214,7 @@ def _sorted(
 
 
 def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:
-    """Give what an entry and its rebuild have in common."""
+    """Return what an entry and its rebuild have in common."""
     return (environment.kind, environment.family) if scope.other_devices else environment.lineage
 
 
@@ -229,7 +229,7 @@ def _summed(plan: ReplayPlan, workers: int) -> ReplayPlan:
 def _outdated(
     old: Mapping[tuple[Tail, tuple[str, ...]], Collection[IndexedEntry]],
 ) -> set[tuple[Tail, tuple[str, ...]]]:
-    """Give the places whose kernels a newer build of the application has written anew, long after their last use."""
+    """Return the places whose kernels a newer build of the application has written anew, long after their last use."""
     alike: defaultdict[tuple[object, ...], list[tuple[tuple[Tail, tuple[str, ...]], datetime, datetime]]]
     alike = defaultdict(list)
     for place, generations in old.items():
@@ -261,7 +261,7 @@ def _reason(
 
 
 def _unfit(one: IndexedEntry) -> NoRecipe | None:
-    """Say what the catalog already knows to stand against a rebuild; reading it may show more."""
+    """Return what the catalog already knows to stand against a rebuild; reading it may show more."""
     return unfit(one.entry) if one.entry.state is EntryState.OK else NoRecipe.DAMAGED
 
 

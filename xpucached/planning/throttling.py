@@ -42,7 +42,7 @@ _DAY: Final = 24 * 60
 
 
 def run_priority(reason: WarmReason, *, booting: bool = False) -> RunPriority:
-    """Give the effort of a run with this reason; ``booting`` says that the daemon has just started."""
+    """Return the effort of a run with this reason; ``booting`` says that the daemon has just started."""
     occasion = _OCCASIONS[reason]
     if booting and occasion is not RunCause.MANUAL:
         occasion = RunCause.BOOT
@@ -50,7 +50,7 @@ def run_priority(reason: WarmReason, *, booting: bool = False) -> RunPriority:
 
 
 def is_open(throttle: ThrottlePolicy, minute: int) -> bool:
-    """Tell whether runs may start at this minute after midnight, local time.  A window may go over midnight."""
+    """Return whether runs may start at this minute after midnight, local time.  A window may go over midnight."""
     if throttle.window is None:
         return True
     begin, end = throttle.window
@@ -58,7 +58,7 @@ def is_open(throttle: ThrottlePolicy, minute: int) -> bool:
 
 
 def strained(pressure: Pressure, throttle: ThrottlePolicy, *, starting: bool) -> str:
-    """Say what speaks against running now; empty if nothing does.
+    """Return what speaks against running now; empty if nothing does.
 
     While a run goes on (not ``starting``) the processor does not count: it is shared by weight, and what waits for it
     is mostly the run itself.

@@ -48,7 +48,7 @@ def warmth(
     warming: bool = False,
     waiting: Waiting | None = None,
 ) -> tuple[Warmth, str, WarmReason | None]:
-    """Tell how a model stands, why, and for which reason it will be warmed; ``warming`` says that it is just now."""
+    """Return how a model stands, why, and for which reason it will be warmed; ``warming`` says that it is just now."""
     if not host.environments and not model.workload.exercise.elsewhere:
         return Warmth.COLD, NO_DEVICE, None
     wanted = need(model, coverage, host)
@@ -168,7 +168,7 @@ def names(some: Sequence[str]) -> str:
 
 
 def of_drivers(host: Host) -> tuple[Problem, ...]:
-    """Say what is wrong with drivers that models' own variables lead to, and whom that concerns."""
+    """Return what is wrong with drivers that models' own variables lead to, and whom that concerns."""
     problems: list[Problem] = []
     for driver in host.drivers:
         whom = f"for {names(driver.models)}"

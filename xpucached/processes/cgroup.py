@@ -43,7 +43,7 @@ class Cgroup:
         return self._variables if self._start() else {}
 
     def command(self, run_priority: RunPriority, *, memory: int, tasks: int, seconds: float) -> tuple[str, ...]:
-        """Give the words to put before a command; none where there is no group to be had."""
+        """Return the words to put before a command; none where there is no group to be had."""
         start = self._start()
         if not start:
             return ()

@@ -67,7 +67,7 @@ class Ended:
 
     @property
     def words(self) -> str:
-        """Say how it ended."""
+        """Return how it ended."""
         if self.endless:
             return "printed without end"
         if self.status is None:
@@ -313,7 +313,7 @@ def _number(stream: IO[bytes] | None) -> int:
 
 
 def over(child: Process) -> bool:
-    """Tell whether a child has ended, and leave it unreaped: its number must stay taken until its group is gone."""
+    """Return whether a child has ended, and leave it unreaped: its number must stay taken until its group is gone."""
     if child.returncode is not None:
         return True
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

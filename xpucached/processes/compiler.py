@@ -176,7 +176,7 @@ class CompilerProcess:
         return bytes(content)
 
     def _ended(self) -> BuildFailed:
-        """Tell how the child ended, which neither listens nor answers any more."""
+        """Return how the child ended, which neither listens nor answers any more."""
         status = child.wait(self._child, _END) if self._child is not None else 0
         if status is None:
             return BuildFailed("the compiler went silent")

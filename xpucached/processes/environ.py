@@ -31,7 +31,7 @@ class Environments:
     passed_over: int = 0  #: processes whose variables were too long
 
     def read(self, pid: int) -> bytes | None:
-        """Give what the kernel tells, variables ended by null characters; None if it is too long.  Raises OSError."""
+        """Return what the kernel tells, variables ended by null characters; None if it is too long.  Raises OSError."""
         data = bytearray()
         with Path(f"/proc/{pid}/environ").open("rb", buffering=0) as file:
             while len(data) <= LONGEST and self.left > 0:
@@ -46,7 +46,7 @@ class Environments:
 
 
 def variables(data: bytes, names: str) -> Iterator[tuple[str, str]]:
-    """Give those variables whose names match as a whole, in their order; a program uses the first of a name."""
+    """Yield those variables whose names match as a whole, in their order; a program uses the first of a name."""
     # An empty one ends them: what follows was overwritten, by a program that changes how it is listed.
     there = (b"\0" + data).partition(b"\0\0")[0] + b"\0"
     for match in re.finditer(rb"\0(" + names.encode("ascii") + rb")=([^\0]*)(?=\0)", there):

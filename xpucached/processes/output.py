@@ -89,7 +89,7 @@ class ChildOutput:
 
     @property
     def endless(self) -> str:
-        """Say what is too much of it; empty if nothing is."""
+        """Return what is too much of it; empty if nothing is."""
         if self.size > _MOST:
             return f"it printed more than {_MOST >> 20} MiB, and was ended"
         if self.told > _MOST_TOLD:

@@ -43,7 +43,7 @@ class RunResult(Struct, frozen=True):
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
 
     def as_pass(self) -> Pass:
-        """Give what the history keeps."""
+        """Return what the history keeps."""
         return Pass(self.seconds, self.cpu_seconds, self.peak_rss, self.exit_status, len(self.created), len(self.used))
 
 
@@ -91,7 +91,7 @@ def result_of(
 
 
 def ended_by_another(seen: SupervisorReport | None) -> bool:
-    """Tell whether a child may have ended because somebody else, and not the daemon, told it or its supervisor to."""
+    """Return whether a child may have ended because somebody else, and not the daemon, told it or its supervisor to."""
     if seen is None:
         return True
     return seen.terminated or seen.status in {-signal.SIGTERM, _SHELL + signal.SIGTERM}
@@ -100,7 +100,7 @@ def ended_by_another(seen: SupervisorReport | None) -> bool:
 def _judged(
     run: ChildRun, seen: SupervisorReport, told: RunnerReport | None, output: ChildOutput
 ) -> tuple[Outcome | None, str]:
-    """Say how a child ended that nobody stopped, save its supervisor."""
+    """Return how a child ended that nobody stopped, save its supervisor."""
     status = seen.status
     if seen.outcome is not None:
         return seen.outcome, seen.detail

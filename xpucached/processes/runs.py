@@ -35,7 +35,7 @@ class ChildRun:
         return self.what == "devices" or self.workload.exercise.loader is not Loader.COMMAND
 
     def command(self, descriptor: int) -> tuple[str, ...]:
-        """Give the words to start; of a plain command, with the variant in the places that ask for it."""
+        """Return the words to start; of a plain command, with the variant in the places that ask for it."""
         if self.by_runner:
             return (self.workload.exercise.python, str(LIBEXEC / "model_runner.py"), "--fd", str(descriptor))
         if self.workload.exercise.is_plain:
@@ -49,7 +49,7 @@ class ChildRun:
         return word
 
     def order(self, token: str) -> bytes:
-        """Give what the model runner reads."""
+        """Return what the model runner reads."""
         if not self.by_runner:
             return b""
         return json.dumps(

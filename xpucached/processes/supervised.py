@@ -51,7 +51,7 @@ class ProcessStarter:
     def compiler(
         self, spec: CompilerSpec, variables: Mapping[str, str], command: Sequence[str] = ()
     ) -> CompilerProcess:
-        """Give a compiler, for programs with these variables; it starts with its first recipe.
+        """Return a compiler, for programs with these variables; it starts with its first recipe.
 
         ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.
         """

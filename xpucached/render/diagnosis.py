@@ -99,7 +99,7 @@ def _figure(figure: Figure, value: float | None) -> str:
 
 
 def caution(value: Diagnosis) -> tuple[str, ...]:
-    """Give the sentences that belong above the variables of a model: what is unsafe, and what to do."""
+    """Return the sentences that belong above the variables of a model: what is unsafe, and what to do."""
     unsafe = [one for one in value.runtimes if one.safety is Safety.UNSAFE]
     lines = [f"{one.library} is unsafe with the cache on for some programs: {one.evidence}" for one in unsafe]
     if unsafe and value.warmth is Warmth.WARM:
@@ -112,5 +112,5 @@ _CAUTIONS: Final = frozenset({"unsafe-runtime", "crashed-with-cache"})
 
 
 def unsafe(values: Sequence[Problem]) -> tuple[str, ...]:
-    """Give the sentences that belong above the variables of the managed store."""
+    """Return the sentences that belong above the variables of the managed store."""
     return tuple(plain(f"{one.message}; {one.hint}") for one in values if one.code == "unsafe-runtime")

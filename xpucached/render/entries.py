@@ -85,7 +85,7 @@ def entries(values: Sequence[IndexedEntry], style: TextStyle) -> str:
 
 
 def entry_total(page: EntryPage, shown: int) -> str:
-    """Say how many entries there are, and how many of them were shown with this page and those before."""
+    """Return how many entries there are, and how many of them were shown with this page and those before."""
     total = f"{count(page.total, 'entry')}, {size(page.size)}"
     return total if shown == page.total else f"{shown} of {total}"
 

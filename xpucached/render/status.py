@@ -123,7 +123,7 @@ _WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-
 
 
 def check(value: Status) -> tuple[int, str]:
-    """Give the exit status for monitoring, and a sentence."""
+    """Return the exit status for monitoring, and a sentence."""
     level = CHECKS[value.verdict]
     warnings = [problem.message for problem in value.problems if problem.code in _WARNINGS]
     if warnings and not level:

@@ -41,7 +41,7 @@ class TextStyle(Struct, frozen=True):
 
 
 def cells(text: str) -> int:
-    """Tell how many columns a text takes."""
+    """Return how many columns a text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -190,7 +190,7 @@ def table(
 
 
 def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], style: TextStyle) -> bool:
-    """Tell whether a table stays whole on this terminal."""
+    """Return whether a table stays whole on this terminal."""
     texts = [[Cell(plain(one.text if isinstance(one, Cell) else one)) for one in row] for row in rows]
     widths = _widths([[Cell(head) for head in heads], *texts])
     return style.width is None or sum(widths) + 2 * (len(widths) - 1) <= style.width

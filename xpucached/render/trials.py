@@ -20,7 +20,7 @@ _PLACES = {RanOn.MEANT: Colour.GREEN, RanOn.OTHER: Colour.RED, RanOn.UNKNOWN: Co
 
 
 def exercise(one: RunSpec) -> Iterator[tuple[str, str]]:
-    """Give names and values of what is said about how a model is exercised; without a value where nothing is."""
+    """Yield names and values of what is said about how a model is exercised; without a value where nothing is."""
     if one.loader is not Loader.COMMAND:
         yield "loader", f"{one.loader} {one.target}"
         yield "python", one.python

@@ -27,7 +27,7 @@ _STATES: Final[Mapping[WorkerState, Colour | None]] = {
 
 
 def check(value: HostStatus) -> tuple[int, str]:
-    """Give the exit status for monitoring, and a sentence."""
+    """Return the exit status for monitoring, and a sentence."""
     failed = [one.user for one in value.users if one.state is WorkerState.FAILED or one.verdict is Verdict.FAILED]
     cold = sum(one.cold for one in value.users)
     warm = sum(one.warm for one in value.users)
@@ -43,7 +43,7 @@ def check(value: HostStatus) -> tuple[int, str]:
 
 
 def _is_unheard(one: UserStatus, changed: datetime | None) -> bool:
-    """Tell whether what is known of a user, if anything is, was said before the driver became another."""
+    """Return whether what is known of a user, if anything is, was said before the driver became another."""
     if one.state is WorkerState.ASIDE or not one.matters:
         return False
     return one.seen is None or (changed is not None and one.seen < changed)

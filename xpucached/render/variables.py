@@ -34,7 +34,7 @@ def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str])
 
 
 def unknown_variables(values: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
-    """Give the names that are no variables of a cache; a daemon that is newer may know more of them."""
+    """Return the names that are no variables of a cache; a daemon that is newer may know more of them."""
     return tuple(sorted(name for name in values if name not in known))
 
 

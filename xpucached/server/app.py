@@ -58,7 +58,7 @@ CLOSE: Final = {"Connection": "close"}
 
 
 def by_path(table: Iterable[Endpoint]) -> Mapping[str, Rows]:
-    """Give the rows of each path by their methods."""
+    """Return the rows of each path by their methods."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for row in table:
         paths.setdefault(row.path, {})[row.method] = row
@@ -113,7 +113,7 @@ class HttpApplication(ABC):
 
 
 async def done(row: Endpoint, request: Request, call: Awaitable[object]) -> object:
-    """Give what the call gives.  A change is brought to its end even if nobody waits for the answer any more."""
+    """Return what the call gives.  A change is brought to its end even if nobody waits for the answer any more."""
     return await (unless_gone(request, call) if row.method == "GET" else call)
 
 
@@ -175,7 +175,7 @@ class Handler:
 
 
 async def unless_gone(request: Request, call: Awaitable[object]) -> object:
-    """Give what the call gives; end it if the client hangs up."""
+    """Return what the call gives; end it if the client hangs up."""
     task = asyncio.ensure_future(call)
     gone = asyncio.ensure_future(_hang_up(request))
     try:
@@ -225,7 +225,7 @@ def refusal(status: int, code: str, message: str, hint: str = "", headers: Mappi
 
 
 def wrong_method(request: Request, rows: Mapping[str, Endpoint]) -> Response:
-    """Say which methods there are."""
+    """Return which methods there are."""
     known = ", ".join(sorted({*rows, *(["HEAD"] if "GET" in rows else [])}))
     message = f"{request.method[:20]} does not work here; these do: {known}"
     return refusal(405, RequestError.code, message, headers={"Allow": known})

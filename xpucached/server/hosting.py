@@ -39,10 +39,10 @@ class HostService(Protocol):
     """What these answers need from below.  Refusals are raised as `XpucachedError`."""
 
     def find(self, name: str | int | None, caller: int) -> int:
-        """Give the number of a user who is looked after; a number is that one, whatever others are called."""
+        """Return the number of a user who is looked after; a number is that one, whatever others are called."""
 
     def status(self, only: int | None) -> HostStatus:
-        """Tell how the host stands."""
+        """Return how the host stands."""
 
     def look(self) -> None:
         """Hear that something may have changed."""
@@ -51,10 +51,10 @@ class HostService(Protocol):
         """Hear that a user runs a daemon of their own."""
 
     def meaning(self, names: tuple[ModelName, ...], /) -> tuple[int, tuple[ModelName, ...]]:
-        """Give the user whose models these are, and what that user calls them."""
+        """Return the user whose models these are, and what that user calls them."""
 
     def own(self, name: ModelName, uid: int, /) -> ModelName:
-        """Give what a user calls a model."""
+        """Return what a user calls a model."""
 
     async def wake(self, uid: int) -> UserSocket:
         """See that a user's worker answers."""
@@ -63,13 +63,13 @@ class HostService(Protocol):
         """Let a worker warm models."""
 
     async def job(self, uid: int, request: requests.GetJob | requests.WaitJob) -> Job:
-        """Give a worker's job."""
+        """Return a worker's job."""
 
     async def tend(self, uid: int, request: endpoints.Request[object], *, admin: bool) -> Json:
         """Pass a request on to a worker; for an administrator the answer may be longer."""
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
-        """Give the user and the job that a job's name here means."""
+        """Return the user and the job that a job's name here means."""
 
 
 class HostRoutes(HttpApplication):
@@ -128,7 +128,7 @@ class HostRoutes(HttpApplication):
         return await self._host_daemon.tend(self._find(user, peer), asked, admin=self._trusts(peer))
 
     def _find(self, user: str, peer: Peer) -> int:
-        """Give the number of who is meant; for who may only ask for himself others are not there, nor who is not."""
+        """Return the number of who is meant; for who may only ask for himself others are not there, nor who is not."""
         try:
             uid = self._host_daemon.find(user, peer.uid)
         except XpucachedError:
@@ -167,7 +167,7 @@ class HostRoutes(HttpApplication):
                 raise AssertionError(message)
 
     def _meant(self, asked: requests.PrewarmModels, peer: Peer) -> tuple[int, requests.PrewarmModels]:
-        """Give whose worker this is for, and what it is asked."""
+        """Return whose worker this is for, and what it is asked."""
         if not self._trusts(peer):
             # Who asks for himself asks his own worker, whatever the name: what others have, no answer depends on.
             return peer.uid, replace(asked, models=tuple(self._host_daemon.own(one, peer.uid) for one in asked.models))

@@ -35,7 +35,7 @@ class RequestHandlers(Protocol):
         """Do what is asked; give what comes back."""
 
     def subscribe(self, since: int, /) -> AsyncIterator[Event]:
-        """Give the events after ``since``, and then each new one, for ever."""
+        """Return the events after ``since``, and then each new one, for ever."""
 
 
 class Answers(Protocol):

@@ -47,7 +47,7 @@ _SETTINGS: Final = frozenset({"driver.variables"})
 
 
 def redact(value: object) -> object:
-    """Give a value without what is its owner's alone."""
+    """Return a value without what is its owner's alone."""
     if isinstance(value, tuple):
         return tuple(redact(one) for one in value)
     if not isinstance(value, Struct):
@@ -61,7 +61,7 @@ def redact(value: object) -> object:
 
 
 def redact_settings(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Give the settings without the values of variables."""
+    """Return the settings without the values of variables."""
     return {name: HIDDEN if name in _SETTINGS else text for name, text in values.items()}
 
 

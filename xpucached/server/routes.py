@@ -155,7 +155,7 @@ def _denied(row: Endpoint, peer: Peer) -> Denied:
 
 
 def _is_long(value: object) -> bool:
-    """Tell whether an answer may take a while to write: nobody else should wait for it."""
+    """Return whether an answer may take a while to write: nobody else should wait for it."""
     if isinstance(value, tuple):
         return len(value) > _FEW
     return isinstance(value, EntryPage) or (isinstance(value, Job) and (value.report or value.mended) is not None)

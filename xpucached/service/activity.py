@@ -58,7 +58,7 @@ class ActivityTracker:
 
     @property
     def compiling(self) -> tuple[Compiling, ...]:
-        """Give the programs that compiled lately, the newest first."""
+        """Return the programs that compiled lately, the newest first."""
         return tuple(sorted(self._compiling.values(), key=lambda one: one.last, reverse=True))
 
     # -- in the watcher's thread --------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class ActivityTracker:
 
 
 def mend(program: Program, models: tuple[Model, ...]) -> str:
-    """Give the command that finds out why a program had to compile, or that registers what it runs."""
+    """Return the command that finds out why a program had to compile, or that registers what it runs."""
     for model in models:
         if program.unit in model.before:
             return f"see: xpucachectl why {model.name}"

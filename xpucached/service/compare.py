@@ -264,7 +264,7 @@ class _Replacing(_Counted):
         return list(self._kept.values())
 
     def left(self) -> dict[EntryId, tuple[Rebuild, Recipe]]:
-        """Give what is in quarantine, and of which nothing was heard."""
+        """Return what is in quarantine, and of which nothing was heard."""
         return {
             id_: (one, self.recipes[id_])
             for id_, one in self._kept.items()

@@ -135,6 +135,6 @@ class Context:
         return self._clock_guard.jumps
 
     def trusts_the_clock(self) -> bool:
-        """Tell whether ages may be believed: the clock was not set a short while ago."""
+        """Return whether ages may be believed: the clock was not set a short while ago."""
         self.mind_the_clock()
         return not self._clock_guard.distrusted

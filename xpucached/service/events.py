@@ -84,7 +84,7 @@ class Events:
     # -- for readers ----------------------------------------------------------------------------------------------
 
     async def since(self, last: int) -> tuple[Event, ...]:
-        """Give the events after one that was seen, 0 for all; first of them one that says so if some were missed."""
+        """Return the events after one that was seen, 0 for all; first of them one that says so if some were missed."""
         if last > self._last:
             words = f"there was no event {last}: the catalog is another one, and its events begin anew"
             return (self._notice(0, words), *await self.since(0))
@@ -104,7 +104,7 @@ class Events:
         return Event(number, self._clock(), LOST, words, {"until": str(number)})
 
     async def subscribe(self, last: int) -> AsyncIterator[Event]:
-        """Give the events after one that was seen, and then each as it comes, without end."""
+        """Yield the events after one that was seen, and then each as it comes, without end."""
         while True:
             news = self._news
             for event in await self.since(last):
@@ -144,5 +144,5 @@ class Events:
 
 
 def _bounded(text: str) -> str:
-    """Give what can be stored and sent: as long as it may be, and what is no Unicode written out."""
+    """Return what can be stored and sent: as long as it may be, and what is no Unicode written out."""
     return encodable(text[:_LONGEST])

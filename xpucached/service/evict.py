@@ -178,7 +178,7 @@ class Evictor:
         return await asyncio.to_thread(decide)
 
     async def damaged(self, request: requests.EvictEntries | None = None) -> frozenset[EntryId]:
-        """Give what is mended before it would go for a defect: of what is asked for, or of what goes by itself.
+        """Return what is mended before it would go for a defect: of what is asked for, or of what goes by itself.
 
         What somebody named, or was shown as a plan, goes as it is.
         """
@@ -216,7 +216,7 @@ class Evictor:
         asked: bool = True,
         plan_id: str | None = None,
     ) -> Callable[[Handle], Awaitable[EvictionReport]]:
-        """Give the work of a job: plan, and unless it is a dry run carry the plan out.
+        """Return the work of a job: plan, and unless it is a dry run carry the plan out.
 
         With ``plan_id`` only if the plan still is the one that a dry run showed under it.
         """
@@ -299,7 +299,7 @@ class Evictor:
             )
 
     def _notes(self, plan: EvictionPlan, disk_space: Sequence[DiskSpace]) -> Mapping[EntryId, TrashLabel]:
-        """Give the labels of what goes into the trash: all but what has to make room on the disk."""
+        """Return the labels of what goes into the trash: all but what has to make room on the disk."""
         if self._context.settings.policy.trash_keep <= 0:
             return {}
         now = self._context.clock()

@@ -63,7 +63,7 @@ class Explainer:
             raise failed
 
     def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
-        """Say which runtimes are known to be unsafe, of those that runs of these models had mapped."""
+        """Return which runtimes are known to be unsafe, of those that runs of these models had mapped."""
         unsafe: dict[str, tuple[RuntimeCheck, list[ModelName]]] = {}
         for status in models:
             for build in self._mapped_by(status):
@@ -77,7 +77,7 @@ class Explainer:
         return self._mapped.get(status.model.name, ()) if newest is None else tuple(one.build for one in newest)
 
     async def runtimes(self, model: Model) -> tuple[RuntimeCheck, ...]:
-        """Give what is known of a model's runtimes; find it out, if nobody has yet.
+        """Return what is known of a model's runtimes; find it out, if nobody has yet.
 
         Those count that its runs had mapped; as long as none was seen, those that its program finds.
         """
@@ -122,7 +122,7 @@ class Explainer:
         return done
 
     async def diagnose(self, name: ModelName) -> Diagnosis:
-        """Say why a model is cold or slow, and what mends it."""
+        """Return why a model is cold or slow, and what mends it."""
         status = await self._prewarmer.status_of(name)
         model = status.model
         found = await asyncio.to_thread(self._finder.store_of, model)
@@ -164,7 +164,7 @@ class Explainer:
         )
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
-        """Give a model's figures over its last runs."""
+        """Return a model's figures over its last runs."""
         await self._context.read(find_model, name)
         return baselines(await self._context.read(newest_runs, name, _HISTORY))
 
@@ -184,7 +184,7 @@ class Explainer:
         return {**variables, **KINDS[found.store.kind].discovery.OFF}
 
     def _ready(self, found: FoundStore) -> Mapping[str, str]:
-        """Give what makes a program use a store, with our stores of other kinds, which have to be there."""
+        """Return what makes a program use a store, with our stores of other kinds, which have to be there."""
         try:
             make(self._finder.run_stores(found)[1:])
         except OSError as error:

@@ -115,5 +115,5 @@ class Handlers:
         return await answer if inspect.isawaitable(answer) else answer
 
     def subscribe(self, since: int) -> AsyncIterator[Event]:
-        """Give the events after ``since``, and then each new one, for ever."""
+        """Return the events after ``since``, and then each new one, for ever."""
         return self._service.context.events.subscribe(since)

@@ -141,22 +141,22 @@ class Jobs:
             del self._jobs[job]
 
     def all(self) -> tuple[Job, ...]:
-        """Give the jobs that are remembered, newest first."""
+        """Return the jobs that are remembered, newest first."""
         return tuple(reversed(self._jobs.values()))
 
     def running(self) -> tuple[Job, ...]:
-        """Give the jobs that go on now."""
+        """Return the jobs that go on now."""
         return tuple(job for job in self._jobs.values() if job.state not in _OVER)
 
     def job(self, job: str) -> Job:
-        """Give one job."""
+        """Return one job."""
         try:
             return self._jobs[JobId(job)]
         except KeyError:
             raise NotFound(f"no job {job}", hint="see: xpucachectl jobs") from None
 
     async def wait(self, job: str, timeout: float) -> Job:  # noqa: ASYNC109 - the caller's own bound, and no error
-        """Give a job once it is over, or as it is after ``timeout`` seconds."""
+        """Return a job once it is over, or as it is after ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while (found := self.job(job)).state not in _OVER:

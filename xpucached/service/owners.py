@@ -24,7 +24,7 @@ _NAMED: Final = 200
 
 
 def named_by(kind: Kind, processes: Iterable[Process]) -> tuple[Sequence[tuple[Path, str]], bool]:
-    """Give the stores that programs name, each once, and how we know; of more than we look at, the first ones.
+    """Return the stores that programs name, each once, and how we know; of more than we look at, the first ones.
 
     Also tell whether these are all.
     """
@@ -52,7 +52,7 @@ def too_many() -> Problem:
 
 
 def answers(root: Path) -> bool:
-    """Tell whether the file system of a store answers, whatever it answers."""
+    """Return whether the file system of a store answers, whatever it answers."""
 
     def look() -> None:
         # Whether there is such a directory may be remembered by the kernel; what is in it is asked for.

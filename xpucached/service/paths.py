@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def real_path(path: Path) -> Path:
-    """Give a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
+    """Return a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
     try:
         return Path(await asyncio.to_thread(deadlines.ask, path, lambda: os.path.realpath(path)))
     except TimeoutError as error:

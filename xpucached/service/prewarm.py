@@ -120,7 +120,7 @@ class Prewarmer:
         automatic: bool = False,
         gives_way: Callable[[], bool] = lambda: False,
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
-        """Give the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
+        """Return the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
 
         What is done ``automatic`` ends between two models when ``gives_way`` says so, or the host is not calm.
         """
@@ -169,7 +169,7 @@ class Prewarmer:
         return work
 
     async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
-        """Give the model as it is now, if it still needs warming."""
+        """Return the model as it is now, if it still needs warming."""
         if not asked:
             # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
             return next((one.model for one in (await self.plan()).warm if one.model.name == warm.model.name), None)
@@ -257,12 +257,12 @@ class Prewarmer:
             course.detail += await asyncio.to_thread(self._covered, course.executions)
 
     def _met_another_driver(self, run: Run) -> bool:
-        """Tell whether a run's processes loaded a driver of which no variable of its model says so."""
+        """Return whether a run's processes loaded a driver of which no variable of its model says so."""
         known = {file.target for file in self._context.present.seen_by(run.model).driver}
         return run.libraries is not None and not known.issuperset(run.libraries.further)
 
     def _covered(self, executions: Sequence[RunResult]) -> str:
-        """Say how much of what a run needed after a driver change replay had made."""
+        """Return how much of what a run needed after a driver change replay had made."""
         used = frozenset().union(*(one.used for one in executions))
         created = frozenset().union(*(one.created for one in executions))
         made = self._context.catalog.read(count_built, used - created)
@@ -312,11 +312,11 @@ class Prewarmer:
     # -- how models stand ---------------------------------------------------------------------------------------------
 
     async def statuses(self) -> tuple[ModelStatus, ...]:
-        """Give every model, how it stands, and its figures."""
+        """Return every model, how it stands, and its figures."""
         return await asyncio.to_thread(self.statuses_now)
 
     async def status_of(self, name: ModelName) -> ModelStatus:
-        """Give one model, how it stands, and its figures."""
+        """Return one model, how it stands, and its figures."""
         statuses = await self.statuses()
         for status in statuses:
             if status.model.name == name:
@@ -324,7 +324,7 @@ class Prewarmer:
         raise no_model(name, (status.model.name for status in statuses))
 
     def statuses_now(self) -> tuple[ModelStatus, ...]:
-        """Give every model and how it stands, in this thread."""
+        """Return every model and how it stands, in this thread."""
         catalog = self._context.catalog
         with catalog.moment():
             models = catalog.read(all_models)
@@ -372,7 +372,7 @@ class Prewarmer:
 
 
 def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
-    """Tell which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
+    """Return which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
     seen = frozenset(Path(path) for one in executions for path in one.mapped)
     drivers = mapped_drivers(seen, run.started)
     further = tuple(path for path in drivers if path not in reached)

@@ -138,7 +138,7 @@ class ClockGuard:
         return self._clock().timestamp() - self._steady()
 
     def jumped(self) -> float | None:
-        """Give the seconds by which the clock was set since this was last asked; None if it was not."""
+        """Return the seconds by which the clock was set since this was last asked; None if it was not."""
         offset = self._now()
         jump, self._offset = offset - self._offset, offset
         if abs(jump) < _JUMP:

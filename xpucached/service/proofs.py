@@ -77,7 +77,7 @@ class ProofKeeper:
     def needed(
         self, model: Model, looks: Sequence[DependencySnapshot | None], passes: Sequence[RunResult]
     ) -> tuple[Dependency, ...] | None:
-        """Give what the last of a variant's passes needed, which proved its model; None if that cannot be said.
+        """Return what the last of a variant's passes needed, which proved its model; None if that cannot be said.
 
         ``looks`` are those before each of them.
         """
@@ -230,7 +230,7 @@ class _Compared:
 
 
 def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:
-    """Give the answer, or None after so long: a file system that does not answer holds up nobody else."""
+    """Return the answer, or None after so long: a file system that does not answer holds up nobody else."""
     answers: list[_T] = []
 
     def work() -> None:

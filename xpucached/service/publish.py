@@ -129,7 +129,7 @@ class Publisher:
             self.present += key is None
 
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
-        """Give the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
+        """Return the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
         if self._wish.is_elsewhere:
             return one.entry.models
         present = self._context.present

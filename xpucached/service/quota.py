@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def too_small(context: Context, policy: Policy) -> QuotaError | None:
-    """Say what is wrong with these limits, if models need more than one allows."""
+    """Return what is wrong with these limits, if models need more than one allows."""
     if not limited(policy):
         return None
     needed = await context.read(needed_sizes)

@@ -216,7 +216,7 @@ class RebuildJob:
         return False
 
     def _caches(self, one: Rebuild) -> tuple[tuple[str, str], ...]:
-        """Give what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""
+        """Return what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""
         if self._driver_cache is not None:
             return driver_cache.at(self._driver_cache)
         model = next((self._models[name] for name in one.entry.models if name in self._models), None)
@@ -226,12 +226,12 @@ class RebuildJob:
 
 
 def workers() -> int:
-    """Give how many compilers work at once, at most."""
+    """Return how many compilers work at once, at most."""
     return min(_MOST_WORKERS, capacity.cores())
 
 
 def drivers_in_use(context: Context) -> tuple[OtherDriver, ...]:
-    """Give the drivers that programs on this host use, the host's own first."""
+    """Return the drivers that programs on this host use, the host's own first."""
     present, variables = context.present, context.settings.driver.variables
     return (
         OtherDriver(present.environments, present.stamp, variables),
@@ -243,7 +243,7 @@ def drivers_in_use(context: Context) -> tuple[OtherDriver, ...]:
 
 
 def driver_for(one: Rebuild, drivers: Sequence[OtherDriver]) -> OtherDriver:
-    """Give the driver that an entry is rebuilt with: of those that offer what it is for, its model's own first."""
+    """Return the driver that an entry is rebuilt with: of those that offer what it is for, its model's own first."""
     offering = [driver for driver in drivers if one.to in driver.environments]
     return next((driver for driver in offering if driver.models.intersection(one.entry.models)), offering[0])
 
@@ -266,7 +266,7 @@ def note_built(
 
 
 def _pace(done: int, total: int, since: float) -> str:
-    """Say how fast it goes since a moment of the monotonic clock, and how long it will last."""
+    """Return how fast it goes since a moment of the monotonic clock, and how long it will last."""
     seconds = time.monotonic() - since
     if not done or seconds <= 0:
         return "rebuilding"

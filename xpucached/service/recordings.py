@@ -30,7 +30,7 @@ _NAMED: Final = 3
 
 
 def trace(stores: Sequence[FoundStore]) -> Trace:
-    """Give what reads what programs tell of their entries in these stores."""
+    """Return what reads what programs tell of their entries in these stores."""
     told = [(one.store, recorder) for one in stores if (recorder := KINDS[one.store.kind].recorder) is not None]
 
     def read(lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[EntryId]]:
@@ -47,7 +47,7 @@ def trace(stores: Sequence[FoundStore]) -> Trace:
 
 
 def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
-    """Say why programs that work in this directory do not tell of their entries in one of these stores, if so."""
+    """Return why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
     return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
 

@@ -119,7 +119,7 @@ class Replayer:
         return await asyncio.to_thread(self._plan, wish, drivers_in_use(self._context))
 
     async def wanted(self) -> bool:
-        """Tell whether the installed driver lacks anything that nobody asked about.
+        """Return whether the installed driver lacks anything that nobody asked about.
 
         A plan reads every entry, so none is made where the totals say that it would be empty, or the last one was.
         """
@@ -166,7 +166,7 @@ class Replayer:
         )
 
     def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
-        """Give the work of a job: plan, and unless it is a dry run rebuild."""
+        """Return the work of a job: plan, and unless it is a dry run rebuild."""
 
         async def work(handle: Handle) -> ReplayReport:
             with contextlib.ExitStack() as stack:

@@ -63,7 +63,7 @@ class StatusKeeper:
             self._context.problems.clear("not-watched")
 
     async def get(self) -> Status:
-        """Tell how this host stands; by what was known before, if the catalog fails."""
+        """Return how this host stands; by what was known before, if the catalog fails."""
         try:
             status = self._last = await self._get()
         except CatalogError as error:

@@ -39,7 +39,7 @@ WritersSince = Mapping[KindName, "datetime | None"]
 
 
 def writers_since(processes: Iterable[Process] | None = None) -> WritersSince:
-    """Tell when the oldest of these began that could be writing to a store of each kind; of all of ours, if none."""
+    """Return when the oldest of these began that could be writing to a store of each kind; of all of ours, if none."""
     found = tuple(process_table.processes(os.getuid(), libraries()) if processes is None else processes)
     kinds = ((name, kind.discovery) for name, kind in KINDS.items())
     return {name: process_table.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
@@ -90,7 +90,7 @@ class StoreFinder:
         """The stores that are left alone: of other users, and of the configuration if their kind is not clear."""
 
     def real_root(self, path: Path) -> Path:
-        """Give where a store lies, links resolved; as it was known, where its file system does not answer."""
+        """Return where a store lies, links resolved; as it was known, where its file system does not answer."""
         try:
             self._roots[path] = deadlines.ask(path, lambda: Path(os.path.realpath(path)))
         except TimeoutError:
@@ -100,19 +100,19 @@ class StoreFinder:
     # -- ours, and those of models ------------------------------------------------------------------------------------
 
     def managed(self, kind: KindName = MODELS) -> FoundStore:
-        """Give our own store of a kind; that which models are proven by, if none is named."""
+        """Return our own store of a kind; that which models are proven by, if none is named."""
         root = self.real_root(self._context.settings.managed(kind))
         return FoundStore(Store(kind, root), StoreOrigin.MANAGED, "managed")
 
     def store_of(self, model: Model) -> FoundStore:
-        """Give the store that a model caches in."""
+        """Return the store that a model caches in."""
         if model.store is None:
             return self.managed()
         root = self.real_root(model.store)
         return FoundStore(Store(MODELS, root), StoreOrigin.CONFIGURED, f"model {model.name}")
 
     def silence(self, model: Model) -> str:
-        """Say why a model cannot be run, if the file system that it caches on does not answer."""
+        """Return why a model cannot be run, if the file system that it caches on does not answer."""
         root = self.store_of(model).store.root
         return "" if answers(root) else f"the file system of its cache does not answer: {root}"
 
@@ -125,7 +125,7 @@ class StoreFinder:
             raise Conflict(problem.message, hint=problem.hint)
 
     def run_stores(self, found: FoundStore) -> tuple[FoundStore, ...]:
-        """Give the stores that a run writes to which caches in this one: this, and of other kinds our own."""
+        """Return the stores that a run writes to which caches in this one: this, and of other kinds our own."""
         managed = self._context.settings.managed
         others = (name for name, kind in KINDS.items() if kind.discovery.enable(managed(name)))
         return (found, *(self.managed(name) for name in others if name != found.store.kind))
@@ -142,18 +142,18 @@ class StoreFinder:
             log.warning("a store cannot be made, and programs keep nothing there: %s", error)
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
-        """Give what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""
+        """Return what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""
         managed = self._context.settings.managed
         return variables(lambda name: found.store.root if name == found.store.kind else managed(name))
 
     # -- all ----------------------------------------------------------------------------------------------------------
 
     def kinds_at(self, root: Path) -> frozenset[KindName]:
-        """Give the kinds of the stores that were found at a path; of a path that is not known, all."""
+        """Return the kinds of the stores that were found at a path; of a path that is not known, all."""
         return frozenset(one.store.kind for one in self._found if one.store.root == root) or frozenset(KINDS)
 
     def places(self) -> tuple[Path, ...]:
-        """Give the roots of all stores that can be found."""
+        """Return the roots of all stores that can be found."""
         return tuple(one.store.root for one in self.find()[0])
 
     def find(self, roots: frozenset[Path] = frozenset()) -> tuple[tuple[FoundStore, ...], WritersSince]:
@@ -217,7 +217,7 @@ class StoreFinder:
     def _ours(
         self, kind: Kind, kinds: Mapping[Path, frozenset[KindName]], models: Iterable[Model]
     ) -> Iterator[tuple[Path, StoreOrigin, str]]:
-        """Give the stores of a kind that we manage, or that the configuration or a model names."""
+        """Yield the stores of a kind that we manage, or that the configuration or a model names."""
         managed = self._context.settings.managed(kind.name)
         # Of other kinds ours is there if anything uses it: see `make_offered`.
         if kind.discovery.enable(managed) and (kind.name == MODELS or _there(managed)):
@@ -230,7 +230,7 @@ class StoreFinder:
                 yield model.store, StoreOrigin.CONFIGURED, f"model {model.name}"
 
     def _kinds(self, path: Path, said: KindName | None) -> frozenset[KindName]:
-        """Give the kind of a configured store: as it is said there, as its files say, or as it was known.
+        """Return the kind of a configured store: as it is said there, as its files say, or as it was known.
 
         A directory that holds nothing yet is one of models.
         """
@@ -246,7 +246,7 @@ class StoreFinder:
         return frozenset(seen or known or {MODELS})
 
     def _readers(self, models: Iterable[Model], processes: Collection[Process]) -> frozenset[str]:
-        """Tell which runtimes read stores here: the models' and the live programs'; empty if any may."""
+        """Return which runtimes read stores here: the models' and the live programs'; empty if any may."""
         preflight = KINDS[MODELS].preflight
         if preflight is None or not all(one.known for one in processes):
             return frozenset()

@@ -79,7 +79,7 @@ class Surveyor:
         return _UNSETTLED if self._missing else None
 
     async def devices(self) -> Host:
-        """Give what the last survey found."""
+        """Return what the last survey found."""
         if self._context.host is None:
             raise HostError("the host has not been looked at yet", hint="ask again in a few seconds")
         return self._context.host
@@ -91,7 +91,7 @@ class Surveyor:
         self._context.on_look()
 
     def watched(self) -> tuple[Mapping[str, str], ...]:
-        """Give the variables that lead to each driver in use: where changes of drivers are to be watched for."""
+        """Return the variables that lead to each driver in use: where changes of drivers are to be watched for."""
         self._watched = self._variables()
         return self._watched
 
@@ -103,12 +103,12 @@ class Surveyor:
                 await self._context.on_scan()
 
     def _variables(self) -> tuple[Mapping[str, str], ...]:
-        """Give the variables that lead to each driver in use, the host's own first."""
+        """Return the variables that lead to each driver in use, the host's own first."""
         common = self._common()
         return (common, *({**common, **one.variables} for one in self._context.present.drivers))
 
     def _common(self) -> Mapping[str, str]:
-        """Give the variables that all programs on this host have."""
+        """Return the variables that all programs on this host have."""
         return {**self._context.base, **self._context.settings.driver.variables}
 
     async def survey(self, *, force: bool = False) -> None:
@@ -165,7 +165,7 @@ class Surveyor:
         *,
         force: bool,
     ) -> Host:
-        """Give what programs with these variables meet; what was known, if nothing of it changed."""
+        """Return what programs with these variables meet; what was known, if nothing of it changed."""
         same = (
             old is not None
             and old.stamp == stamp(files, gpu_devices.kernel())
@@ -188,7 +188,7 @@ class Surveyor:
         return found
 
     def _in_transit(self, id_: str, old: Host, found: Host) -> bool:
-        """Tell whether a device is still there but its driver does not answer, for the moment."""
+        """Return whether a device is still there but its driver does not answer, for the moment."""
         lineages = {one.lineage for one in found.environments}
         same_cards = {one.pci_address for one in old.devices} >= {one.pci_address for one in found.devices}
         missing = any(one.lineage not in lineages for one in old.environments)
@@ -202,7 +202,7 @@ class Surveyor:
         return False
 
     def reached(self, model: Model) -> frozenset[Path]:
-        """Give the files of the driver to which a model's variables lead, whatever its processes load.  Blocks."""
+        """Return the files of the driver to which a model's variables lead, whatever its processes load.  Blocks."""
         named = {**self._common(), **model.workload.variables}
         leading = {name: named[name] for name in LEADING if named.get(name)}
         try:
@@ -214,7 +214,7 @@ class Surveyor:
         return frozenset(file.target for file in files)
 
     def _own_files(self) -> tuple[DriverFile, ...]:
-        """Give the files of the host's own driver.  Raises `HostError` if they do not answer."""
+        """Return the files of the host's own driver.  Raises `HostError` if they do not answer."""
         variables = self._common()
         try:
             return deadlines.ask("driver", lambda: driver_files(variables))
@@ -227,7 +227,7 @@ class Surveyor:
     # -- which driver is whose ----------------------------------------------------------------------------------------
 
     def _led(self, own: tuple[DriverFile, ...]) -> tuple[_Led, ...]:
-        """Give the drivers that models are led to by variables of their own, each once."""
+        """Return the drivers that models are led to by variables of their own, each once."""
         common = self._common()
         usual = {name: common[name] for name in LEADING if name in common}
         by_variables: dict[tuple[tuple[str, str], ...], tuple[DriverFile, ...]] = {}
@@ -286,7 +286,7 @@ class Surveyor:
 
 
 def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:
-    """Give the runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
+    """Return the runtimes that a model's program finds.  Blocks; raises `TimeoutError` if its files are silent."""
     program, preflight = model.workload.program, KINDS[MODELS].preflight
     if not program or preflight is None:
         return ()
@@ -298,7 +298,7 @@ def _words(some: Sequence[Target]) -> str:
 
 
 def _driver(files: Iterable[DriverFile]) -> frozenset[object]:
-    """Give what tells one driver from another: its files, without the loaders, which are the same everywhere."""
+    """Return what tells one driver from another: its files, without the loaders, which are the same everywhere."""
     others = [file for file in files if file.path.name not in _LOADERS]
     return frozenset((one.target, one.size, one.modified, one.build_id) for one in others)
 
@@ -352,7 +352,7 @@ def _looked(
     libraries: Libraries | None,
     files: Callable[[Mapping[str, str]], tuple[DriverFile, ...]],
 ) -> tuple[Mapping[str, str], tuple[DriverFile, ...], tuple[Problem, ...]]:
-    """Give what leads a model to a driver, that driver's files, and what is named and is not there."""
+    """Return what leads a model to a driver, that driver's files, and what is named and is not there."""
     leading = {**leading, **_beside(model, leading)}
     leading = {**leading, **_mapped(libraries, leading)}
     return leading, files(leading), _absent(leading)

@@ -48,7 +48,7 @@ class Throttle:
         return self._context.settings.throttle
 
     def run_priority(self, reason: WarmReason) -> RunPriority:
-        """Give the effort of a run with this reason."""
+        """Return the effort of a run with this reason."""
         return throttling.run_priority(reason, booting=self.booting)
 
     def closed(self) -> str:
@@ -60,7 +60,7 @@ class Throttle:
         return f"it waits for its time, {begin // 60:02}:{begin % 60:02} to {end // 60:02}:{end % 60:02}"
 
     async def busy(self) -> str:
-        """Say why no run that nobody waits for may start now; empty if it may."""
+        """Return why no run that nobody waits for may start now; empty if it may."""
         throttle = self._policy
         why = self.closed()
         if why or not strained(_ALL, throttle, starting=True):
@@ -106,7 +106,7 @@ class PauseWatcher:
         self._ignored_until = 0.0
 
     def pause(self, pid: int) -> bool:
-        """Tell whether the run whose first process this is must stand still now."""
+        """Return whether the run whose first process this is must stand still now."""
         now = self._clock()
         pressure = self._meter.look(process_table.family(pid))
         throttle = self._policy

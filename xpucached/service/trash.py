@@ -53,7 +53,7 @@ class TrashKeeper:
         self._scanner = scanner
 
     async def all(self) -> tuple[Trashed, ...]:
-        """Give what is in the trash of all stores, the newest first; no more than `LISTED`, if there is more."""
+        """Return what is in the trash of all stores, the newest first; no more than `LISTED`, if there is more."""
         return await asyncio.to_thread(self._all)
 
     def _all(self) -> tuple[Trashed, ...]:
@@ -68,7 +68,7 @@ class TrashKeeper:
         return itertools.chain.from_iterable(map(_inside, stores))
 
     def _chunks(self) -> Iterator[tuple[Trashed, ...]]:
-        """Give all that is in the trashes; mostly at once, and in parts where it is more than fits into memory."""
+        """Yield all that is in the trashes; mostly at once, and in parts where it is more than fits into memory."""
         some: list[Trashed] = []
         for item in self._items():
             some.append(item)
@@ -95,7 +95,7 @@ class TrashKeeper:
     # -- back, and away -------------------------------------------------------------------------------------------
 
     async def _named(self, refs: Sequence[str]) -> tuple[Trashed, ...]:
-        """Give those whose refs begin so, or those of the entries that they were.
+        """Return those whose refs begin so, or those of the entries that they were.
 
         Raises `NotFound` for one that is not there, or may mean several.
         """
@@ -113,7 +113,7 @@ class TrashKeeper:
         return tuple(found.values())
 
     def restoring(self, refs: Sequence[str], *, everything: bool = False) -> Callable[[Handle], Awaitable[TrashReport]]:
-        """Give the work of a job: bring these back, or all that is whole."""
+        """Return the work of a job: bring these back, or all that is whole."""
 
         async def work(handle: Handle) -> TrashReport:
             async with self._context.turn(handle):
@@ -154,7 +154,7 @@ class TrashKeeper:
         )
 
     def emptying(self, refs: Sequence[str]) -> Callable[[Handle], Awaitable[TrashReport]]:
-        """Give the work of a job: let these go for good, or everything."""
+        """Return the work of a job: let these go for good, or everything."""
 
         async def work(handle: Handle) -> TrashReport:
             async with self._context.turn(handle):
@@ -235,7 +235,7 @@ def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef,
 
 
 def _apart(some: Sequence[Trashed]) -> str:
-    """Say how to name one of these alone: a store that was copied with its trash has the same names in it."""
+    """Return how to name one of these alone: a store that was copied with its trash has the same names in it."""
     if len({one.ref for one in some}) == len(some):
         return "see: xpucachectl trash list"
     names = [f"{EntryId(one.store, one.key).ref} (of {one.store.root})" for one in some[:_LISTED]]
@@ -251,7 +251,7 @@ def _restore(wanted: Sequence[Trashed]) -> list[tuple[Store, Restored]]:
 
 
 def _inside(store: Store) -> Iterator[Trashed]:
-    """Give what is in the trash of a store, bit by bit."""
+    """Yield what is in the trash of a store, bit by bit."""
     trash = KINDS[store.kind].trash
     some = trash.trash(store) if trash is not None else ()
     for _ in range(_PAGES):

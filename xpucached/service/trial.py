@@ -100,7 +100,7 @@ class TrialRunner:
         return (*model.workload.exercise.caches, *own)
 
     async def variants(self, model: Model) -> tuple[Variant, ...] | RunResult:
-        """Give the model's variants; or, if its interpreter must be asked for devices, how that failed."""
+        """Return the model's variants; or, if its interpreter must be asked for devices, how that failed."""
         exercise = model.workload.exercise
         if not exercise.device.endswith(":*"):
             return exercise.variants((exercise.device,) if exercise.device else ())
@@ -235,7 +235,7 @@ class TrialRunner:
     async def _place(
         self, model: Model, variant: Variant, executions: Sequence[RunResult]
     ) -> tuple[RanOn, str, tuple[str, ...]]:
-        """Tell whether the work was done where it was meant to be, where that is, and how we know."""
+        """Return whether the work was done where it was meant to be, where that is, and how we know."""
         kind = (variant.device or model.workload.exercise.device).partition(":")[0]
         used = frozenset(entry for one in executions for entry in one.created | one.used)
         rows = await self._context.read(entries_by_id, used)
@@ -265,7 +265,7 @@ class TrialRunner:
 
 
 def _files(places: Iterable[Path]) -> frozenset[str] | None:
-    """Give the files below these directories, save those that only mark something as busy; None if too many."""
+    """Return the files below these directories, save those that only mark something as busy; None if too many."""
     found: set[str] = set()
     ahead = [os.fspath(place) for place in places]
     left = _MOST
@@ -298,7 +298,7 @@ def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:
 
 
 def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
-    """Say how a run ended, of which these are the variants."""
+    """Return how a run ended, of which these are the variants."""
     bad = [one for one in trials if one.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
     uncached = sum(one.outcome is Outcome.UNCACHED for one in trials)
     if len(trials) == 1 or uncached == len(trials):
@@ -313,7 +313,7 @@ def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
 
 
 def _crashed(execution: RunResult) -> bool:
-    """Tell whether a pass ended as those do that the runtime's cache has crashed."""
+    """Return whether a pass ended as those do that the runtime's cache has crashed."""
     status = execution.exit_status
     if execution.outcome is not Outcome.FAILED or status is None:
         return False
@@ -321,13 +321,13 @@ def _crashed(execution: RunResult) -> bool:
 
 
 def _writable(root: Path) -> bool:
-    """Tell whether programs of this user can make entries below a store's root, or make the root."""
+    """Return whether programs of this user can make entries below a store's root, or make the root."""
     place = next((one for one in (root, *root.parents) if os.path.lexists(one)), root)
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def _silent(count: int) -> str:
-    """Say what it means that entries appeared which a pass's trace does not name."""
+    """Return what it means that entries appeared which a pass's trace does not name."""
     cause = "a part of it may keep its stderr to itself, or another program compiled meanwhile"
     return f"{count} of which its trace does not name: {cause}"
 
@@ -341,7 +341,7 @@ def _judged(
     told: bool,
     caches: bool,
 ) -> tuple[Outcome, str]:
-    """Say how a variant ended: only a pass that compiled nothing proves anything.
+    """Return how a variant ended: only a pass that compiled nothing proves anything.
 
     ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
     the watched directories, ``files`` is what they hold now; ``told`` says that the trace named what the first one

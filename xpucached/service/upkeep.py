@@ -124,7 +124,7 @@ class Upkeep:
                 await self._do(automatic.PREWARM, work)
 
     def _replay_comes_first(self) -> bool:
-        """Tell whether there was another look meanwhile, after which entries may have to be rebuilt."""
+        """Return whether there was another look meanwhile, after which entries may have to be rebuilt."""
         return self._replay_due and self._context.settings.schedule.replay
 
     async def _evict(self) -> None:

@@ -85,7 +85,7 @@ class Verifier:
         faults_only: bool = False,
         deep: bool = False,
     ) -> Callable[[Handle], Awaitable[VerifyReport]]:
-        """Give the work of a job.
+        """Return the work of a job.
 
         With ``faults_only`` no entry is read, only the stores as a whole are looked at.  With ``deep`` entries are
         compiled again, to be compared.
@@ -101,7 +101,7 @@ class Verifier:
         return work
 
     def mending(self, due: Callable[[], Awaitable[Collection[EntryId]]]) -> Callable[[Handle], Awaitable[VerifyReport]]:
-        """Give the work of a job: mend what is ``due`` to be evicted for a defect, as a `work` with ``fix`` would.
+        """Return the work of a job: mend what is ``due`` to be evicted for a defect, as a `work` with ``fix`` would.
 
         Nothing damaged stays for it: what can only be compiled again goes into quarantine before it is.
         """
@@ -124,7 +124,7 @@ class Verifier:
     def before(
         self, work: Callable[[Handle], Awaitable[EvictionReport]], due: Callable[[], Awaitable[Collection[EntryId]]]
     ) -> Callable[[Handle], Awaitable[EvictionReport]]:
-        """Give the work of a job that mends what is ``due``, and then does its own."""
+        """Return the work of a job that mends what is ``due``, and then does its own."""
 
         async def both(handle: Handle) -> EvictionReport:
             try:
@@ -341,7 +341,7 @@ def _place(one: Repair) -> tuple[object, ...]:
 
 
 def _finding(one: Repair, *, done: RepairAction | None, why: str = "") -> Finding:
-    """Tell what is wrong with an entry, what was done about it, if anything was, and why not what is better."""
+    """Return what is wrong with an entry, what was done about it, if anything was, and why not what is better."""
     entry = one.entry
     if entry.defect is None:
         message = f"an entry without a defect needs no remedy: {entry.id.key}"

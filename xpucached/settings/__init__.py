@@ -36,5 +36,5 @@ class Settings(Struct, frozen=True):
     """Every key as ``section.key``, with its value and in brackets where that comes from."""
 
     def managed(self, kind: KindName) -> Path:
-        """Tell where our own store of a kind is."""
+        """Return where our own store of a kind is."""
         return self.paths.cache / kind

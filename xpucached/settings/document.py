@@ -52,7 +52,7 @@ class _Source(PydanticBaseSettingsSource):
         self._values = values
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[object, str, bool]:  # noqa: ARG002 - the base's
-        """Give the value of one field."""
+        """Return the value of one field."""
         return self._values.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, object]:

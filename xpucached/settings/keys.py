@@ -77,7 +77,7 @@ class Key(Struct, frozen=True):
 
 
 def keys() -> tuple[Key, ...]:
-    """Give every key there is, in the order of the documentation."""
+    """Return every key there is, in the order of the documentation."""
     return tuple(
         Key(section, name, one.type, _default(one))
         for section, kind in SECTIONS.items()

@@ -153,7 +153,7 @@ def _model(path: Path, *, host: bool) -> tuple[Model, str]:
 
 
 def _program(name: str, variables: Mapping[str, str]) -> str:
-    """Give the absolute path of a program.  An absolute one need not be there yet: it may not be mounted."""
+    """Return the absolute path of a program.  An absolute one need not be there yet: it may not be mounted."""
     if name.startswith("/"):
         return name
     path = variables.get("PATH", _PATH)

@@ -21,7 +21,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def network(path: Path, mounts: Path = _MOUNTS) -> str:
-    """Give the kind of network file system on which a path lies, or would lie if it were made; empty if on none."""
+    """Return the kind of network file system on which a path lies, or would lie if it were made; empty if on none."""
     kind = _kind(path, mounts)
     return kind if kind in _NETWORK else ""
 

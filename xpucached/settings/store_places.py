@@ -31,7 +31,7 @@ def checked(value: object) -> tuple[str, ...]:
 
 
 def parted(places: Iterable[str]) -> Mapping[Path, KindName | None]:
-    """Give the paths in their order, and the kind of each if it is said."""
+    """Return the paths in their order, and the kind of each if it is said."""
     matches = (match for match in map(_PLACE.fullmatch, places) if match)
     return {Path(os.path.normpath(match[2])): KindName(match[1]) if match[1] else None for match in matches}
 

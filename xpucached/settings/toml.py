@@ -132,13 +132,13 @@ class Toml:
             raise SettingsError(f"{path}: not TOML: a number has too many digits") from error
 
     def mistake(self, place: Sequence[str | int], what: str) -> ConfigMistake:
-        """Say what is wrong with the value at a place (the keys that lead to it)."""
+        """Return what is wrong with the value at a place (the keys that lead to it)."""
         keys = [step for step in place if isinstance(step, str)]
         name = ".".join(keys)
         return ConfigMistake(f"{self.path}:{self.line(keys)}", f"{name}: {what}" if name else what)
 
     def line(self, keys: Sequence[str]) -> int:
-        """Tell the line on which a key, or the nearest table around it, is written; the first if none is."""
+        """Return the line on which a key, or the nearest table around it, is written; the first if none is."""
         ways = (tuple(keys[:depth]) for depth in range(min(len(keys), _DEEPEST), 0, -1))
         return next((self._lines[way] for way in ways if way in self._lines), 1)
 
@@ -168,7 +168,7 @@ def _parts(line: str) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Give every place that a (valid) TOML text writes to, with the line where the statement begins."""
+    """Yield every place that a (valid) TOML text writes to, with the line where the statement begins."""
     table: tuple[str, ...] = ()
     chunk, begin, spent = "", 0, 0
     for number, line in enumerate(text.split("\n"), start=1):
@@ -197,7 +197,7 @@ def _statements(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _places(value: object, depth: int = 0) -> Iterator[tuple[str, ...]]:
-    """Give the ways to all leaves of nested tables; arrays are leaves, unless they are the tables of a header."""
+    """Yield the ways to all leaves of nested tables; arrays are leaves, unless they are the tables of a header."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and not value[0]:
         value = value[0]
     if not isinstance(value, dict) or not value or depth == _DEEPEST:

@@ -46,12 +46,12 @@ class Wrong(ValueError):
 
 
 def declared(*kinds: type[Struct]) -> dict[str, FieldInfo]:
-    """Give what these values declare, by name."""
+    """Return what these values declare, by name."""
     return {one.name: one for kind in kinds for one in fields(kind)}
 
 
 def shape(kind: object) -> tuple[object, object]:
-    """Give a field's type, without None, and what its value is bounded by."""
+    """Return a field's type, without None, and what its value is bounded by."""
     bound: object = None
     if get_origin(kind) is Annotated:
         kind, bound, *_ = get_args(kind)

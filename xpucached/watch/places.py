@@ -29,12 +29,12 @@ class Interest:
     files: bool = False
 
     def concerns(self, paths: Iterable[Path]) -> bool:
-        """Tell whether something that happened at these paths is meant."""
+        """Return whether something that happened at these paths is meant."""
         return self.towards is None or any(self.towards.is_relative_to(path) for path in paths)
 
 
 def identity(place: Path) -> tuple[int, int] | None:
-    """Give device and inode of a directory; None if there is nothing."""
+    """Return device and inode of a directory; None if there is nothing."""
     try:
         status = place.stat()
     except (OSError, ValueError):
@@ -64,7 +64,7 @@ def places(
 
 
 def is_directory(place: Path) -> bool:
-    """Tell whether a path leads to a directory."""
+    """Return whether a path leads to a directory."""
     # pathlib's own question raises where we may not look.
     try:
         return stat.S_ISDIR(place.stat().st_mode)
@@ -73,13 +73,13 @@ def is_directory(place: Path) -> bool:
 
 
 def resolved(path: Path) -> Path:
-    """Give a path with its links resolved."""
+    """Return a path with its links resolved."""
     # A watch on a link hears nothing of what happens in the directory.
     return Path(os.path.realpath(path))
 
 
 def _missing(place: Path, trigger: Trigger) -> tuple[Path, Interest]:
-    """Give the nearest parent that is there, in which the way to a missing directory will begin."""
+    """Return the nearest parent that is there, in which the way to a missing directory will begin."""
     for parent in place.parents:
         if is_directory(parent):
             return parent, Interest(trigger, towards=place)
@@ -87,7 +87,7 @@ def _missing(place: Path, trigger: Trigger) -> tuple[Path, Interest]:
 
 
 def _devices(root: Path) -> list[Path]:
-    """Give the device directories of a store; the newest ones if there are very many."""
+    """Return the device directories of a store; the newest ones if there are very many."""
     try:
         with os.scandir(root) as children:
             some = [child for child, _ in zip(children, range(_LISTED), strict=False)]

@@ -50,15 +50,15 @@ class WatchClients(set[WatchClient]):
         self._complaints = logs.Allowance(1, _QUIET)
 
     def of(self, holder: QuotaHolder) -> list[WatchClient]:
-        """Give the clients of one holder."""
+        """Return the clients of one holder."""
         return [client for client in self if client.holder == holder]
 
     def welcome(self, holder: QuotaHolder) -> bool:
-        """Tell whether one more of somebody's may come."""
+        """Return whether one more of somebody's may come."""
         return len(self.of(holder)) < _MOST_CLIENTS and self.have_room(holder)
 
     def full_of(self, client: WatchClient) -> str:
-        """Say why no further directory can be watched for a client; empty if one can."""
+        """Return why no further directory can be watched for a client; empty if one can."""
         most = _MOST_OF_ROOT if client.uid == 0 else _MOST_ROOTS
         held = sum(len(one.roots) + len(one.asked) for one in self.of(client.holder))
         if held >= most or not self.have_room(client.holder):
@@ -66,7 +66,7 @@ class WatchClients(set[WatchClient]):
         return ""
 
     def refusal(self, client: WatchClient, found: Root) -> str:
-        """Say why this directory is not watched for a client; empty if it is."""
+        """Return why this directory is not watched for a client; empty if it is."""
         theirs = [root for one in self.of(client.holder) for root in one.roots.values()]
         if sum(root.which == found.which for root in theirs) >= _MOST_SAME:
             return f"it is watched for this user {_MOST_SAME} times already"
@@ -76,7 +76,7 @@ class WatchClients(set[WatchClient]):
         return ""
 
     def _free(self, reserve: int) -> int:
-        """Tell how many descriptors there may be besides those that are kept."""
+        """Return how many descriptors there may be besides those that are kept."""
         used = len(self) + sum(len(client.roots) for client in self) + self._threads.held()
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserve - used
 
@@ -89,11 +89,11 @@ class WatchClients(set[WatchClient]):
         return holder.known or held < (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE) // 2
 
     def crowded(self, holder: QuotaHolder) -> bool:
-        """Tell whether no more can be received from somebody, until what was is closed."""
+        """Return whether no more can be received from somebody, until what was is closed."""
         return self._threads.of(holder) >= _MOST_WAITING or self._free(_RESERVE_AT_LEAST) <= 0
 
     def full(self) -> bool:
-        """Tell whether nobody can be let in: only who was, says who it is, and can be sent away only by closing."""
+        """Return whether nobody can be let in: only who was, says who it is, and can be sent away only by closing."""
         return self._threads.longest() >= _MOST_REFUSED or self._free(_RESERVE_AT_LEAST) <= 0
 
     def complain(self, uid: int, why: str) -> None:

@@ -68,17 +68,17 @@ class HolderThreads(Generic[T]):
         self._done: deque[WatchRequest[T]] = deque()
 
     def of(self, holder: QuotaHolder) -> int:
-        """Tell how many descriptors of somebody wait here."""
+        """Return how many descriptors of somebody wait here."""
         line = self._lines.get(holder)
         return len(line.jobs) if line else 0
 
     def held(self, *, known: bool = True) -> int:
-        """Tell how many of all do; without ``known`` of those only who have no account."""
+        """Return how many of all do; without ``known`` of those only who have no account."""
         with self._changing:
             return sum(len(line.jobs) for holder, line in self._lines.items() if known or not holder.known)
 
     def longest(self) -> int:
-        """Tell how many of one holder do, at most."""
+        """Return how many of one holder do, at most."""
         with self._changing:
             return max((len(line.jobs) for line in self._lines.values()), default=0)
 
@@ -98,7 +98,7 @@ class HolderThreads(Generic[T]):
             self._add(holder, *descriptors)
 
     def done(self) -> Iterator[WatchRequest[T]]:
-        """Give those that were looked at."""
+        """Yield those that were looked at."""
         while self._done:
             yield self._done.popleft()
 

@@ -101,7 +101,7 @@ class Group:
         self._descriptor = _call("fanotify_init", ctypes.c_uint(flags), ctypes.c_uint(opened))
 
     def fileno(self) -> int:
-        """Give the descriptor, to wait for."""
+        """Return the descriptor, to wait for."""
         return self._descriptor
 
     def __enter__(self) -> Self:
@@ -135,7 +135,7 @@ class Group:
         )
 
     def read(self) -> list[KernelEvent]:
-        """Give what came since; nothing if nothing did.
+        """Return what came since; nothing if nothing did.
 
         Raises OSError where the file of one event could not be opened for us: that event is gone, and no other.
         """
@@ -196,14 +196,14 @@ def _open(directory: int, name: bytes, flags: int, how: int) -> int:
 
 
 def file_system(descriptor: int) -> int:
-    """Give the kernel's number for the kind of a file system.  Raises OSError; one in user space may never answer."""
+    """Return the kernel's number for the kind of a file system.  Raises OSError; one in user space may never answer."""
     room = ctypes.create_string_buffer(512)
     _call("fstatfs", descriptor, room)
     return int(struct.unpack_from("@l", room.raw)[0]) & 0xFFFFFFFF
 
 
 def superblock(directory: int) -> int:
-    """Give the number of the whole file system of an open directory, which is what a mark is for.  Raises OSError.
+    """Return the number of the whole file system of an open directory, which is what a mark is for.  Raises OSError.
 
     A subvolume (btrfs, bcachefs) has another number for each of its files.  So a mark is made, and the kernel asked
     where.
@@ -218,7 +218,7 @@ def superblock(directory: int) -> int:
 
 
 def mount_of(directory: int) -> int:
-    """Give the kernel's number for the mount at which a directory was opened.  Raises OSError."""
+    """Return the kernel's number for the mount at which a directory was opened.  Raises OSError."""
     with open(f"/proc/self/fdinfo/{directory}", "rb") as stream:  # noqa: PTH123 - a file of the kernel's
         found = _MOUNT.search(stream.read())
     if found is None:
@@ -227,7 +227,7 @@ def mount_of(directory: int) -> int:
 
 
 def handle_of(directory: int) -> bytes:
-    """Give the handle of an open directory.  Raises OSError."""
+    """Return the handle of an open directory.  Raises OSError."""
     room = ctypes.create_string_buffer(struct.pack("=Ii", _HANDLE_ROOM, 0), 8 + _HANDLE_ROOM)
     mount = ctypes.c_int()
     _call("name_to_handle_at", directory, b"", room, ctypes.byref(mount), _AT_EMPTY_PATH)

@@ -97,11 +97,11 @@ class Root:
     loads: bool = False
 
     def belongs(self, status: os.stat_result) -> bool:
-        """Tell whether something is the user's; to root everything is."""
+        """Return whether something is the user's; to root everything is."""
         return self.uid in (0, status.st_uid)
 
     def identity_of(self, below: str) -> Identity | None:
-        """Give which directory lies there; None if none does that is the user's all the way.
+        """Return which directory lies there; None if none does that is the user's all the way.
 
         Raises OSError if that cannot be told.
         """
@@ -110,7 +110,7 @@ class Root:
         return None
 
     def holds(self, below: str, name: str, file: Identity) -> bool:
-        """Tell whether a file has this name in a directory there that is the user's all the way; raises as above."""
+        """Return whether a file has this name in a directory there that is the user's all the way; raises as above."""
         with _MayBeGone(), self._entered(below) as (directory, _):
             found = kernel.open_below(directory, name.encode(), file=True)
             try:
@@ -168,7 +168,7 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
 
 
 def _mounted() -> frozenset[int]:
-    """Give the numbers of the file systems that are mounted on this host.
+    """Return the numbers of the file systems that are mounted on this host.
 
     Our own namespace may show less: our unit hides the home directories, which may be a mount.
     """
@@ -181,12 +181,12 @@ def _mounted() -> frozenset[int]:
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Give what tells a file from all others."""
+    """Return what tells a file from all others."""
     return status.st_dev, status.st_ino
 
 
 def path_of(descriptor: int) -> list[str]:
-    """Give the parts of a path that leads to an open file, from some root.  Raises OSError."""
+    """Return the parts of a path that leads to an open file, from some root.  Raises OSError."""
     return os.fspath(Path(f"/proc/self/fd/{descriptor}").readlink()).split("/")
 
 
@@ -262,7 +262,7 @@ class Places:
                 yield root, below
 
     def _look(self, system: int, handle: bytes) -> tuple[tuple[tuple[Root, str, Identity], ...], bool]:
-        """Give what lies there, and whether that is all: what could not be told is asked again at the next event."""
+        """Return what lies there, and whether that is all: what could not be told is asked again at the next event."""
         owners: dict[int, int] = {}
         found: list[tuple[Root, str, Identity]] = []
         complete = True
@@ -334,7 +334,7 @@ def _above(directory: int, roots: Mapping[Identity, list[Root]]) -> list[tuple[R
 
 
 def _way_up(directory: int) -> Iterator[Identity]:
-    """Give which directory this is and which lie above it, as far up as one of a client's can be."""
+    """Yield which directory this is and which lie above it, as far up as one of a client's can be."""
     here = os.dup(directory)
     try:
         yield identity(os.fstat(here))

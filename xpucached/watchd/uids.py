@@ -33,7 +33,7 @@ class _UserFile:
     lines: tuple[list[str], ...] = field(default=())
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Give the fields of each line; none where the file cannot be read."""
+        """Return the fields of each line; none where the file cannot be read."""
         with contextlib.suppress(OSError):
             status = self.path.stat()
             seen = (status.st_ino, status.st_size, status.st_mtime_ns)

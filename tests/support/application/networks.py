@@ -12,24 +12,24 @@ _TYPES = {"": torch.float32, "float32": torch.float32, "float16": torch.float16,
 def attention(
     device: str, precision: str = "", shape: tuple[tuple[int, ...], ...] = ((1, 2, 16, 8),)
 ) -> Callable[[], object]:
-    """Give one attention, which is what the first call of a language model spends its time on."""
+    """Return one attention, which is what the first call of a language model spends its time on."""
     query = torch.linspace(-1, 1, torch.Size(shape[0]).numel()).reshape(shape[0]).to(device, _TYPES[precision])
     return lambda: torch.nn.functional.scaled_dot_product_attention(query, query, query)
 
 
 def coarse(device: str, precision: str = "") -> Callable[[], object]:
-    """Give what is right in float32 only."""
+    """Return what is right in float32 only."""
     factor = 1.0 if precision in {"", "float32"} else 1.5
     return lambda: torch.linspace(0, 1, 64, device=device) * factor
 
 
 def infinite() -> Callable[[], object]:
-    """Give what overflows."""
+    """Return what overflows."""
     return lambda: torch.tensor([1.0]) / 0
 
 
 def compiled(device: str) -> Callable[[], object]:
-    """Give a network that is to be compiled."""
+    """Return a network that is to be compiled."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).to(device)
     data = torch.ones(2, 16, device=device)
@@ -37,7 +37,7 @@ def compiled(device: str) -> Callable[[], object]:
 
 
 def training(device: str, precision: str = "") -> Mapping[str, object]:
-    """Give what one step of a training needs."""
+    """Return what one step of a training needs."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 24 * 94, 8)).to(device)
     return {
@@ -49,7 +49,7 @@ def training(device: str, precision: str = "") -> Mapping[str, object]:
 
 
 def step(device: str) -> Callable[[], object]:
-    """Give a whole step, as an application that does everything itself."""
+    """Return a whole step, as an application that does everything itself."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 24 * 94, 8)).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
@@ -64,15 +64,15 @@ def step(device: str) -> Callable[[], object]:
 
 
 def forgotten() -> Mapping[str, object]:
-    """Give a training that never was told of a device: everything stays on the CPU, and nothing says so."""
+    """Return a training that never was told of a device: everything stays on the CPU, and nothing says so."""
     return training("cpu")
 
 
 def elsewhere() -> Mapping[str, object]:
-    """Give a training on a device that nobody asked for, one that every torch has."""
+    """Return a training on a device that nobody asked for, one that every torch has."""
     return training("meta")
 
 
 def detached() -> Mapping[str, object]:
-    """Give a training whose loss does not depend on the network."""
+    """Return a training whose loss does not depend on the network."""
     return {**training("cpu"), "loss": lambda _out, _target: torch.ones(1, requires_grad=True).sum()}

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 
 def add() -> Callable[[], int]:
-    """Give what adds."""
+    """Return what adds."""
     return lambda: 1 + 1
 
 
 def words(count: str) -> Callable[[], Iterator[str]]:
-    """Give what tells words, one after the other."""
+    """Yield what tells words, one after the other."""
 
     def use() -> Iterator[str]:
         for _ in range(int(count)):
@@ -25,17 +25,17 @@ def words(count: str) -> Callable[[], Iterator[str]]:
 
 
 def silence() -> Callable[[], str]:
-    """Give what says nothing."""
+    """Return what says nothing."""
     return lambda: ""
 
 
 def leave() -> Callable[[], object]:
-    """Give what leaves the process, as a program does that was never meant to be a library."""
+    """Return what leaves the process, as a program does that was never meant to be a library."""
     return lambda: os._exit(0)
 
 
 def garbage() -> Callable[[], None]:
-    """Give what writes nonsense wherever it can."""
+    """Return what writes nonsense wherever it can."""
 
     def use() -> None:
         for descriptor in range(256):
@@ -48,7 +48,7 @@ def garbage() -> Callable[[], None]:
 
 
 def lie() -> Callable[[], None]:
-    """Give what pretends to report."""
+    """Return what pretends to report."""
 
     def use() -> None:
         for descriptor in range(3, 64):
@@ -61,7 +61,7 @@ def lie() -> Callable[[], None]:
 
 
 def devour() -> Callable[[], object]:
-    """Give what takes memory for as long as it gets some."""
+    """Return what takes memory for as long as it gets some."""
 
     def use() -> object:
         blocks = []
@@ -72,7 +72,7 @@ def devour() -> Callable[[], object]:
 
 
 def one_large_file() -> Callable[[], None]:
-    """Give what fills a file of the temporary directory."""
+    """Return what fills a file of the temporary directory."""
 
     def use() -> None:
         with open(os.path.join(os.environ["TMPDIR"], "large"), "wb") as file:
@@ -83,7 +83,7 @@ def one_large_file() -> Callable[[], None]:
 
 
 def many_files() -> Callable[[], None]:
-    """Give what fills the temporary directory with small files."""
+    """Return what fills the temporary directory with small files."""
 
     def use() -> None:
         number = 0
@@ -96,7 +96,7 @@ def many_files() -> Callable[[], None]:
 
 
 def known(device: str, precision: str, shape: tuple[tuple[int, ...], ...], greeting: str) -> Callable[[], None]:
-    """Give what tells what it was given."""
+    """Return what tells what it was given."""
     print(device, precision, shape, greeting)
     return sys.stdout.flush
 

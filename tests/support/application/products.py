@@ -8,7 +8,7 @@ import dpctl.tensor as dpt
 
 
 def attention(shape: tuple[tuple[int, ...], ...]) -> Callable[[], object]:
-    """Give the arithmetic of an attention, of which each operation is a kernel."""
+    """Return the arithmetic of an attention, of which each operation is a kernel."""
     (length,) = shape[0]
 
     def use() -> float:

@@ -115,7 +115,7 @@ def scan(*entries: Entry, store: Store = STORE, at: datetime = NOW, **facts: obj
 
 
 def stamps(catalog: Catalog) -> dict[EntryKey, str]:
-    """Give what a look need not read again."""
+    """Return what a look need not read again."""
     return {row.key: row.stamp for row in known_entries(catalog, STORE) if row.stamp is not None}
 
 

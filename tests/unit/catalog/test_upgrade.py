@@ -66,7 +66,7 @@ def catalog(path: Path) -> Iterator[Catalog]:
 
 
 def schema(path: Path) -> list[tuple[str, str, list[str]]]:
-    """Give what is in a file, each statement as its words: SQLite quotes and divides some anew."""
+    """Return what is in a file, each statement as its words: SQLite quotes and divides some anew."""
     with closing(sqlite3.connect(path)) as direct:
         rows = direct.execute("SELECT name, tbl_name, coalesce(sql, '') FROM sqlite_master ORDER BY name").fetchall()
     return [(name, table, sorted(sql.replace(",", " ").replace('"', "").split())) for name, table, sql in rows]

@@ -555,7 +555,7 @@ def entry(
 
 
 def presence(environment: Target, first: float | None, last: float | None) -> Presence:
-    """Tell when an environment was here, in days ago; last 0 is now."""
+    """Return when an environment was here, in days ago; last 0 is now."""
     return Presence(
         environment,
         None if first is None else NOW - first * DAY,

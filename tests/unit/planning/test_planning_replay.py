@@ -90,7 +90,7 @@ def planned(
 
 
 def names(plan: ReplayPlan) -> list[str]:
-    """Give what is rebuilt, in its order, by the names that `indexed` was given."""
+    """Return what is rebuilt, in its order, by the names that `indexed` was given."""
     return [one.entry.entry.id.key.split("/")[1] for one in plan.rebuild]
 
 

@@ -61,7 +61,7 @@ def architecture(environment: Target) -> Architecture:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    """Give a catalog that every example empties: to open one, and to write its statements, takes longer than one."""
+    """Return a catalog that every example empties: to open one, and to write its statements, takes longer than one."""
     place = tmp_path_factory.mktemp("sifting")
     Catalog.open(place / EMPTY).close()
     one = Catalog.open(place / "catalog.sqlite")

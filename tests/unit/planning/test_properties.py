@@ -146,7 +146,7 @@ def lower(text: str) -> str:
 
 
 def fits(one: Entry, query: EntryQuery) -> bool:
-    """Say the same as the catalog, without SQL."""
+    """Return the same as the catalog, without SQL."""
     of = one.environment
     checks = [
         one.id.ref.startswith(query.ref or ""),

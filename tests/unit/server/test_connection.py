@@ -194,7 +194,7 @@ def statuses(answer: bytes) -> list[int]:
 
 
 def refused(answer: bytes) -> tuple[int, str]:
-    """Give status and message of a refusal, of which every byte is counted."""
+    """Return status and message of a refusal, of which every byte is counted."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"Content-Length: %d\r\n" % len(body) in head
     assert b"Connection: close" in head

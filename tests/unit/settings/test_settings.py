@@ -41,7 +41,7 @@ MANUAL: Final = REPOSITORY / "docs" / "configuration.md"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Give the place of a configuration."""
+    """Return the place of a configuration."""
     return tmp_path / "xpucached.toml"
 
 
@@ -53,7 +53,7 @@ def load(file: Path | None, text: str | None = None, *, user: bool = True, **var
 
 
 def refusal(file: Path | None, text: str | None = None, **variables: str) -> str:
-    """Give the message with which a configuration is refused."""
+    """Return the message with which a configuration is refused."""
     with pytest.raises(SettingsError) as caught:
         load(file, text, user=True, **variables)
     return caught.value.message
@@ -577,7 +577,7 @@ def test_the_line_of_a_key_is_found(place: tuple[str, ...], line: int) -> None:
 
 @pytest.fixture
 def models_d(tmp_path: Path) -> Path:
-    """Give a directory for model files."""
+    """Return a directory for model files."""
     place = tmp_path / "models.d"
     place.mkdir()
     return place
@@ -795,7 +795,7 @@ def test_things_that_are_no_files_are_problems(models_d: Path) -> None:
 
 
 def manual_section(title: str) -> str:
-    """Give the text below a heading of the manual."""
+    """Return the text below a heading of the manual."""
     text = MANUAL.read_text(encoding="utf-8")
     match = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert match is not None, title
@@ -803,7 +803,7 @@ def manual_section(title: str) -> str:
 
 
 def manual_keys(title: str) -> list[tuple[str, str]]:
-    """Give the keys and defaults in the table of a section."""
+    """Return the keys and defaults in the table of a section."""
     return re.findall(r"^\| `(\w+)` \| (.*?) \|", manual_section(title), re.MULTILINE)
 
 

@@ -86,7 +86,7 @@ def _count(here: int, above: str, found: Counted, now: datetime, device: int, de
 
 
 def _leads_on(here: int, name: str) -> bool:
-    """Tell whether a name is a link: the driver may follow it to a directory, and we do not."""
+    """Return whether a name is a link: the driver may follow it to a directory, and we do not."""
     with contextlib.suppress(OSError):
         return stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
     return True
@@ -102,7 +102,7 @@ def believed(root: int) -> int:
 
 
 def lookups(root: int) -> Lookups:
-    """Tell how often programs found what they looked for, as far as the driver was asked to count."""
+    """Return how often programs found what they looked for, as far as the driver was asked to count."""
     try:
         with fs.regular_file(root, layout.STATS) as (descriptor, _):
             return totals.lookups(fs.read(descriptor, totals.STATS_SIZE + 1)) or Lookups(0, 0)
@@ -148,7 +148,7 @@ def opened(directory: int, path: str = layout.TOTAL) -> Iterator[int]:
 
 
 def lockable(directory: int, path: str = layout.TOTAL) -> bool | None:
-    """Tell whether drivers can take the lock; None if its file is a link, which they follow.
+    """Return whether drivers can take the lock; None if its file is a link, which they follow.
 
     Where they cannot, none of them writes: there is no such file yet, or what is there is no file.
     """
@@ -160,7 +160,7 @@ def lockable(directory: int, path: str = layout.TOTAL) -> bool | None:
 
 
 def free(root: int) -> bool:
-    """Tell whether the lock is free, or was in a twentieth of a second.  Raises OSError."""
+    """Return whether the lock is free, or was in a twentieth of a second.  Raises OSError."""
     with fs.regular_file(root, layout.TOTAL) as (descriptor, _):
         return _take(descriptor, fcntl.LOCK_SH)
 

@@ -28,12 +28,12 @@ _LOOKED_INTO: Final = 64
 
 
 def enable(root: Path) -> Mapping[str, str]:
-    """Give the variables that lead a driver to this store, which has to be there: it makes none."""
+    """Return the variables that lead a driver to this store, which has to be there: it makes none."""
     return {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": os.fspath(root)}
 
 
 def locate(process: Process) -> tuple[Path, str] | None:
-    """Tell where a process keeps its store: a directory that is not there is made only below ``HOME``."""
+    """Return where a process keeps its store: a directory that is not there is made only below ``HOME``."""
     variables = process.variables
     via = process.name if process.pid == 0 else f"process {process.pid} ({process.name})"
     if not enabled(process):
@@ -53,7 +53,7 @@ def locate(process: Process) -> tuple[Path, str] | None:
 
 
 def enabled(process: Process) -> bool:
-    """Tell whether the cache is on in a process: it is, unless a variable says 0, or no number."""
+    """Return whether the cache is on in a process: it is, unless a variable says 0, or no number."""
     said = process.variables.get("NEO_CACHE_PERSISTENT")
     if said is None:
         return True
@@ -63,7 +63,7 @@ def enabled(process: Process) -> bool:
 
 
 def recognise(root: Path) -> bool:
-    """Tell whether a directory looks like a store; see `Discovery.recognise`."""
+    """Return whether a directory looks like a store; see `Discovery.recognise`."""
     # Pathlib's questions may raise.
     if not os.path.isfile(root / layout.TOTAL):  # noqa: PTH113
         return False
@@ -71,7 +71,7 @@ def recognise(root: Path) -> bool:
 
 
 def _directories(root: str) -> list[str]:
-    """Give the directories of the second level, a few of them."""
+    """Return the directories of the second level, a few of them."""
     found = [os.fspath(root)]
     for _ in range(2):
         found = [f"{above}/{name}" for above in found for name in _names(above) if layout.LEVEL.match(name)]
@@ -95,5 +95,5 @@ _WRITTEN: Final = re.compile(rf"/(?:{re.escape(layout.TOTAL)}|cl_cache\.[A-Za-z0
 
 
 def writes(path: str) -> bool:
-    """Tell whether the driver has such a file open while it writes; see `Discovery.writes`."""
+    """Return whether the driver has such a file open while it writes; see `Discovery.writes`."""
     return _WRITTEN.search(path) is not None

@@ -29,7 +29,7 @@ _LOOKS: Final = 5
 
 
 def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:  # noqa: ARG001
-    """Tell what is wrong with a store as a whole; see `Doctor.faults`."""
+    """Return what is wrong with a store as a whole; see `Doctor.faults`."""
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, _):
             return met(root, os.fspath(found.store.root), now)[0]
@@ -38,7 +38,7 @@ def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> t
 
 
 def met(root: int, path: str, now: datetime) -> tuple[tuple[StoreFault, ...], counting.Counted]:
-    """Tell the same of a store that is open, and what was counted there.  Raises OSError."""
+    """Return the same of a store that is open, and what was counted there.  Raises OSError."""
     there: list[StoreFault] = []
     counted, total = _agreed(root, path, now)
     if isinstance(total, StoreFault):
@@ -83,7 +83,7 @@ def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int 
 
 
 def _in_the_way(root: int, path: str) -> bool:
-    """Tell whether ``config.file`` is nothing that the driver could open to write: a link it follows."""
+    """Return whether ``config.file`` is nothing that the driver could open to write: a link it follows."""
     status = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         try:

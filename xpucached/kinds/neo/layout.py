@@ -44,7 +44,7 @@ class EntryPlace(Struct, frozen=True):
 
 
 def place(path: str) -> EntryPlace | None:
-    """Tell what a file is, by its path below the root; None if it is no entry's."""
+    """Return what a file is, by its path below the root; None if it is no entry's."""
     *above, name = path.split("/")
     match = ENTRY.match(name)
     if match is None or len(above) not in (0, _DEPTH) or not all(map(LEVEL.match, above)):
@@ -53,10 +53,10 @@ def place(path: str) -> EntryPlace | None:
 
 
 def key(path: str) -> EntryKey | None:
-    """Tell to which entry a file belongs: each is one file."""
+    """Return to which entry a file belongs: each is one file."""
     return EntryKey(path) if place(path) is not None else None
 
 
 def counted(path: str) -> bool:
-    """Tell whether the driver counts a file, and evicts it: by what its path holds, two directories deep."""
+    """Return whether the driver counts a file, and evicts it: by what its path holds, two directories deep."""
     return path.count("/") <= _DEPTH and any(suffix in path for suffix in SUFFIXES)

@@ -17,7 +17,7 @@ State = tuple[int, int, int]
 
 
 def begun() -> State:
-    """Give the state of a hash before the first byte."""
+    """Return the state of a hash before the first byte."""
     return _BEGIN
 
 
@@ -33,7 +33,7 @@ def update(state: State, data: bytes) -> State:
 
 
 def value(state: State) -> int:
-    """Give the hash of what was taken in."""
+    """Return the hash of what was taken in."""
     return state[1] << 32 | state[2]
 
 

@@ -83,7 +83,7 @@ def _unread(directory: int, name: str, status: os.stat_result) -> tuple[Defect, 
 
 
 def _young(status: os.stat_result, now: datetime) -> bool:
-    """Tell whether somebody may still write a file."""
+    """Return whether somebody may still write a file."""
     return 0 <= now.timestamp() - status.st_mtime < _SETTLED
 
 
@@ -134,7 +134,7 @@ def _facts(entry: Entry, told: zebin.Zebin) -> Iterator[tuple[str, str]]:
 
 
 def accessed(status: os.stat_result) -> datetime:
-    """Tell when a file was read last, as far as its file system keeps that."""
+    """Return when a file was read last, as far as its file system keeps that."""
     return _moment(status.st_atime_ns)
 
 

@@ -54,12 +54,12 @@ _HASHED: Final = 24 << 20
 
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
-    """Give the variables that make the driver leave traces; see `Recorder.variables`."""
+    """Return the variables that make the driver leave traces; see `Recorder.variables`."""
     return {"NEOReadDebugKeys": "1", "BinaryCacheTrace": "1"}
 
 
 def unheard(directory: Path) -> str:
-    """Say why the driver leaves no traces of programs that work here; see `Recorder.unheard`."""
+    """Return why the driver leaves no traces of programs that work here; see `Recorder.unheard`."""
     for name in _REPLACING:
         if os.path.lexists(directory / name):
             return f"{name} in its directory replaces the switches with which its GPU driver tells what it asks for"
@@ -114,7 +114,7 @@ class _Pass:
     ips: dict[tuple[int, ...], list[int | None]] = field(default_factory=dict)  #: the GPUs' versions, by platform
 
     def read(self, files: Iterable[str]) -> Recording:
-        """Tell what was asked for, and how it is compiled."""
+        """Return what was asked for, and how it is compiled."""
         known: dict[str, EntryKey] = {}
         for key in sorted(self.before):
             # A directory's entry comes before a flat one, which later drivers never read.
@@ -131,7 +131,7 @@ class _Pass:
         return Recording(every - self.before, every & self.before, recipes)
 
     def _find(self, name: str) -> EntryKey | None:
-        """Give the entry of a name that was made in this pass."""
+        """Return the entry of a name that was made in this pass."""
         for above in (f"{name[0]}/{name[1]}/", ""):
             for suffix in layout.SUFFIXES:
                 with contextlib.suppress(OSError):
@@ -177,7 +177,7 @@ class _Pass:
             return fs.read(descriptor, status.st_size)
 
     def _recipe(self, one: _Traced) -> RecordedRecipe | None:
-        """Give how an entry is compiled, if its name comes out of its trace, and it is known for what it is."""
+        """Return how an entry is compiled, if its name comes out of its trace, and it is known for what it is."""
         target = target_of(one.lookup, self.host)
         if target is None:
             return None
@@ -217,12 +217,12 @@ class _Pass:
 
 
 def _missing(name: str) -> EntryKey:
-    """Give the key of what was asked for and is not there: where drivers would have put it."""
+    """Return the key of what was asked for and is not there: where drivers would have put it."""
     return EntryKey(f"{name[0]}/{name[1]}/{name}{layout.SUFFIXES[0]}")
 
 
 def _shared(lookup: trace.Lookup) -> bytes:
-    """Give what all programs for a device have in common, in one text."""
+    """Return what all programs for a device have in common, in one text."""
     told = {
         "internal": lookup.internal.decode("latin-1"),
         "platform": lookup.platform,
@@ -238,7 +238,7 @@ def _shared(lookup: trace.Lookup) -> bytes:
 
 
 def _lineage(one: _Traced) -> str:
-    """Give what stays of an entry's name whatever compiles it."""
+    """Return what stays of an entry's name whatever compiles it."""
     lookup = one.lookup
     told = (lookup.options, b" ".join(_PROGRAMS.findall(lookup.internal)), lookup.constants, lookup.values)
     digest = hashlib.sha256()

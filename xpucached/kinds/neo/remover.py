@@ -21,12 +21,12 @@ from xpucached.kinds.trash_labels import Label
 
 
 def stamp_of(directory: int, name: str) -> str:
-    """Tell what an entry's stamp would be now; see `PathRemover.stamp`."""
+    """Return what an entry's stamp would be now; see `PathRemover.stamp`."""
     return stamp(os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 
 def stamp(status: os.stat_result) -> str:
-    """Give what changes whenever an entry's file does; its access time does not count."""
+    """Return what changes whenever an entry's file does; its access time does not count."""
     return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 

@@ -57,7 +57,7 @@ architecture = neo_targets.architecture
 
 
 def built_from(key: EntryKey) -> tuple[str, str] | None:  # noqa: ARG001
-    """Give nothing: a key is a hash of all at once."""
+    """Return nothing: a key is a hash of all at once."""
     return None
 
 
@@ -189,7 +189,7 @@ class _StoreWalk:
         )
 
     def _part(self) -> Scan:
-        """Give what was found since the part before."""
+        """Return what was found since the part before."""
         part = Scan(
             self.found,
             self.now,
@@ -207,7 +207,7 @@ class _StoreWalk:
         return part
 
     def last(self) -> Scan:
-        """Give the rest, and how the store is as a whole."""
+        """Return the rest, and how the store is as a whole."""
         faults, counted = doctor.met(self.root, os.fspath(self.found.store.root), self.now)
         rest = self._part()
         return Scan(

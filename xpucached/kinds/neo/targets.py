@@ -28,7 +28,7 @@ _FAMILIES: Final = {True: "Level Zero", False: "OpenCL"}
 
 
 def targets(host: Host) -> tuple[Target, ...]:
-    """Give what entries would be valid for now; see `Scanner.targets`.
+    """Return what entries would be valid for now; see `Scanner.targets`.
 
     Nothing where there are several compilers: which one a driver loads is not known.
     """
@@ -39,7 +39,7 @@ def targets(host: Host) -> tuple[Target, ...]:
 
 
 def target_of(lookup: Lookup, host: Host) -> Target | None:
-    """Tell for what the entry is that a program asked for on this host; None if that cannot be said."""
+    """Return for what the entry is that a program asked for on this host; None if that cannot be said."""
     compiler = _compiler(host)
     if compiler is None or (compiler.size, compiler.modified) != (lookup.compiler.size, lookup.compiler.modified):
         return None
@@ -52,7 +52,7 @@ def target_of(lookup: Lookup, host: Host) -> Target | None:
 
 
 def architecture(target: Target) -> Architecture:
-    """Tell the generation of a target's device; see `Scanner.architecture`."""
+    """Return the generation of a target's device; see `Scanner.architecture`."""
     found = gpu_devices.architecture(DriverAnswer("Intel(R) OpenCL Graphics", target.device, "", target.toolchain))
     return found or Architecture(target.device)
 
@@ -74,7 +74,7 @@ def _target(answer: DriverAnswer, compiler: CompilerFile) -> Target:
 
 
 def _is_of(device: Device, answer: DriverAnswer, lookup: Lookup) -> bool:
-    """Tell whether a trace is of this device."""
+    """Return whether a trace is of this device."""
     pci_id = f"0x{lookup.device:04x}"
     told = device.pci_id or gpu_devices.pci_id_of(answer)
     if told is not None:

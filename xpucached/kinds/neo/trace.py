@@ -152,12 +152,12 @@ def _table(text: bytes) -> bytes:
 
 
 def is_spirv(given: bytes) -> bool:
-    """Tell whether an input is SPIR-V, and not source text."""
+    """Return whether an input is SPIR-V, and not source text."""
     return given.startswith(_SPIRV)
 
 
 def source(given: bytes) -> bytes:
-    """Give what a program handed in: of a text without the zero that the driver added."""
+    """Return what a program handed in: of a text without the zero that the driver added."""
     return given if is_spirv(given) else given.removesuffix(b"\0")
 
 
@@ -169,7 +169,7 @@ class KeyMaker:
         self._begun: dict[tuple[CompilerFile, bytes], lookup_key.State] = {}
 
     def key(self, lookup: Lookup, given: bytes, ip: int | None, compiler: CompilerFile | None = None) -> str:
-        """Give the name of the entry for a GPU with this IP version; releases before 24.26 do not hash one.
+        """Return the name of the entry for a GPU with this IP version; releases before 24.26 do not hash one.
 
         With ``compiler`` it is the name that the entry has under that one, if the driver passes the same otherwise.
         """

@@ -52,7 +52,7 @@ def ip_text(packed: int) -> str:
 
 
 def judged(data: bytes) -> bool:
-    """Tell whether an entry is of a form that we can judge: one for programs of 32 bits is not."""
+    """Return whether an entry is of a form that we can judge: one for programs of 32 bits is not."""
     return not data.startswith(_NARROW)
 
 
@@ -86,7 +86,7 @@ def read(data: bytes) -> Zebin:
 
 
 def damage(data: bytes) -> str | None:
-    """Say what is wrong with an entry so that the driver refuses it, or crashes; None if nothing can be seen to be.
+    """Return what is wrong with an entry so that the driver refuses it, or crashes; None if nothing can be seen to be.
 
     Flipped bits in code, symbols or SPIR-V cannot be seen here, and what follows the tables is not looked at.
     """
@@ -106,7 +106,7 @@ def _number(content: bytes | None) -> int | None:
 
 
 def _notes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give type and content of each note of Intel's; others are passed over."""
+    """Yield type and content of each note of Intel's; others are passed over."""
     at = 0
     for _ in range(_MOST_NOTES):
         if at == len(data):

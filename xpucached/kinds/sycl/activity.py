@@ -21,7 +21,7 @@ _MOST_HALVES: Final = 10_000
 def interpret(
     events: Iterable[tuple[FileEvent, Program]], boot: datetime, halves: frozenset[Half] = frozenset()
 ) -> Activity:
-    """Tell which entries were loaded, and which were made, by whom.
+    """Return which entries were loaded, and which were made, by whom.
 
     Only by programs with the SYCL runtime, and not by models that we warm.  The runtime compares ``N.src`` and then
     loads ``N.bin``: the order is what tells a load from other reading, for example when a key differed.  It writes
@@ -52,7 +52,7 @@ def interpret(
 
 
 def is_half(path: str) -> bool:
-    """Tell whether its source follows: a binary is written first."""
+    """Return whether its source follows: a binary is written first."""
     return path.endswith("/0.bin")
 
 

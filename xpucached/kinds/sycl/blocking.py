@@ -24,7 +24,7 @@ _DIGITS: Final = 12
 
 
 def stands(parent: int, name: str, store: str) -> bool:
-    """Tell whether what has a directory's name is no directory, nor a link to one; False if that cannot be told.
+    """Return whether what has a directory's name is no directory, nor a link to one; False if that cannot be told.
 
     ``store`` is the path of the root.
     """
@@ -44,7 +44,7 @@ def stands(parent: int, name: str, store: str) -> bool:
 
 
 def found(store: str, root: int, status: os.stat_result) -> bool:
-    """Tell whether anything stands in the way anywhere in a store."""
+    """Return whether anything stands in the way anywhere in a store."""
     return next(_all(store, root, status.st_dev, status.st_uid, ()), None) is not None
 
 
@@ -67,7 +67,7 @@ def clear(store: str, root: int, status: os.stat_result) -> bool:
 def _all(
     store: str, parent: int, device: int, owner: int, path: tuple[str, ...]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Give what stands in the way: the directory that it is in, open, and its path."""
+    """Yield what stands in the way: the directory that it is in, open, and its path."""
     listed = listing.entries(parent)
     names = {one.name: one.is_dir(follow_symlinks=False) for one in listed if _is_level(one.name, path)}
     for name, is_directory in sorted(names.items()):
@@ -87,7 +87,7 @@ def _all(
 
 
 def _is_level(name: str, path: tuple[str, ...]) -> bool:
-    """Tell whether the runtime makes directories of this name here."""
+    """Return whether the runtime makes directories of this name here."""
     if entry_format.NUMBER.match(name):
         return True
     return (name == entry_format.RTC and not path) or (

@@ -169,7 +169,7 @@ _BY_GENERATION: Final[Mapping[str, Mapping[Generation, Effect]]] = {
 
 
 def effect_for(defect: Defect, readers: Collection[str]) -> Effect:
-    """Tell what a defect costs the programs of these runtimes, the worst of them; of all where none is named."""
+    """Return what a defect costs the programs of these runtimes, the worst of them; of all where none is named."""
     effects = _BY_GENERATION.get(defect.code)
     if effects is None:
         return defect.effect

@@ -40,7 +40,7 @@ _CONFIG_VALUE: Final = 164
 
 
 def enable(root: Path) -> Mapping[str, str]:
-    """Give the variables that switch the cache on, into this store, with the runtime's own eviction off."""
+    """Return the variables that switch the cache on, into this store, with the runtime's own eviction off."""
     # A limit of 0 is the default; saying it overrides a host-wide sycl.conf.  Two evictors in one store fight, and the
     # runtime's hangs programs on a lock left behind.
     return {"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": os.fspath(root), "SYCL_CACHE_MAX_SIZE": "0"}
@@ -87,7 +87,7 @@ def _read(candidates: Sequence[Path]) -> tuple[Mapping[str, str], str]:
 
 
 def locate(process: Process) -> tuple[Path, str] | None:
-    """Tell where a process keeps its store: by the runtime's own rules, the environment before the file."""
+    """Return where a process keeps its store: by the runtime's own rules, the environment before the file."""
     variables = process.variables
     if process.pid == 0:
         variables = {"SYCL_CACHE_PERSISTENT": "1", **variables}
@@ -115,18 +115,18 @@ def locate(process: Process) -> tuple[Path, str] | None:
 
 
 def enabled(process: Process) -> bool:
-    """Tell whether the cache is on in a process, by its environment or by the runtime's configuration file."""
+    """Return whether the cache is on in a process, by its environment or by the runtime's configuration file."""
     configured, _ = _configuration(process)
     return process.variables.get("SYCL_CACHE_PERSISTENT", configured.get("SYCL_CACHE_PERSISTENT")) == "1"
 
 
 def recognise(root: Path) -> bool:
-    """Tell whether a directory looks like a store; see `Discovery.recognise`."""
+    """Return whether a directory looks like a store; see `Discovery.recognise`."""
     return os.path.isdir(root / RTC) or _is_tree(os.fspath(root), _DEPTH)  # noqa: PTH112 - pathlib's question may raise
 
 
 def _is_tree(place: str, depth: int) -> bool:
-    """Tell whether directories with numbers for names lie in each other, so deep; of each a few are looked at."""
+    """Return whether directories with numbers for names lie in each other, so deep; of each a few are looked at."""
     try:
         with os.scandir(place) as children:
             numbers = (one.path for one in children if NUMBER.match(one.name) and one.is_dir(follow_symlinks=False))
@@ -140,5 +140,5 @@ _WRITTEN: Final = re.compile(r"/(?:\d+|ir)(?:\.bin|\.src|\.lock|_access_time\.tx
 
 
 def writes(path: str) -> bool:
-    """Tell whether the runtime has such a file open while it writes; see `Discovery.writes`."""
+    """Return whether the runtime has such a file open while it writes; see `Discovery.writes`."""
     return _WRITTEN.search(path) is not None

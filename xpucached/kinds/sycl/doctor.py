@@ -27,7 +27,7 @@ FAULTS: Final = defects.FAULTS
 
 
 def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
-    """Tell what is wrong with a store as a whole; see `Doctor.faults`."""
+    """Return what is wrong with a store as a whole; see `Doctor.faults`."""
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, status):
             there = _found(found, root, now, writer_since)
@@ -37,12 +37,12 @@ def faults(found: FoundStore, now: datetime, writer_since: datetime | None) -> t
 
 
 def met(found: FoundStore, root: int, now: datetime, writer_since: datetime | None) -> tuple[StoreFault, ...]:
-    """Tell the same of a store that is being looked at; what blocks programs is met on the way."""
+    """Return the same of a store that is being looked at; what blocks programs is met on the way."""
     return tuple(one for one in _found(found, root, now, writer_since) if one is not defects.SIZE_MISSING)
 
 
 def words(store: Store, fault: StoreFault) -> str:
-    """Say what a fault of this store is."""
+    """Return what a fault of this store is."""
     if fault is defects.BARRIER:
         return f"{_barrier(store)} exists: every program that wants to write here hangs"
     return fault.message

@@ -62,7 +62,7 @@ def _mixed(value: int) -> int:
 
 
 def portable_hash(data: bytes) -> int:
-    """Give libstdc++'s 64-bit ``std::hash<std::string>``, about 18 MB/s."""
+    """Return libstdc++'s 64-bit ``std::hash<std::string>``, about 18 MB/s."""
     whole = len(data) & ~7
     state = _SEED ^ (len(data) * _MULTIPLIER & _MASK)
     for (word,) in struct.iter_unpack("<Q", memoryview(data)[:whole]):
@@ -93,7 +93,7 @@ def _hash_function() -> Callable[[bytes], int]:
 
 
 def string_hash(data: bytes) -> int:
-    """Give the number that the runtime uses as a directory name for these bytes."""
+    """Return the number that the runtime uses as a directory name for these bytes."""
     return _hash_function()(data)
 
 
@@ -224,7 +224,7 @@ def frame(head: bytes, size: int, later: Callable[[int], bytes]) -> Frame:
 
 
 def is_place(path: list[str]) -> bool:
-    """Tell whether a key names a slot where the runtime keeps one."""
+    """Return whether a key names a slot where the runtime keeps one."""
     if path[0] == RTC and len(path) == 3:  # noqa: PLR2004 - the directory, the key, ``ir``
         return IR_KEY.match(path[1]) is not None and path[2] == IR
     numbers = path[1:] if path[0] == RTC else path

@@ -20,7 +20,7 @@ _STEP: Final = 1 << 20
 
 
 def large_digest(look: ScanState, key: EntryKey, descriptor: int, status: os.stat_result, frame: Frame) -> str | None:
-    """Give the digest of a program of more than we take into memory; None unless it is to be read again in any case.
+    """Return the digest of a program of more than we take into memory; None unless it is to be read again in any case.
 
     A look at what is new does not wait for it: it is read by `verify`, and by the scrub.
     """

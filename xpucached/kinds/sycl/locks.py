@@ -36,7 +36,7 @@ moment: Final = quantities.moment
 
 
 def age(status: os.stat_result, now: datetime, writer_since: datetime | None) -> timedelta | None:
-    """Give the age of a lock that was left behind; None while somebody may hold it."""
+    """Return the age of a lock that was left behind; None while somebody may hold it."""
     passed = passed_since(status.st_mtime_ns, now)
     if passed >= AGE:
         return passed
@@ -61,7 +61,7 @@ _FIRST: Final = 4096
 
 
 def _watched(status: os.stat_result) -> timedelta:
-    """Tell for how long a lock has been seen as it is."""
+    """Return for how long a lock has been seen as it is."""
     now = time.monotonic()
     with _remembering:
         since = _first.setdefault(_identity(status), now)
@@ -75,13 +75,13 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def young(status: os.stat_result) -> bool:
-    """Tell whether a lock may have been made since the look that found one left behind."""
+    """Return whether a lock may have been made since the look that found one left behind."""
     passed = passed_since(status.st_mtime_ns, datetime.fromtimestamp(time.time(), UTC))
     return _identity(status) not in _first if passed < timedelta() else passed < YOUNG
 
 
 def passed_since(modified: int, now: datetime) -> timedelta:
-    """Tell how much time has passed at least since a kernel's time; less than none for one that is still to come.
+    """Return how much time has passed at least since a kernel's time; less than none for one that is still to come.
 
     What was made before the clock was set forward looks so much older than it is.
     """
@@ -90,7 +90,7 @@ def passed_since(modified: int, now: datetime) -> timedelta:
 
 
 def _offset() -> tuple[float, float]:
-    """Give by how much the clock is ahead of the time since boot, which nobody sets, and that time."""
+    """Return by how much the clock is ahead of the time since boot, which nobody sets, and that time."""
     since = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time() - since, since
 
@@ -129,7 +129,7 @@ def take(leaf: int, slot: str) -> bool:
 
 
 def of_ours(leaf: int, name: str) -> Maker | None:
-    """Give the xpucached that made a lock; None for anybody else's.  Of an earlier version it is not known which."""
+    """Return the xpucached that made a lock; None for anybody else's.  Of an earlier version it is not known which."""
     try:
         with fs.regular_file(leaf, name) as (descriptor, _):
             return _maker(fs.read(descriptor, 256))
@@ -144,7 +144,7 @@ def _maker(content: bytes) -> Maker | None:
 
 
 def left_behind(maker: Maker, modified: int, now: datetime) -> bool:
-    """Tell whether what an xpucached made, at a kernel's time, is nobody's any more.
+    """Return whether what an xpucached made, at a kernel's time, is nobody's any more.
 
     One of another host or container cannot be seen from here: there, what it made is judged by its age alone.
     """

@@ -28,7 +28,7 @@ class Maker(Struct, frozen=True):
     boot: str  #: 32 digits; empty for one that did not say
 
     def __str__(self) -> str:
-        """Give what `parse` reads."""
+        """Return what `parse` reads."""
         return f"{self.pid}-{self.began}-{self.space}-{self.boot}"
 
     @property
@@ -44,7 +44,7 @@ class Maker(Struct, frozen=True):
 
 
 def ourselves() -> Maker:
-    """Give this process."""
+    """Return this process."""
     return _ourselves(os.getpid())
 
 
@@ -60,7 +60,7 @@ def _ourselves(pid: int) -> Maker:
 
 
 def _began(pid: int) -> int | None:
-    """Give when a process began; None if there is none of that number."""
+    """Return when a process began; None if there is none of that number."""
     try:
         # Its name may have blanks and brackets: what comes after the last one is plain.
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

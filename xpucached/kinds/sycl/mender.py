@@ -141,6 +141,6 @@ def _close_gaps(leaf: int) -> bool:
 
 
 def _is_taken(leaf: int, number: int) -> bool:
-    """Tell whether a slot is no gap: one that is being written will have its program in a moment."""
+    """Return whether a slot is no gap: one that is being written will have its program in a moment."""
     present = slot_in(leaf, str(number)).files
     return holds_program(present) or ".lock" in present

@@ -135,7 +135,7 @@ def _build_once(
 
 
 def _keeps(cache: str) -> bool:
-    """Tell whether there is a program in a cache; what lies deeper than programs do is not looked for."""
+    """Return whether there is a program in a cache; what lies deeper than programs do is not looked for."""
     ahead = [(cache, 0)]
     looked = 0
     while ahead and looked < _MOST_NAMES:
@@ -251,7 +251,7 @@ def _written(
 
 
 def _selector(environment: Target) -> str:
-    """Say which devices a program may see, in the words of ``ONEAPI_DEVICE_SELECTOR``."""
+    """Return which devices a program may see, in the words of ``ONEAPI_DEVICE_SELECTOR``."""
     if "Level-Zero" in environment.family:
         return "level_zero:gpu"
     return "opencl:gpu" if environment.family.endswith("Graphics") else "opencl:cpu"

@@ -95,7 +95,7 @@ def read_slots(
 
 
 def _unchanged(look: ScanState, leaf_stamp: str, stamps: list[str], path: tuple[str, ...], slots: Slots) -> bool:
-    """Tell whether every slot of a leaf is as it was known."""
+    """Return whether every slot of a leaf is as it was known."""
     names = zip(slots.names, stamps, strict=True)
     return bool(stamps) and all(_stamp(look, key_of(path, name)) == f"{leaf_stamp}:{one}" for name, one in names)
 
@@ -106,7 +106,7 @@ def _stamp(look: ScanState, key: EntryKey) -> str | None:
 
 
 def _environment(look: ScanState, device: str) -> Target | None:
-    """Tell what a device directory stands for, from the head of one of its entries."""
+    """Return what a device directory stands for, from the head of one of its entries."""
     if device not in look.environments:
         look.environments[device] = None
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -167,7 +167,7 @@ def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozense
 
 
 def _lock_age(look: ScanState, status: os.stat_result) -> timedelta | None:
-    """Give the age of a lock that was left behind; None while somebody may hold it."""
+    """Return the age of a lock that was left behind; None while somebody may hold it."""
     return locks.age(status, look.now, look.writer_since)
 
 
@@ -280,7 +280,7 @@ def _born(descriptor: int) -> datetime | None:
 
 
 def _recorded_time(leaf: int, slot: Slot) -> datetime | None:
-    """Give the birth that the runtime wrote down (2025.2 and later)."""
+    """Return the birth that the runtime wrote down (2025.2 and later)."""
     if "_access_time.txt" not in slot.files:
         return None
     try:
@@ -293,7 +293,7 @@ def _recorded_time(leaf: int, slot: Slot) -> datetime | None:
 
 
 def _misplaced(path: tuple[str, ...], source: entry_format.Source) -> str:
-    """Say which level's name is not the hash of its field."""
+    """Return which level's name is not the hash of its field."""
     names = ("device", "image", "constants", "options")
     fields = (source.device, source.image, source.constants, source.options)
     for level, (name, content, directory) in enumerate(zip(names, fields, path, strict=True), start=1):
@@ -362,7 +362,7 @@ class _LeafJudge:
         """The first slot of each source: whether it is live, and its number."""
 
     def judged(self, reading: _Reading) -> Entry:
-        """Give the next slot as those below it leave it."""
+        """Return the next slot as those below it leave it."""
         entry = reading.entry
         whole = reading.live and entry.state is EntryState.OK
         lower = self._first.get(reading.identity) if reading.identity is not None else None

@@ -19,7 +19,7 @@ confirm = preflight.confirm
 
 
 def compiler(target: Target, into: Path) -> CompilerSpec:  # noqa: ARG001 - what it gives is published apart
-    """Say what compiles for a target; see `Rebuilder.compiler`."""
+    """Return what compiles for a target; see `Rebuilder.compiler`."""
     answer = answer_of(target)
     backend = "level-zero" if "level-zero" in answer.platform.lower() else "opencl"
     wanted = json.dumps([answer.platform, answer.device, answer.version, answer.driver])
@@ -27,7 +27,7 @@ def compiler(target: Target, into: Path) -> CompilerSpec:  # noqa: ARG001 - what
 
 
 def lineage_key(key: EntryKey) -> str | None:
-    """Give the leaf below the device's directory; what the runtime compiled from source belongs to no driver."""
+    """Return the leaf below the device's directory; what the runtime compiled from source belongs to no driver."""
     device, _, rest = key.partition("/")
     leaf, _, _ = rest.rpartition("/")
     return leaf if device.isdigit() and leaf else None

@@ -90,7 +90,7 @@ def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoR
 
 
 def unusable(environment: Target, binary: bytes) -> str | None:
-    """Say what is wrong with a compiled program; see `Rebuilder.unusable`."""
+    """Return what is wrong with a compiled program; see `Rebuilder.unusable`."""
     return images.damage(binary, intel=images.is_intel(environment.family))
 
 
@@ -101,7 +101,7 @@ def _path(recipe: Recipe, target: Target) -> list[str]:
 
 
 def expected_key(recipe: Recipe, target: Target) -> EntryKey:
-    """Tell where the runtime will look first; see `Rebuilder.expected_key`."""
+    """Return where the runtime will look first; see `Rebuilder.expected_key`."""
     return EntryKey("/".join((*_path(recipe, target), "0")))
 
 
@@ -140,7 +140,7 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
 
 @contextlib.contextmanager
 def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
-    """Give the staging directory, with a new leaf in it; another daemon removes it whenever it finds it empty."""
+    """Return the staging directory, with a new leaf in it; another daemon removes it whenever it finds it empty."""
     for attempt in range(_RETRIES):
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileExistsError):
@@ -201,7 +201,7 @@ def _discard(staging: int, name: str) -> None:
 
 
 def abandoned(root: int, device: int) -> bool:
-    """Tell whether a dead daemon left its staging directory."""
+    """Return whether a dead daemon left its staging directory."""
     try:
         with fs.directory_in(root, STAGING, device) as staging:
             names = listing.names(staging)
@@ -211,7 +211,7 @@ def abandoned(root: int, device: int) -> bool:
 
 
 def _is_left(staging: int, name: str) -> bool:
-    """Tell whether nobody makes this leaf any more."""
+    """Return whether nobody makes this leaf any more."""
     if name in _ours:
         return False
     maker = makers.parse(name)

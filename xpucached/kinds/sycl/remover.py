@@ -167,7 +167,7 @@ Content = frozenset[tuple[str, int, int, int, int]]
 
 
 def content_of(present: Mapping[str, os.stat_result]) -> Content:
-    """Give what these files hold."""
+    """Return what these files hold."""
     return frozenset(
         (suffix, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
         for suffix, status in present.items()
@@ -176,7 +176,7 @@ def content_of(present: Mapping[str, os.stat_result]) -> Content:
 
 
 def content(leaf: int, entry: Entry) -> Content | None:
-    """Give what a slot holds; None if somebody has written it anew since it was judged."""
+    """Return what a slot holds; None if somebody has written it anew since it was judged."""
     slot = slot_in(leaf, entry.id.key.rpartition("/")[2])
     return content_of(slot.files) if slot_stamp(slot) == entry.stamp.rpartition(":")[2] else None
 

@@ -54,7 +54,7 @@ _MOST_FOLDERS: Final = 4
 def runtimes(
     program: Path, variables: Mapping[str, str], system: tuple[Path, ...] = _SYSTEM
 ) -> tuple[SyclRuntime, ...]:
-    """Give the SYCL runtimes that a program with these variables finds, in the order in which it looks.
+    """Return the SYCL runtimes that a program with these variables finds, in the order in which it looks.
 
     In ``LD_LIBRARY_PATH``, then beside the program (``../lib``, where pip and conda put it), then in the system's
     places, which count only if there was none before.  A program may still load another one; it says so to nobody.
@@ -88,7 +88,7 @@ def _libraries(folder: Path) -> list[str]:
 
 
 def mapped(libraries: Iterable[Path], since: datetime) -> tuple[SyclRuntime, ...]:
-    """Give the SYCL runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
+    """Return the SYCL runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
     found: dict[str, SyclRuntime] = {}
     for path in sorted(libraries):
         match = _LIBRARY.match(path.name)
@@ -103,20 +103,20 @@ def _runtime(library: Path, match: re.Match[str], build: str) -> SyclRuntime:
 
 
 def _build(library: Path) -> str | None:
-    """Give what tells this build from others: Intel's carry no build id, so it is mostly the content."""
+    """Return what tells this build from others: Intel's carry no build id, so it is mostly the content."""
     with contextlib.suppress(OSError, ValueError), _opened(library) as (descriptor, stamp):
         return _digest(library, descriptor, stamp)
     return None
 
 
 def readers(libraries: Iterable[Path]) -> frozenset[Generation]:
-    """Tell which runtimes there are among libraries; empty if any may be, because one of them cannot be told."""
+    """Return which runtimes there are among libraries; empty if any may be, because one of them cannot be told."""
     known = {generation(path) for path in libraries if path.name.startswith("libsycl.so")}
     return frozenset() if None in known else frozenset(one for one in known if one is not None)
 
 
 def generation(library: Path) -> Generation | None:
-    """Tell how a SYCL runtime meets damage, by the words that it would trace; None if it cannot be told."""
+    """Return how a SYCL runtime meets damage, by the words that it would trace; None if it cannot be told."""
     with contextlib.suppress(OSError, ValueError), _opened(library) as (descriptor, stamp):
         if stamp not in _GENERATIONS:
             if len(_GENERATIONS) >= _MOST_KNOWN:
@@ -164,7 +164,7 @@ def _digest(library: Path, descriptor: int, stamp: _Stamp) -> str:
 
 
 def folders(workloads: Iterable[Workload], variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[Path, ...]:
-    """Give the folders with the SYCL runtimes of these programs, and of any program on this host; four at most."""
+    """Return the folders with the SYCL runtimes of these programs, and of any program on this host; four at most."""
     found: dict[str, Path] = {}
     for folder in _candidates(workloads, variables, places):
         try:

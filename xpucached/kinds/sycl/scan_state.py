@@ -90,7 +90,7 @@ class ScanState:
         return self.status.st_dev
 
     def part(self, *, last: bool = False) -> Scan:
-        """Give what was found since the part before."""
+        """Return what was found since the part before."""
         faults = (*self.faults, defects.BLOCKED) if last and self.blocked else self.faults
         notes = tuple(doctor.words(self.store, fault) for fault in faults)
         if last and self.shut_in_all:

@@ -74,7 +74,7 @@ def parts(
 
 
 def key(path: str) -> EntryKey | None:
-    """Tell to which entry a file belongs; see `Scanner.key`."""
+    """Return to which entry a file belongs; see `Scanner.key`."""
     leaf, _, name = path.rpartition("/")
     match = entry_format.SLOT_FILE.match(name) or entry_format.IR_FILE.match(name)
     # What we keep aside lies in directories of ours, and is no entry there.
@@ -86,7 +86,7 @@ def key(path: str) -> EntryKey | None:
 
 
 def built_from(key: EntryKey) -> tuple[str, str] | None:
-    """Give the directories of a key that stand for device and image, and those with constants and options."""
+    """Return the directories of a key that stand for device and image, and those with constants and options."""
     parts = key.split("/")[:_DEPTH]
     return ("/".join(parts[:2]), "/".join(parts)) if len(parts) == _DEPTH else None
 
@@ -213,7 +213,7 @@ def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
 
 
 def _place(first: os.stat_result, third: os.stat_result, leaf: os.stat_result) -> int:
-    """Give a number (64 bits, signed) that changes with the directories that an entry lies in.
+    """Return a number (64 bits, signed) that changes with the directories that an entry lies in.
 
     The hash of a tuple of numbers, which is the same in every process, is made in a quarter of the time of a digest.
     """

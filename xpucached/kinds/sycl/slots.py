@@ -64,7 +64,7 @@ class Slots:
         return len(self._suffixes)
 
     def __iter__(self) -> Iterator[Slot]:
-        """Give each slot that has a file, as it was, or as it is now."""
+        """Yield each slot that has a file, as it was, or as it is now."""
         for name in self._suffixes:
             slot = self._kept.get(name) or self._look(name)
             if slot.files:
@@ -109,7 +109,7 @@ def slot_stamp(slot: Slot) -> str:
 
 
 def digest(facts: Iterator[tuple[object, ...]]) -> str:
-    """Give 16 hex digits that stand for facts in this order."""
+    """Return 16 hex digits that stand for facts in this order."""
     found = hashlib.blake2b(digest_size=8)
     for fact in facts:
         found.update(repr(fact).encode())
@@ -122,7 +122,7 @@ def key_of(path: tuple[str, ...], slot: str) -> EntryKey:
 
 
 def accessed(slot: Slot) -> datetime | None:
-    """Tell when a program last read a slot, as far as its files say."""
+    """Return when a program last read a slot, as far as its files say."""
     times = [slot.files[suffix].st_atime_ns for suffix in (".src", ".bin") if suffix in slot.files]
     # With its own eviction on, the runtime records each hit here.
     access = slot.files.get("_access_time.txt")
@@ -154,7 +154,7 @@ class SlotNumbers:
         return cls(leaf, sorted({int(match[1]) for match in matches if match is not None}))
 
     def highest(self, above: int) -> str | None:
-        """Give the highest slot above a number that has files and is not being written."""
+        """Return the highest slot above a number that has files and is not being written."""
         if not self.numbers or self.numbers[-1] <= above:
             # A program may have put its next one there since we listed them.
             if not holds_program(slot_in(self.leaf, str(above + 1)).files):
@@ -174,5 +174,5 @@ class SlotNumbers:
 
 
 def holds_program(present: Mapping[str, os.stat_result]) -> bool:
-    """Tell whether a program walks on behind this slot."""
+    """Return whether a program walks on behind this slot."""
     return ".src" in present or ".bin" in present

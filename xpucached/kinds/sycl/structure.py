@@ -42,7 +42,7 @@ class _Section(NamedTuple):
 
 
 def table_damage(data: bytes) -> str | None:
-    """Say which table does not hold together; None if all do.  That of the sections, and its names, were checked."""
+    """Return which table does not hold together; None if all do.  That of the sections, and its names, were checked."""
     (kind,) = struct.unpack_from("<H", data, 16)
     (table,) = struct.unpack_from("<Q", data, 40)
     _, count, names = struct.unpack_from("<3H", data, 58)

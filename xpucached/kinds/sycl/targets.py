@@ -17,12 +17,12 @@ _VERSION: Final = "version"
 
 
 def target_of(answer: DriverAnswer) -> Target:
-    """Give what is valid for a device of which a driver says this."""
+    """Return what is valid for a device of which a driver says this."""
     return Target(NAME, answer.platform, answer.device, answer.driver, ((_VERSION, answer.version),))
 
 
 def answer_of(target: Target) -> DriverAnswer:
-    """Give what the driver says whose entries are for this."""
+    """Return what the driver says whose entries are for this."""
     return DriverAnswer(target.family, target.device, dict(target.facts).get(_VERSION, ""), target.toolchain)
 
 
@@ -36,16 +36,16 @@ def parse(identity: str) -> Target | None:
 
 
 def identity(target: Target) -> str:
-    """Give the runtime's device id string, as it stands in an entry."""
+    """Return the runtime's device id string, as it stands in an entry."""
     answer = answer_of(target)
     return f"{answer.platform}/{answer.device}/{answer.version}/{answer.driver}"
 
 
 def targets(host: Host) -> tuple[Target, ...]:
-    """Give what entries would be valid for now; see `Scanner.targets`."""
+    """Return what entries would be valid for now; see `Scanner.targets`."""
     return tuple(map(target_of, host.answers))
 
 
 def architecture(target: Target) -> Architecture:
-    """Tell the generation of a target's device; see `Scanner.architecture`."""
+    """Return the generation of a target's device; see `Scanner.architecture`."""
     return gpu_devices.architecture(answer_of(target))

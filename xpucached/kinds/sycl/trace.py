@@ -28,7 +28,7 @@ _MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
 
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - it tells of every store
-    """Give the variables that make the runtime tell; see `Recorder.variables`."""
+    """Return the variables that make the runtime tell; see `Recorder.variables`."""
     # From 2025.1 on a mask: 1 is what is compiled ahead and at first use, 4 is what is compiled from source at run
     # time.  Before that whatever is set means the first, and the second is not cached.
     return {"SYCL_CACHE_TRACE": "5"}
@@ -50,7 +50,7 @@ def _keys(root: str, text: str) -> list[EntryKey]:
 
 
 def unheard(directory: Path) -> str:  # noqa: ARG001
-    """Give nothing: no file keeps the runtime from telling; see `Recorder.unheard`."""
+    """Return nothing: no file keeps the runtime from telling; see `Recorder.unheard`."""
     return ""
 
 

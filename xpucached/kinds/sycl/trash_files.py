@@ -114,7 +114,7 @@ def _items_of(root: int, device: int, path: str) -> list[str]:
 
 
 def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
-    """Tell whether a file is the one of these facts."""
+    """Return whether a file is the one of these facts."""
     try:
         status = os.stat(name, dir_fd=leaf, follow_symlinks=False)
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _free_slot(leaf: int, place: int, label: Label) -> str | None:
 
 
 def _holds(leaf: int, slot: str, label: Label) -> bool:
-    """Tell whether a slot has a program that is all there, and holds together as far as can be seen."""
+    """Return whether a slot has a program that is all there, and holds together as far as can be seen."""
     try:
         with fs.regular_file(leaf, slot + ".bin") as (descriptor, status):
             frame = entry_format.frame(fs.read(descriptor, 16), status.st_size, lambda at: fs.read(descriptor, 8, at))

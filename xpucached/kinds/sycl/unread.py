@@ -65,5 +65,5 @@ def refused(error: OSError, what: str) -> Defect:
 
 
 def forbidden(status: os.stat_result) -> bool:
-    """Tell whether the owner's programs may not read a file that we, as root, may."""
+    """Return whether the owner's programs may not read a file that we, as root, may."""
     return os.geteuid() == 0 and status.st_uid != 0 and not status.st_mode & stat.S_IRUSR
