@@ -192,11 +192,23 @@ def test_what_is_valid_now_is_told_by_the_devices_and_the_compilers_file() -> No
     assert targets.targets(HOST) == (BY_ZERO, BY_OPENCL)
     later = replace(LIBRARY, size=1)
     assert {dict(one.facts)["compiler"] for one in targets.targets(replace(HOST, driver=(later,)))} == {"1 1788812530"}
-    # Which of two a driver loads, and which it had where none is seen, is not known.
+    # Which it had where none is seen is not known.
     assert targets.targets(replace(HOST, driver=())) == ()
-    assert targets.targets(replace(HOST, driver=(LIBRARY, later))) == ()
     same = replace(LIBRARY, path=Path("/usr/lib/libigc.so"))
     assert targets.targets(replace(HOST, driver=(LIBRARY, same))) == (BY_ZERO, BY_OPENCL)
+
+
+def test_where_there_are_several_compilers_a_change_of_any_is_a_change(store: Store) -> None:
+    other, third = (replace(LIBRARY, path=Path(f"/opt/libigc.so.{size}"), size=size) for size in (1, 2))
+    host = replace(HOST, driver=(LIBRARY, other))
+
+    told = recorder.collect(store, frozenset(), host)
+    assert {one.target for one in told.recipes} <= set(targets.targets(host))
+    assert len(told.recipes) == 5
+    assert {dict(one.facts)["compiler"] for one in targets.targets(host)} == {"1 1788812530, 100312632 1788812530"}
+    for later in ((LIBRARY,), (LIBRARY, third), (LIBRARY, other, third)):
+        assert not set(targets.targets(replace(HOST, driver=later))) & set(targets.targets(host))
+    assert targets.targets(replace(HOST, driver=(other, LIBRARY))) == targets.targets(host)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from xpucached.domain.host import DriverAnswer
 from xpucached.domain.names import Architecture, KindName
 from xpucached.domain.targets import Target
 from xpucached.host import gpu_devices
-from xpucached.kinds.neo.trace import CompilerFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from xpucached.domain.host import Device, Host
     from xpucached.kinds.neo.trace import Lookup
@@ -30,21 +29,22 @@ _FAMILIES: Final = {True: "Level Zero", False: "OpenCL"}
 def targets(host: Host) -> tuple[Target, ...]:
     """Return what entries would be valid for now; see `Scanner.targets`.
 
-    Nothing where there are several compilers: which one a driver loads is not known.
+    Which of several compilers a driver loads is not known: then entries are for all of them together, and a change of
+    any one is a change for all.  Nothing where no compiler is seen.
     """
-    compiler = _compiler(host)
-    if compiler is None:
+    compilers = _compilers(host)
+    if not compilers:
         return ()
-    return tuple(dict.fromkeys(_target(answer, compiler) for _, answer in _answers(host)))
+    return tuple(dict.fromkeys(_target(answer, compilers) for _, answer in _answers(host)))
 
 
 def target_of(lookup: Lookup, host: Host) -> Target | None:
     """Return for what the entry is that a program asked for on this host; None if that cannot be said."""
-    compiler = _compiler(host)
-    if compiler is None or (compiler.size, compiler.modified) != (lookup.compiler.size, lookup.compiler.modified):
+    compilers = _compilers(host)
+    if (lookup.compiler.size, lookup.compiler.modified) not in compilers:
         return None
     found = {
-        _target(answer, compiler)
+        _target(answer, compilers)
         for device, answer in _answers(host)
         if gpu_devices.is_level_zero(answer) != lookup.opencl and _is_of(device, answer, lookup)
     }
@@ -57,20 +57,21 @@ def architecture(target: Target) -> Architecture:
     return found or Architecture(target.device)
 
 
-def _compiler(host: Host) -> CompilerFile | None:
-    found = {
-        CompilerFile(one.size, int(one.modified.timestamp())) for one in host.driver if _COMPILER.match(one.target.name)
-    }
-    return found.pop() if len(found) == 1 else None
+def _compilers(host: Host) -> list[tuple[int, int]]:
+    """Return size and time of each compiler's file."""
+    return sorted(
+        {(one.size, int(one.modified.timestamp())) for one in host.driver if _COMPILER.match(one.target.name)}
+    )
 
 
 def _answers(host: Host) -> Iterator[tuple[Device, DriverAnswer]]:
     return ((device, one) for device in host.devices for one in device.answers if gpu_devices.is_gpu(one))
 
 
-def _target(answer: DriverAnswer, compiler: CompilerFile) -> Target:
+def _target(answer: DriverAnswer, compilers: Iterable[tuple[int, int]]) -> Target:
     family = _FAMILIES[gpu_devices.is_level_zero(answer)]
-    return Target(NAME, family, answer.device, answer.driver, (("compiler", f"{compiler.size} {compiler.modified}"),))
+    files = ", ".join(f"{size} {modified}" for size, modified in compilers)
+    return Target(NAME, family, answer.device, answer.driver, (("compiler", files),))
 
 
 def _is_of(device: Device, answer: DriverAnswer, lookup: Lookup) -> bool:
