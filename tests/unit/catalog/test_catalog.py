@@ -1641,7 +1641,7 @@ def test_models_of_a_corrupt_catalog_are_taken_over_where_there_is_no_room(
         with closing(Catalog.open(path)) as opened:
             assert [one.name for one in opened.read(all_models)] == ["net"]
             assert "1 registered models were taken over" in (opened.rebuilt or "")
-            assert ("its journal last was not read: [Errno 17]" in (opened.rebuilt or "")) is journal
+            assert ("the latest changes in its journal were not read: [Errno 17]" in (opened.rebuilt or "")) is journal
     (aside,) = (one for one in path.parent.glob("*.corrupt-*") if not one.name.endswith(("-wal", "-shm")))
     assert (aside.stat().st_ino, aside.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
