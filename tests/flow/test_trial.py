@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.flow.test_upkeep import alone
 from tests.support import catalogs
@@ -15,20 +17,26 @@ from tests.support.builders import SyclStore, sycl_target
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
-from xpucached.domain.models import Model, Outcome, WarmReason, Warmth, Workload
-from xpucached.domain.names import ModelName
+from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import Warm
+from xpucached.domain.recipes import Recording
+from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
-from xpucached.service import trial
+from xpucached.kinds import sycl
+from xpucached.service import recordings, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from xpucached.service.trial import Attempt
+
+
+NOW: Final = datetime(2026, 5, 4, tzinfo=UTC)
 
 
 def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Attempt:
@@ -94,6 +102,40 @@ def test_a_second_pass_that_uses_nothing_of_what_the_first_compiled_proves_nothi
     assert [(len(one.created), len(one.used)) for one in attempt.executions] == [(1, 0), (0, int(uses))]
     assert attempt.trial.outcome is (Outcome.WARMED if uses else Outcome.UNPROVEN)
     assert ("the second pass showed no use of it" in attempt.trial.detail) is not uses
+
+
+@pytest.mark.parametrize("told", ["sycl", "neo", "nothing"])
+def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_path: Path, told: str) -> None:
+    model = Model(ModelName("net"), Workload(("true",), tmp_path, {}, 60.0), None)
+    ids = {name: EntryId(Store(KindName(name), tmp_path / name), EntryKey("a")) for name in ("sycl", "neo")}
+    catalog.write(add_model, model)
+    context = alone(catalog).context
+    results = [SimpleNamespace(created=frozenset(), used=frozenset({ids[told]} if told in ids else ()))]
+
+    assert recordings.untold(context, model, results) == ""  # type: ignore[arg-type] # no proof was given yet
+    run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+    both = Attribution(frozenset(ids.values()), frozenset())
+    catalog.write(finish_run, run.id, Outcome.WARMED, (), both, (), "", "", NOW)
+    said = recordings.untold(context, model, results)  # type: ignore[arg-type]
+    # A program may not ask the driver for what the runtime's cache holds.
+    assert ("it told nothing of entries of sycl" in said) is (told != "sycl")
+    changed = replace(model, workload=replace(model.workload, command=("false",)))
+    assert recordings.untold(context, changed, results) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deaf", ["", "it cannot be written to"])
+def test_where_nothing_can_be_told_nothing_is_proven(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: str
+) -> None:
+    root = tmp_path / "store"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    monkeypatch.setattr(sycl.trace, "collect", lambda *_: Recording(deaf=deaf))
+    attempt = attempted(
+        catalog, root, f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2", tmp_path
+    )
+
+    assert attempt.trial.outcome is (Outcome.UNPROVEN if deaf else Outcome.WARMED)
+    assert deaf in attempt.trial.detail
 
 
 @pytest.mark.parametrize("more", [False, True])

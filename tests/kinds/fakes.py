@@ -243,6 +243,10 @@ class FullKind(FakeKind):
         asked = frozenset(one.key for one in found)
         return Recording(asked - before, asked & before, tuple(found))
 
+    def forget(self, store: Store) -> None:
+        for path in store.root.glob("*.told"):
+            path.unlink()
+
     def read(
         self,
         store: Store,  # noqa: ARG002 - its lines name entries of one store

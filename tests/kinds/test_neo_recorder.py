@@ -153,8 +153,9 @@ def test_a_trace_from_which_the_name_does_not_come_is_no_recipe(store: Store, fi
     assert "14393921d7ce9d06" not in {Path(one.key).stem for one in told.recipes}
     assert len(told.recipes) == 4
     # That it was asked for, its name says.
-    assert told.used == (every if (file, what) != ("trace", "gone") else every - {"1/4/14393921d7ce9d06.cl_cache"})
-    assert left(store) == ([path.name] if what == "directory" else [])
+    unnamed = file == "trace" and what in {"gone", "directory"}
+    assert told.used == (every - {"1/4/14393921d7ce9d06.cl_cache"} if unnamed else every)
+    assert left(store) == []
 
 
 def test_a_hundred_thousand_traces_are_taken_away_and_read_in_bounds(
@@ -180,9 +181,47 @@ def test_no_more_is_read_held_and_hashed_than_is_fit(
 
 def test_a_root_that_is_a_link_now_is_left_alone(store: Store, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(store.root)
-    for root in (tmp_path / "link", tmp_path / "nothing"):
-        assert recorder.collect(Store(NAME, root), frozenset(), HOST) == Recording()
+    assert recorder.collect(Store(NAME, tmp_path / "nothing"), frozenset(), HOST) == Recording()
+    assert recorder.collect(Store(NAME, tmp_path / "link"), frozenset(), HOST).deaf
+    recorder.forget(Store(NAME, tmp_path / "link"))
     assert len(left(store)) == 10
+    recorder.forget(store)
+    assert left(store) == []
+
+
+def test_a_directory_with_a_traces_name_is_no_lookup(store: Store) -> None:
+    recorder.forget(store)
+    (store.root / "0123456789abcdef.trace").mkdir()
+    (store.root / "fedcba9876543210.trace" / "full").mkdir(parents=True)
+    assert recorder.collect(store, keys(store), HOST) == Recording()
+    assert left(store) == ["fedcba9876543210.trace"]
+
+
+def test_where_nothing_can_be_written_nothing_can_be_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_given, **_more: False)
+    assert recorder.collect(store, keys(store), HOST).deaf == "it cannot be written to"
+
+
+def test_what_names_are_made_from_is_tried_in_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int | None] = []
+
+    def key(_maker: trace.KeyMaker, _lookup: trace.Lookup, _given: bytes, ip: int | None, *_more: object) -> str:
+        tried.append(ip)
+        return ""
+
+    numbers = iter(range(1, 1000))
+    monkeypatch.setattr(trace.KeyMaker, "key", key)
+    real = zebin.read
+    monkeypatch.setattr(zebin, "read", lambda data: replace(real(data), ip=next(numbers)))
+    monkeypatch.setattr(recorder, "_MOST_IPS", 2)
+    recorder.collect(store, keys(store), HOST)
+    assert set(tried) <= {1, 2, None}
+    tried.clear()
+    again = Store(NAME, store.root.parent / "again")
+    shutil.copytree(RECORDED, again.root)
+    monkeypatch.setattr(recorder, "_SECONDS", -1.0)
+    assert recorder.collect(again, frozenset(), HOST).recipes == ()
+    assert tried == []
 
 
 # -- on what -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
-from xpucached.domain.models import Coverage, Layer, Outcome, Proof
+from xpucached.domain.models import Coverage, Layer, Model, Outcome, Proof
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState
 
@@ -48,6 +48,14 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
         )
         for name in workloads
     )
+
+
+def proven_kinds(connection: sa.Connection, model: Model) -> frozenset[KindName]:
+    """Return the kinds of entries that the newest proof of a model, as it is now, was given with."""
+    c = RUNS.c
+    mine = sa.and_(c.model == model.name, c.workload == model.workload.digest, c.outcome == Outcome.WARMED.value)
+    row = connection.execute(sa.select(c.layers).where(mine).order_by(c.id.desc()).limit(1)).first()
+    return frozenset(map(KindName, (row.layers if row is not None else None) or ()))
 
 
 def _proofs(connection: sa.Connection) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:

@@ -174,11 +174,14 @@ class Recorder(Protocol):
         """Say why processes that work in this directory tell nothing, as the rest of a sentence; empty if they do."""
 
     def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
-        """Read what processes told in files, and take these away: after each pass, and before the first.
+        """Read what processes told in files, and take these away: after each pass.
 
         ``before`` is what the store held when the pass began, ``host`` what its programs meet.  Recipes are given for
         entries that do not hold all from which they were compiled.  Raises nothing for what it meets.
         """
+
+    def forget(self, store: Store) -> None:
+        """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets."""
 
 
 class ActivityReader(Protocol):

@@ -71,7 +71,7 @@ class Service:
         orphans = await self._starter.end_orphans()
         # What its runs told in files, nobody else takes away.
         managed = [self.finder.managed(name) for name in table.KINDS]
-        await asyncio.to_thread(recordings.left, managed, frozenset(), context.present)
+        await asyncio.to_thread(recordings.clear, managed)
         lost = await context.write(close_lost_runs, context.clock())
         intents = await context.read(open_intents)
         await asyncio.to_thread(table.sweep, intents)

@@ -128,9 +128,9 @@ class Explainer:
         found = await asyncio.to_thread(self._finder.store_of, model)
         kinds = {one.kind for one in status.layers} & KINDS.keys() - {found.store.kind}
         discovery = KINDS[found.store.kind].discovery
-        kept = (None, *(self._finder.managed(name).store for name in sorted(kinds)))
 
         def look() -> tuple[Application, ...]:
+            kept = (None, *(self._finder.managed(name).store for name in sorted(kinds)))
             seen = process_table.of_units(model.before, libraries())
             return tuple(
                 Application(
@@ -174,7 +174,7 @@ class Explainer:
         That is our own cache, or that of the model.
         """
         if name is None:
-            return await asyncio.to_thread(self._ready, self._finder.managed())
+            return await asyncio.to_thread(self._ready, await asyncio.to_thread(self._finder.managed))
         status = await self._prewarmer.status_of(name)
         found = await asyncio.to_thread(self._finder.store_of, status.model)
         variables = await asyncio.to_thread(self._ready, found)

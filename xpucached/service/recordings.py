@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.domain.stores import EntryId
 from xpucached.kinds.table import KINDS
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from xpucached.domain.host import Host
     from xpucached.domain.models import Model
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
@@ -72,22 +72,24 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     return f"; {len(again)} of them have another key at each start, so that no cache can keep them: {what}"
 
 
-def left(stores: Sequence[FoundStore], before: frozenset[EntryId], host: Host) -> list[tuple[Store, Recording]]:
-    """Read, and take away, what programs left in files of the entries that they use."""
+def clear(stores: Iterable[FoundStore]) -> None:
+    """Take away what programs left in files before a pass."""
+    for store in (one.store for one in stores):
+        recorder = KINDS[store.kind].recorder
+        if recorder is not None:
+            recorder.forget(store)
+
+
+def with_left(
+    context: Context, model: Model, done: RunResult, stores: Sequence[FoundStore], before: frozenset[EntryId]
+) -> tuple[RunResult, str]:
+    """Add to what a pass told what it left in files, and keep the recipes; say where it may have told nothing."""
     found: list[tuple[Store, Recording]] = []
     for store in (one.store for one in stores):
         recorder = KINDS[store.kind].recorder
         if recorder is not None:
             mine = frozenset(one.key for one in before if one.store == store)
-            found.append((store, recorder.collect(store, mine, host)))
-    return found
-
-
-def with_left(
-    context: Context, model: Model, done: RunResult, stores: Sequence[FoundStore], before: frozenset[EntryId]
-) -> RunResult:
-    """Add to what a pass told what it left in files, and keep the recipes."""
-    found = left(stores, before, context.present.seen_by(model.name))
+            found.append((store, recorder.collect(store, mine, context.present.seen_by(model.name))))
     created = done.created.union(EntryId(store, key) for store, one in found for key in one.created)
     used = done.used.union(EntryId(store, key) for store, one in found for key in one.used) - created
     for store, one in found:
@@ -100,4 +102,19 @@ def with_left(
         if refused:
             log.warning("recipes that are too large are not kept: %d, of %s", refused, store.root)
     told = any(one.created or one.used for _, one in found)
-    return replace(done, created=created, used=used, traced=done.traced or told)
+    deaf = next((f"{store.root}: {one.deaf}" for store, one in found if one.deaf), "")
+    return replace(done, created=created, used=used, traced=done.traced or told), deaf
+
+
+def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> str:
+    """Return why passes that compiled nothing prove nothing: what is told in lines may be kept back; empty if not.
+
+    What is told in files says nothing of the lines.  And a program may not ask the driver for what the runtime has.
+    """
+    told = {entry.store.kind for one in executions for entry in one.created | one.used}
+    before = context.catalog.read(proven_kinds, model)
+    kinds = sorted(name for name in before - told if (recorder := KINDS[name].recorder) is not None and recorder.MARKS)
+    why = (
+        f"it told nothing of entries of {', '.join(kinds)}, which its last proof used: does it let its stderr through?"
+    )
+    return why if kinds else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -49,7 +50,8 @@ def make(stores: Iterable[FoundStore]) -> None:
     """Make those of these stores that are ours to make.  Raises OSError."""
     for one in stores:
         if one.origin is StoreOrigin.MANAGED:
-            one.store.root.mkdir(0o700, parents=True, exist_ok=True)
+            root = one.store.root
+            deadlines.ask(root, functools.partial(root.mkdir, 0o700, parents=True, exist_ok=True))
 
 
 def _unclear(path: Path, names: Collection[KindName]) -> Problem:
@@ -113,8 +115,9 @@ class StoreFinder:
 
     def silence(self, model: Model) -> str:
         """Return why a model cannot be run, if the file system that it caches on does not answer."""
-        root = self.store_of(model).store.root
-        return "" if answers(root) else f"the file system of its cache does not answer: {root}"
+        roots = (one.store.root for one in self.run_stores(self.store_of(model)))
+        mute = next((root for root in roots if not answers(root)), None)
+        return "" if mute is None else f"the file system of its cache does not answer: {mute}"
 
     def refuse_foreign(self, model: Model) -> None:
         """Raise `Conflict` if a model would cache in a store that we do not work in."""

@@ -135,13 +135,15 @@ class TrialRunner:
         looks: list[DependencySnapshot | None] = []
         added: list[int] = []
         unnamed: list[int] = []
+        deaf = ""
         told = False  # whether a trace named what was compiled
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
-            done = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
+            done, mute = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
+            deaf = deaf or mute
             known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
@@ -158,11 +160,8 @@ class TrialRunner:
                 break
         present = _MOST if files is None else len(files)
         outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
-        if outcome is Outcome.WARMED and countless:
-            outcome = Outcome.UNPROVEN
-            detail = f"its caches hold more than {_MOST} files: whether a pass added any is not known"
-        if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, found.store.root):
-            outcome, detail = Outcome.UNPROVEN, f"nothing can be kept in {found.store.root}: it may not be written to"
+        if why := await self._doubt(model, outcome, executions, deaf, found.store.root, countless=countless):
+            outcome, detail = Outcome.UNPROVEN, why
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
             control = await self._execute(model, stores, variant, reason, cache=False, tell=tell)
@@ -190,6 +189,27 @@ class TrialRunner:
             needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions)
         return Attempt(trial, tuple(executions), after, needs)
 
+    async def _doubt(
+        self,
+        model: Model,
+        outcome: Outcome,
+        executions: Sequence[RunResult],
+        deaf: str,
+        root: Path,
+        *,
+        countless: bool,
+    ) -> str:
+        """Return why what came of the passes is not proven by them, if so."""
+        if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, root):
+            return f"nothing can be kept in {root}: it may not be written to"
+        if outcome is not Outcome.WARMED:
+            return ""
+        if countless:
+            return f"its caches hold more than {_MOST} files: whether a pass added any is not known"
+        if deaf:
+            return f"what it asks for cannot be told in {deaf}"
+        return await asyncio.to_thread(recordings.untold, self._context, model, executions)
+
     async def _execute(
         self,
         model: Model,
@@ -203,7 +223,7 @@ class TrialRunner:
     ) -> RunResult:
         found = stores[0]
         # What others left there says nothing of this pass.
-        await asyncio.to_thread(recordings.left, stores, frozenset(), self._context.present)
+        await asyncio.to_thread(recordings.clear, stores)
         tracing: dict[str, str] = {}
         for one in stores if cache else ():
             recorder = KINDS[one.store.kind].recorder

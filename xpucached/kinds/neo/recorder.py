@@ -11,10 +11,14 @@ import hashlib
 import json
 import os
 import re
+import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import RecordedRecipe, Recording
@@ -52,6 +56,12 @@ _KEPT: Final = 64 << 20
 _HASHED: Final = 24 << 20
 """Bytes of different inputs that are hashed: one million takes 0.7 s."""
 
+_SECONDS: Final = 30.0
+"""What names are made from is anybody's, and as long as they like: after so many the rest is not looked at."""
+
+_MOST_IPS: Final = 8
+"""Versions of GPUs that are tried for one platform."""
+
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
     """Return the variables that make the driver leave traces; see `Recorder.variables`."""
@@ -78,15 +88,37 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
     """
     try:
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
-            files = sorted(name for name in listing.names(root) if layout.TRACE.match(name))
+            files = _traces(root)
             try:
-                return _Pass(root, before, host, _READ, _KEPT).read(files)
+                told = _Pass(root, before, host, _READ, _KEPT).read(files)
             finally:
-                for name in files:
-                    with contextlib.suppress(OSError):
-                        os.unlink(name, dir_fd=root)
-    except OSError:
+                _take_away(root, files)
+            heard = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
+            return told if heard else replace(told, deaf="it cannot be written to")
+    except FileNotFoundError:
         return Recording()
+    except OSError as error:
+        return Recording(deaf=error.strerror or str(error))
+
+
+def forget(store: Store) -> None:
+    """Take away what was left before a pass, unread; see `Recorder.forget`."""
+    with contextlib.suppress(OSError), fs.root_to_change(os.fspath(store.root)) as (root, _):
+        _take_away(root, _traces(root))
+
+
+def _traces(root: int) -> list[str]:
+    return sorted(name for name in listing.names(root) if layout.TRACE.match(name))
+
+
+def _take_away(root: int, files: Iterable[str]) -> None:
+    for name in files:
+        try:
+            os.unlink(name, dir_fd=root)
+        except OSError:
+            # The driver makes no directories of such names; an empty one goes, another is no trace.
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=root)
 
 
 @dataclass(slots=True)
@@ -122,13 +154,19 @@ class _Pass:
         asked: dict[str, EntryKey | None] = {}
         for file in files:
             name, _, what = file.rpartition(".")
-            if f".{what}" == _TRACE:
+            if f".{what}" == _TRACE and not self._is_directory(file):
                 asked[name] = known.get(name) or self._find(name)
         keys = {name: key or _missing(name) for name, key in asked.items()}
         there = {name: key for name, key in asked.items() if key is not None}
         every = frozenset(keys.values())
         recipes = tuple(self._recipes(there))
         return Recording(every - self.before, every & self.before, recipes)
+
+    def _is_directory(self, name: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(name, dir_fd=self.root, follow_symlinks=False).st_mode)
+        except OSError:
+            return False
 
     def _find(self, name: str) -> EntryKey | None:
         """Return the entry of a name that was made in this pass."""
@@ -144,7 +182,10 @@ class _Pass:
         # Text first: an entry holds the SPIR-V from which it was compiled.  Equal inputs are hashed once, in a row.
         hashed: set[tuple[trace.CompilerFile, str]] = set()
         left = _HASHED
-        for one in sorted(traced, key=lambda one: (trace.is_spirv(one.given), one.digest, one.name)):
+        until = time.monotonic() + _SECONDS
+        for one in sorted(traced, key=_in_a_row):
+            if time.monotonic() > until:
+                return
             if (one.lookup.compiler, one.digest) not in hashed:
                 hashed.add((one.lookup.compiler, one.digest))
                 left -= len(one.given)
@@ -184,7 +225,7 @@ class _Pass:
         lookup, ips = one.lookup, self.ips.setdefault(one.lookup.platform, [])
         spirv = trace.is_spirv(one.given)
         entry = None if ips and not spirv else self._entry(one.key)
-        if entry is not None and entry.ip not in ips:
+        if entry is not None and entry.ip not in ips and len(ips) < _MOST_IPS:
             ips.append(entry.ip)
         ip = next((ip for ip in (*ips, None) if self.maker.key(lookup, one.given, ip) == one.name), 0)
         if ip == 0:
@@ -214,6 +255,15 @@ class _Pass:
                 return zebin.read(fs.read(descriptor, status.st_size))
         except (OSError, ValueError):
             return None
+
+
+def _in_a_row(one: _Traced) -> tuple[object, ...]:
+    """Return an order in which what is hashed alike comes in a row."""
+    compiler = one.lookup.compiler
+    return (
+        *(trace.is_spirv(one.given), one.digest),
+        *(compiler.size, compiler.modified, compiler.revision or b"", one.name),
+    )
 
 
 def _missing(name: str) -> EntryKey:

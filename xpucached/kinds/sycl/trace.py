@@ -59,6 +59,10 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
     return Recording()
 
 
+def forget(store: Store) -> None:
+    """Take nothing away; see `Recorder.forget`."""
+
+
 def read(store: Store, lines: Iterable[str]) -> Recording:
     """Read ``SYCL_CACHE_TRACE`` lines; see `Recorder.read`.
 
