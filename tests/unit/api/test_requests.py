@@ -1,0 +1,269 @@
+"""What a request may say, to its last number, and what is promised about all of them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from msgspec.structs import fields
+
+from xpucached.api import client, endpoints, host_requests, intake, openapi, requests
+from xpucached.api.endpoints import Right, row
+from xpucached.domain.jobs import Job
+from xpucached.domain.names import ModelName
+from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import msgspec
+
+    from xpucached.api.endpoints import Endpoint, Request
+
+ROWS = tuple({one.path + one.method: one for one in (*requests.ENDPOINTS, *host_requests.ENDPOINTS)}.values())
+
+LONG = ModelName("a" * 200)
+ENTRIES, MODEL, RUNS = requests.ListEntries, requests.AddModel, requests.ListRuns
+
+BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]] = [
+    (ENTRIES, {"ref": "0"}, {"ref": ""}),
+    (ENTRIES, {"ref": "0123456789ab"}, {"ref": "0123456789abc"}),
+    (ENTRIES, {"ref": "ff"}, {"ref": "FF"}),
+    (ENTRIES, {"limit": 1}, {"limit": 0}),
+    (ENTRIES, {"min_size": 0}, {"min_size": -1}),
+    (ENTRIES, {"max_size": 0}, {"max_size": -1}),
+    (ENTRIES, {"unused": 0.0}, {"unused": -0.1}),
+    (ENTRIES, {"unused": 1e300}, {"unused": float("inf")}),
+    (requests.GetEntry, {"ref": "0123456789ab"}, {"ref": "x"}),
+    (MODEL, {"name": "n"}, {"name": "a b"}),
+    (MODEL, {"command": ("/x",)}, {"command": ()}),
+    (MODEL, {"command": ("/x", "")}, {"command": ("",)}),
+    (MODEL, {"command": ("/x",)}, {"command": ("x",)}),
+    (MODEL, {"command": ("/x", "y")}, {"command": ("/x", "y\0")}),
+    (MODEL, {"exercise": RunSpec(device="cpu")}, {"exercise": RunSpec(device="tpu")}),
+    (MODEL, {"directory": Path("/")}, {"directory": Path("srv")}),
+    (MODEL, {"directory": Path("/")}, {"directory": Path("/\0")}),
+    (MODEL, {"store": Path("/")}, {"store": Path("s")}),
+    (MODEL, {"before": ("app.service",)}, {"before": ("app.service", "app")}),
+    (MODEL, {"timeout": 0.1}, {"timeout": 0}),
+    (MODEL, {"timeout": 86400.0}, {"timeout": 86400.1}),
+    (MODEL, {"priority": 0}, {"priority": -1}),
+    (MODEL, {"priority": 100}, {"priority": 101}),
+    (MODEL, {"variables": {"A": ""}}, {"variables": {"": "a"}}),
+    (MODEL, {"variables": {"A": "="}}, {"variables": {"A=": ""}}),
+    (MODEL, {"variables": {"A": "b"}}, {"variables": {"A": "\0"}}),
+    (RUNS, {"limit": 1}, {"limit": 0}),
+    (RUNS, {"limit": requests.MAX_PAGE}, {"limit": requests.MAX_PAGE + 1}),
+    (requests.PrewarmModels, {"all": True}, {}),
+    (requests.PrewarmModels, {"stale": True}, {"stale": True, "all": True}),
+    (requests.PrewarmModels, {"models": ("a",)}, {"models": ("a",), "all": True}),
+    (requests.PrewarmModels, {"models": ("a", "b") * 500}, {"models": ("a",) * 1001}),
+    (requests.PrewarmModels, {"models": (LONG,)}, {"models": (LONG + "a",)}),
+    (requests.EvictEntries, {"plan": "00"}, {"plan": "0x"}),
+    (requests.EvictEntries, {"plan": "00"}, {"plan": "00", "dry_run": True}),
+    (requests.EvictEntries, {"plan": "00"}, {"plan": "00", "refs": ("00",)}),
+    (requests.EvictEntries, {"plan": "00"}, {"plan": "00", "reasons": ("defective",)}),
+    (requests.VerifyStores, {"stores": (Path("/s"),)}, {"stores": (Path("/s"), Path("s"))}),
+    (requests.VerifyStores, {"deep": True, "fix": True}, {"deep": True, "faults_only": True}),
+    (requests.VerifyStores, {"faults_only": True, "fix": True}, {"faults_only": True, "deep": True}),
+    (requests.RestoreTrash, {"all": True}, {}),
+    (requests.RestoreTrash, {"refs": ("00",)}, {"refs": ("00",), "all": True}),
+    (requests.RestoreTrash, {"refs": ("00",)}, {"refs": ("00", "x")}),
+    (requests.EmptyTrash, {}, {"refs": ("x",)}),
+    (requests.ReplayEntries, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
+    (requests.ReplayEntries, {"models": (LONG,)}, {"models": (LONG + "a",)}),
+    (requests.ReplayEntries, {"driver_root": Path("/d")}, {"driver_root": Path("d")}),
+    (requests.ReplayEntries, {"into": Path("/d")}, {"into": Path("d")}),
+    (requests.ReplayEntries, {"driver_cache": Path("/d")}, {"driver_cache": Path("d")}),
+    (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
+    (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
+    (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),
+    (requests.ListEvents, {"since": 0}, {"since": -1}),
+]
+"""A request, what it may say, and what it may no longer say."""
+
+NEEDED: Mapping[type[Request[object]], dict[str, object]] = {
+    MODEL: {"name": "n", "directory": Path("/"), "command": ("/x",)},
+    requests.WaitJob: {"id": "3"},
+}
+
+
+@pytest.mark.parametrize(("asked", "fits", "refused"), BOUNDS, ids=lambda one: getattr(one, "__name__", str(one)[:40]))
+def test_a_request_may_say_what_it_may_and_nothing_beyond(
+    asked: type[Request[object]], fits: dict[str, object], refused: dict[str, object]
+) -> None:
+    needed = NEEDED.get(asked, {})
+
+    asked(**needed | fits)
+    with pytest.raises(ValueError, match=r"^\w+(\.\w+)?: "):
+        asked(**needed | refused)
+
+
+def test_a_loader_has_no_command() -> None:
+    how = RunSpec(loader=Loader.PYTHON, python="/p", target="a:b", device="cpu")
+    MODEL(name=ModelName("n"), directory=Path("/"), exercise=how)
+    with pytest.raises(ValueError, match=r"^command: the loader python has none"):
+        MODEL(name=ModelName("n"), directory=Path("/"), exercise=how, command=("/x",))
+
+
+@pytest.mark.parametrize("goes", ROWS, ids=lambda one: one.request.__name__)
+class TestEveryRequest:
+    """What holds for each row of both tables."""
+
+    def test_does_not_change_once_it_was_made_and_says_what_each_value_is(self, goes: Endpoint) -> None:
+        assert goes.request.__struct_config__.frozen
+        declared = inspect.get_annotations(goes.request)
+        named = [one for name, one in inspect.signature(goes.request).parameters.items() if name in declared]
+        assert {one.kind for one in named} <= {inspect.Parameter.KEYWORD_ONLY}
+
+    def test_does_nothing_that_was_not_asked_for(self, goes: Endpoint) -> None:
+        flags = {one.name: one.default for one in fields(goes.request) if one.type is bool}
+        assert not any(flags.values()), flags
+
+    def test_that_changes_something_needs_the_right_to(self, goes: Endpoint) -> None:
+        assert goes.right is (Right.READ if goes.method == "GET" else Right.CHANGE)
+
+    def test_tells_what_became_of_it(self, goes: Endpoint) -> None:
+        begins = goes.method == "POST" and goes.reply is Job
+        expected = (202, "/v1/jobs/{id}") if begins else (200, None)
+        if goes.request is MODEL:
+            expected = (201, "/v1/models/{name}")
+        elif goes.request in {requests.Refresh, host_requests.StepAside}:
+            expected = (202, None)
+        assert (goes.status, goes.location) == expected
+
+    def test_goes_with_a_query_or_a_body_and_never_with_both(self, goes: Endpoint) -> None:
+        if goes.method == "POST":
+            with pytest.raises(RequestError, match="takes no query string"):
+                intake.read(goes, {}, "a=b", b"{}")
+        with pytest.raises(RequestError, match=r"^novelty: unknown key; known are: "):
+            intake.read(goes, {}, *(("", b'{"novelty": 1}') if goes.method == "POST" else ("novelty=1", b"")))
+
+    def test_is_described(self, goes: Endpoint) -> None:
+        if goes not in requests.ENDPOINTS:
+            return
+        document = openapi.document("1")
+        paths = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", document["paths"])
+        told = paths[goes.path][goes.method.lower()]
+        answers = cast("Mapping[str, Mapping[str, Mapping[str, Mapping[str, object]]]]", told["responses"])
+        given = answers[str(goes.status)]["content"]
+        schema = cast("Mapping[str, Mapping[str, object]]", given["application/json"]["schema"])
+
+        assert ("parameters" in told) == (goes.method != "POST" and bool(fields(goes.request)))
+        assert ("requestBody" in told) == (goes.method == "POST")
+        assert ("description" in told) == (goes.right is Right.CHANGE)
+        for one in cast("list[Mapping[str, object]]", told.get("parameters", [])):
+            assert (one["in"] == "path") == (one["name"] in goes.placeholders)
+            assert one["required"] == (one["name"] in {field.name for field in fields(goes.request) if field.required})
+        if goes.method == "POST":
+            needs = any(field.required for field in fields(goes.request))
+            assert cast("Mapping[str, object]", told["requestBody"])["required"] is needs
+        # The description of the wire comes bare; everything else in an envelope.
+        bare = goes.request is requests.GetOpenApi
+        assert set(schema.get("properties", {})) == (set() if bare else {"api", "data"})
+        assert ("application/x-ndjson" in given) == (goes.request is requests.ListEvents)
+
+
+@pytest.mark.parametrize("kind", [client.Answer, endpoints.Endpoint, requests.Hello])
+def test_what_the_table_and_the_client_give_does_not_change(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+
+
+def read(request: type[Request[object]], query: str = "", body: bytes = b"") -> Request[object]:
+    return intake.read(row(request), {}, query, body)
+
+
+def test_a_body_may_be_left_out_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(requests.ScanStores) == requests.ScanStores()
+
+    body = b'{"stores": ["/a", "/b"]}'
+    both = requests.ScanStores(stores=(Path("/a"), Path("/b")))
+    assert read(requests.ScanStores, body=body + b" " * ((1 << 20) - len(body))) == both
+    with pytest.raises(RequestError, match="the body cannot be read: it has more than 1048576 bytes"):
+        read(requests.ScanStores, body=body + b" " * ((1 << 20) - len(body) + 1))
+
+    many = b'{"refs": [%s]}' % b",".join([b'"00"'] * 10_000)
+    assert read(requests.EmptyTrash, body=many) == requests.EmptyTrash(refs=("00",) * 10_000)
+    with pytest.raises(RequestError, match="more than 10000 values"):
+        read(requests.EmptyTrash, body=many.replace(b"[", b'["00",'))
+
+
+def test_a_query_string_has_so_many_fields_and_each_one_once() -> None:
+    with pytest.raises(RequestError, match=r"^limit: given twice"):
+        read(RUNS, "limit=1&limit=1")
+    with pytest.raises(RequestError, match="unknown key"):
+        read(RUNS, "&".join(f"k{number}=" for number in range(64)))
+    with pytest.raises(RequestError, match="more than 64 fields"):
+        read(RUNS, "&".join(f"k{number}=" for number in range(65)))
+    # An empty value is one: not the same as none at all.
+    with pytest.raises(RequestError, match=r"^limit: "):
+        read(RUNS, "limit=")
+
+
+def test_what_stands_in_the_path_cannot_be_said_again() -> None:
+    with pytest.raises(RequestError, match=r"^name: stands in the path already"):
+        intake.read(row(requests.GetModel), {"name": "net"}, "name=other", b"")
+
+
+def test_text_is_a_number_in_a_query_and_not_in_a_body() -> None:
+    assert read(RUNS, "limit=3") == requests.ListRuns(limit=3)
+    with pytest.raises(RequestError, match=r"^priority: "):
+        read(MODEL, body=b'{"name": "n", "directory": "/", "command": ["/x"], "priority": "3"}')
+
+
+def test_an_unknown_key_is_named_with_its_place_and_those_there_are() -> None:
+    given = b'{"name": "n", "directory": "/", "command": ["/x"], "exercise": {"colour": 1}}'
+    with pytest.raises(RequestError, match=r"^exercise\.colour: unknown key; known are: loader, python"):
+        read(MODEL, body=given)
+    with pytest.raises(RequestError, match=r"^x: unknown key; known are: none"):
+        intake.read(row(requests.GetModel), {"name": "n"}, "x=1", b"")
+    # What a variable is called is its user's business.
+    named = read(MODEL, body=given.replace(b'"exercise": {"colour": 1}', b'"variables": {"colour": "1"}'))
+    assert cast("requests.AddModel", named).variables == {"colour": "1"}
+
+
+@pytest.mark.parametrize(("number", "fits"), [((1 << 63) - 1, False), (1 << 63, False), (1 << 62, False), (5, True)])
+def test_a_number_within_a_value_is_bounded_too(number: int, fits: bool) -> None:  # noqa: FBT001 - a parameter
+    body = b'{"name": "n", "directory": "/", "command": ["/x"], "exercise": {"memory": %d}}' % number
+    if fits:
+        assert cast("requests.AddModel", read(MODEL, body=body)).exercise.memory == number
+    else:
+        with pytest.raises(RequestError, match=r"^exercise\.memory: "):
+            read(MODEL, body=body)
+
+
+@pytest.mark.parametrize(("number", "fits"), [((1 << 63) - 1, True), (1 << 63, False)])
+def test_a_number_has_at_most_64_bits(number: int, fits: bool) -> None:  # noqa: FBT001 - a parameter
+    if fits:
+        assert read(requests.ListEvents, f"since={number}") == requests.ListEvents(since=number)
+    else:
+        with pytest.raises(RequestError, match=r"^since: expected a number of at most 64 bits"):
+            read(requests.ListEvents, f"since={number}")
+
+
+HARMLESS: list[tuple[Request[object], bool]] = [
+    (requests.GetStatus(), True),
+    (requests.PrewarmModels(models=(ModelName("a"),)), True),
+    (requests.EvictEntries(), True),
+    (requests.EvictEntries(dry_run=True), True),
+    (requests.EvictEntries(refs=("00",)), False),
+    (requests.EvictEntries(plan="00"), False),
+    (requests.ReplayEntries(), True),
+    (requests.ReplayEntries(models=(ModelName("a"),), dry_run=True), True),
+    (requests.ReplayEntries(into=Path("/x")), False),
+    (requests.ReplayEntries(to="00"), False),
+    (requests.ScanStores(full=True), True),
+    (requests.ScanStores(stores=(Path("/s"),)), False),
+    (requests.ListEntries(), False),
+    (requests.GetConfig(), False),
+    (requests.VerifyStores(fix=True), False),
+    (requests.EmptyTrash(), False),
+]
+
+
+@pytest.mark.parametrize(("asked", "may"), HARMLESS, ids=str)
+def test_the_host_daemon_asks_a_worker_for_what_names_no_place(asked: Request[object], may: bool) -> None:  # noqa: FBT001 - a parameter
+    assert host_requests.is_tending(asked) is may
