@@ -38,6 +38,7 @@ class Recipe:
     pythons: tuple[tuple[int, int], ...]
     module: str | None  #: what programs import; None for a driver alone
     sycl: bool = True  #: whether it has a SYCL runtime or its driver, and not torch for the CPU
+    alone: bool = False  #: whether it is one library that is loaded beside another environment's, which it needs
 
     @property
     def marker(self) -> str:
@@ -62,6 +63,11 @@ def _driver(version: str) -> Recipe:
     return Recipe(pins, ((3, 11), (3, 12), (3, 13)), None)
 
 
+def _onednn(version: str) -> Recipe:
+    """Pin oneDNN with its half for GPUs: 0.1 GB, where all that it needs would be another SYCL runtime."""
+    return Recipe((f"onednn=={version}",), ((3, 11), (3, 12), (3, 13)), None, alone=True)
+
+
 RECIPES: Final = {
     "rt2024.2": Recipe(
         ("dpctl==0.17.0", "dpcpp-cpp-rt==2024.2.2", *_intel("2024.2.2"), NUMPY),
@@ -79,6 +85,9 @@ RECIPES: Final = {
     "drv2025.0": _driver("2025.0.5"),
     "drv2025.3": _driver("2025.3.3"),
     "drv2026.0": _driver("2026.0.0"),
+    # Named by what the library says of itself.  3.7 needs libsycl.so.8, as rt2025.2 has it; 3.13 that of rt2026.2.
+    "onednn3.7": _onednn("2025.1.1"),
+    "onednn3.13": _onednn("2026.1.0"),
     # From the usual index this torch brings CUDA along, some gigabytes; from one with builds for the CPU it does not.
     "torch": Recipe(
         ("torch==2.13.0", "transformers==5.23.0", "diffusers==0.42.1", NUMPY),
@@ -89,6 +98,8 @@ RECIPES: Final = {
 }
 
 DEMO: Final = ("rt2025.2", "drv2025.3")
+MEASURED: Final = ("onednn3.13",)
+"""What no test starts; for ``bench``."""
 
 
 class Failure(Exception):
@@ -147,7 +158,7 @@ def install(place: Path, recipe: Recipe, interpreter: Interpreter) -> None:
     _run([
         str(place / "bin" / "python"),
         *("-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"),
-        *("--only-binary", ":all:", *recipe.pins),
+        *("--only-binary", ":all:", *(["--no-deps"] if recipe.alone else []), *recipe.pins),
     ])  # fmt: skip
     prove(place, recipe)
     share_doubles(place / "lib")
@@ -159,7 +170,7 @@ def prove(place: Path, recipe: Recipe) -> None:
     if not recipe.sycl:
         _run([str(place / "bin" / "python"), "-c", "import diffusers, torch, transformers; print(torch.ones(2).sum())"])
         return
-    driver = place / "lib" / "libintelocl.so"
+    driver = place / "lib" / ("libdnnl.so.3" if recipe.alone else "libintelocl.so")
     if not driver.is_file():
         raise Failure(f"there is no {driver}")
     if recipe.module is not None:
@@ -199,10 +210,11 @@ def main() -> int:
     parser.add_argument("directory", type=Path, metavar="DIRECTORY")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RECIPES))
     parser.add_argument("--all", action="store_true", help="every runtime")
-    parser.add_argument("--test", action="store_true", help="what the tests need: every runtime")
+    parser.add_argument("--test", action="store_true", help=f"what the tests need: all but {', '.join(MEASURED)}")
     parser.add_argument("--demo", action="store_true", help=f"what the demo needs: {' and '.join(DEMO)}")
     asked = parser.parse_args()
-    names = list(RECIPES) if asked.all or asked.test else [*asked.names, *(DEMO if asked.demo else ())]
+    tested = [name for name in RECIPES if name not in MEASURED]
+    names = list(RECIPES) if asked.all else tested if asked.test else [*asked.names, *(DEMO if asked.demo else ())]
     unknown = [name for name in names if name not in RECIPES]
     if unknown or not names:
         parser.error(

@@ -33,7 +33,7 @@ from xpucached.settings import loading
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from tests.support.runtimes import SimulatedGpu
+    from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.recipes import RecordedRecipe
 
@@ -75,8 +75,10 @@ class GpuHouse:
         card = Device(device, Architecture("bmg-g21"), answers=answers)
         return with_targets(Host(datetime.now(UTC), "boot", "6", "stamp", (card,), (file,)))
 
-    def live(self, work: Callable[[], Awaitable[None]], *jobs: tuple[str, str, str]) -> None:
-        """Run a test's work beside a service that has a model which builds these programs."""
+    def live(
+        self, work: Callable[[], Awaitable[None]], *jobs: tuple[str, str, str], command: Iterable[str] = ()
+    ) -> None:
+        """Run a test's work beside a service that has a model: a command, or one that builds these programs."""
 
         async def whole() -> None:
             names = ("STATE", "SOCKET", "CACHE")
@@ -94,7 +96,7 @@ class GpuHouse:
 
         built = [(how, self.place / name, options) for how, name, options in jobs]
         # A shell puts its own number, which is another one at each start, where a job has `$$`.
-        shell = ("/bin/sh", "-c", f"exec {words(self.gpu.builder(built))}")
+        shell = ("/bin/sh", "-c", f"exec {words(command or self.gpu.builder(built))}")
         workload = Workload(shell, self.place / "work", self.gpu.variables, 300.0)
         (self.place / "state").mkdir()
         catalog = catalogs.fresh(self.place / "state" / "catalog.sqlite")
@@ -182,6 +184,29 @@ def test_another_compiler_makes_a_model_cold_before_anything_ran(house: GpuHouse
         assert (await house.status()).warmth is Warmth.WARM
 
     house.live(work, *JOBS[:1])
+
+
+def test_attention_compiled_by_onednn_is_proven_for_each_number_of_keys(
+    house: GpuHouse, gpu: SimulatedGpu, runtime: Callable[[str], Runtime]
+) -> None:
+    """There is a program for the prompt, one for each number of keys, and one that oneDNN tries the GPU with."""
+
+    async def work() -> None:
+        run = await house.warmed()
+        assert (run.outcome, [(one.created, one.used) for one in run.passes]) == (Outcome.WARMED, [(4, 0), (0, 4)])
+        entries = [one.entry for one in house.service.context.catalog.read(all_entries)]
+        kernels = sorted(kernel.name for one in entries for kernel in one.kernels)
+        assert kernels == ["default_kernel", "micro_sdpa", "micro_sdpa", "micro_sdpa"]
+        recipes = house.recipes()
+        assert all(one is not None and "input" in one.parts for one in recipes.values())
+        assert (await house.status()).layers == (Layer(NEO, 4, 4),)
+        host = house.host()
+        later = replace(host.driver[0], size=host.driver[0].size + 1)
+        house.service.context.host = with_targets(replace(host, driver=(later,)))
+        status = await house.status()
+        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+
+    house.live(work, command=gpu.attention(runtime("onednn3.7"), 33, 34))
 
 
 def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:

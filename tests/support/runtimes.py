@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests import REPOSITORY
 from tests.support import users
 from xpucached.domain.stores import Store
 from xpucached.kinds import sycl
@@ -32,6 +33,8 @@ os._exit(0)
 """A program with a handful of operators.  A simulated device executes nothing, so results are not looked at; and it
 never ends well."""
 
+
+ATTENTION: Final = REPOSITORY / "demo" / "attention.py"
 
 KERNELS: Final = Path(__file__).with_name("kernels.py")
 """A program that loads nothing but a SYCL runtime: a third of a second, where one with dpctl takes two."""
@@ -189,12 +192,25 @@ class SimulatedGpu:
             "UseExternalAllocatorForSshAndDsh": "0",
             "ZE_ENABLE_ALT_DRIVERS": str(self.libraries / "libze_intel_gpu.so.1"),
             "OCL_ICD_VENDORS": str(self.libraries / "intel-opencl/libigdrcl.so"),
+            # For what uses SYCL: the newer adapter makes no queue on a simulated device.
+            "ONEAPI_DEVICE_SELECTOR": "level_zero:gpu",
+            "UR_LOADER_USE_LEVEL_ZERO_V2": "0",
         }
 
     def builder(self, jobs: Sequence[tuple[str, Path, str]]) -> list[str]:
         """Return the words that start ``gpu_programs.py``, which builds these."""
-        python = Path(os.path.realpath(sys.executable))
-        places = (self.libraries, python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
-        loader = (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", ":".join(map(str, places)))
         words = [json.dumps([how, str(path), options]) for how, path, options in jobs]
-        return [*loader, str(python), "-I", "-S", str(Path(__file__).with_name("gpu_programs.py")), *words]
+        return self._program(Path(__file__).with_name("gpu_programs.py"), words)
+
+    def attention(self, onednn: Runtime, first: int, last: int) -> list[str]:
+        """Return the words that start the demo's attention with this oneDNN, for these numbers of keys."""
+        words = [str(onednn.lib / "libdnnl.so.3"), str(first), str(last)]
+        return self._program(ATTENTION, words, self.runtime.lib)
+
+    def _program(self, file: Path, words: Iterable[str], *folders: Path) -> list[str]:
+        """Return the words that start a program with the driver's C library, and libraries from these folders."""
+        python = Path(os.path.realpath(sys.executable))
+        of_python = (python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
+        path = ":".join(map(str, (self.libraries, *folders, *of_python)))
+        loader = (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", path)
+        return [*loader, str(python), "-I", "-S", str(file), *words]
