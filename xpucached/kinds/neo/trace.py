@@ -7,6 +7,7 @@ is the name (`KeyMaker.key`).
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from typing import TYPE_CHECKING, Final
@@ -166,7 +167,7 @@ class KeyMaker:
 
     def __init__(self) -> None:
         """Begin with nothing known."""
-        self._begun: dict[tuple[CompilerFile, bytes], lookup_key.State] = {}
+        self._begun: dict[tuple[CompilerFile, bytes], lookup_key.State] = {}  #: by the input's digest
 
     def key(self, lookup: Lookup, given: bytes, ip: int | None, compiler: CompilerFile | None = None) -> str:
         """Return the name of the entry for a GPU with this IP version; releases before 24.26 do not hash one.
@@ -186,7 +187,7 @@ class KeyMaker:
         return f"{lookup_key.value(state):016x}"
 
     def _with_input(self, compiler: CompilerFile, given: bytes) -> lookup_key.State:
-        known = (compiler, given)
+        known = (compiler, hashlib.sha256(given).digest())
         if known not in self._begun:
             if len(self._begun) >= _REMEMBERED:
                 self._begun.clear()

@@ -1,0 +1,84 @@
+"""Under which name the driver will look for a program when nothing but its compiler is another: from a recipe.  Pure.
+
+Another driver adds other options, so what it will look for is known only when it has been asked.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from xpucached.domain.names import EntryKey
+from xpucached.kinds.neo import layout, trace
+
+if TYPE_CHECKING:
+    from xpucached.domain.recipes import RecordedRecipe
+    from xpucached.domain.targets import Target
+
+_FILE: Final = re.compile(r"(\d{1,20}) (-?\d{1,20})\Z")
+
+
+class Foreteller:
+    """Makes the names; an input that comes again is hashed once."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self._maker = trace.KeyMaker()
+
+    def key(self, told: RecordedRecipe, given: bytes, target: Target) -> EntryKey | None:
+        """Return where the entry will lie that is made of ``given`` for a target; None if nobody can foretell it.
+
+        Of text that includes other text the driver hashes what the front end made of it, which comes with the compiler:
+        so SPIR-V for which it was asked through OpenCL may be another next time.
+        """
+        if told.target == target:
+            return told.key
+        file = _FILE.match(dict(target.facts).get("compiler", ""))
+        if file is None or replace(told.target, facts=()) != replace(target, facts=()):
+            # Of several compilers nobody knows which one the driver loads.
+            return None
+        try:
+            name = self._name(told, given, trace.CompilerFile(int(file[1]), int(file[2])))
+        except (KeyError, ValueError, struct.error):
+            return None
+        place = layout.place(told.key)
+        if name is None or place is None:
+            return None
+        above = "" if place.flat else f"{name[0]}/{name[1]}/"
+        return EntryKey(f"{above}{name}{place.suffix}")
+
+    def _name(self, told: RecordedRecipe, given: bytes, compiler: trace.CompilerFile) -> str | None:
+        """Return a name; raises what a recipe raises that is none."""
+        driver = msgspec.json.decode(told.parts["driver"], type=_Driver)
+        size, modified, revision = driver.compiler
+        if revision:
+            # Which revision another compiler will say it is nobody knows.
+            return None
+        lookup = trace.Lookup(
+            trace.CompilerFile(size, modified),
+            told.facts["options"].encode("latin-1"),
+            driver.internal.encode("latin-1"),
+            bytes.fromhex(told.facts["constants"]),
+            bytes.fromhex(told.facts["values"]),
+            driver.platform,
+            bytes.fromhex(driver.features),
+            bytes.fromhex(driver.workarounds),
+        )
+        if lookup.opencl and trace.is_spirv(given):
+            return None
+        ip = told.facts["ip"]
+        return self._maker.key(lookup, given, int(ip) if ip else None, compiler)
+
+
+class _Driver(msgspec.Struct, frozen=True):
+    """What all programs for a device have in common, as it was recorded."""
+
+    internal: str
+    platform: tuple[int, ...]
+    features: str
+    workarounds: str
+    compiler: tuple[int, int, str]
