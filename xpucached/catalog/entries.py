@@ -279,20 +279,22 @@ def _bounded(number: int) -> int:
     return max(-_BIGGEST, min(number, _BIGGEST))
 
 
-def _part(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
+def _part(column: sa.ColumnElement[str], text: str, *, first: bool = False) -> sa.ColumnElement[bool]:
+    """Ask for a text in a column, or with ``first`` at its beginning, in capital letters or small ones."""
     if len(text) > _LONG_TEXT:
         raise RequestError(f"more than {_LONG_TEXT} characters to look for")
     if "\0" in text:
         # For LIKE a pattern ends there.
-        return sa.func.instr(column, text) > 0
-    return column.contains(text, autoescape=True)
+        at = sa.func.instr(sa.func.lower(column), sa.func.lower(text))
+        return at == 1 if first else at > 0
+    return column.startswith(text, autoescape=True) if first else column.contains(text, autoescape=True)
 
 
 def _driver(wanted: str, present: Collection[Fingerprint]) -> sa.ColumnElement[bool]:
     if wanted == "current":
         return TARGETS.c.fingerprint.in_(present)
     if wanted.endswith("*"):
-        return TARGETS.c.toolchain.startswith(wanted.removesuffix("*"), autoescape=True)
+        return _part(TARGETS.c.toolchain, wanted.removesuffix("*"), first=True)
     return TARGETS.c.toolchain == wanted
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -188,6 +188,10 @@ def filled(catalog: Catalog, some: list[Entry]) -> None:
 
 @pytest.mark.flow
 @given(some=entries(), query=QUERIES)
+@example(
+    some=[Entry(EntryId(STORES[0], EntryKey("1/2/3/4/0")), "s0", 0, 4096, NOW, None, PRESENT)],
+    query=EntryQuery(driver="\0*"),
+)
 @settings(max_examples=300, deadline=None)
 def test_a_filter_says_the_same_as_python(shared: Catalog, some: list[Entry], query: EntryQuery) -> None:
     filled(shared, some)
