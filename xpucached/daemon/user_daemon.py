@@ -329,11 +329,11 @@ class Daemon:
         notify("READY=1")
 
     async def _too_small(self, fresh: settings.Settings) -> QuotaError | None:
-        """Return which of new limits is below what models need; those that hold already are only told of."""
+        """Return which of new limits is below what models need; what was lacking already is only told of."""
         if fresh.policy == self._settings.policy:
             return None
         try:
-            return await quota.too_small(self._service.context, fresh.policy)
+            return await quota.too_small(self._service.context, fresh.policy, self._settings.policy)
         except CatalogError:
             return None
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from xpucached.service.context import Context
 
 
-async def too_small(context: Context, policy: Policy) -> QuotaError | None:
-    """Return what is wrong with these limits, if models need more than one allows."""
+async def too_small(context: Context, policy: Policy, before: Policy | None = None) -> QuotaError | None:
+    """Return what is wrong with these limits, if models need more than one allows, and not only as much ``before``."""
     if not limited(policy):
         return None
     needed = await context.read(needed_sizes)
     owners = {one.id: one.owner for one in await context.read(all_stores)}
-    return quota.too_small(needed, owners, policy)
+    return quota.too_small(needed, owners, policy, before)
 
 
 async def note(context: Context) -> None:

@@ -47,5 +47,20 @@ def test_a_limit_below_what_models_need_is_told_with_the_sum(policy: Policy, sum
         assert f"{needed} bytes or more" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("before", "policy", "refused"),
+    [
+        # What is too small already stands in nobody's way, as long as nothing lacks more.
+        (Policy(quota=500), Policy(quota=500, grace=3600.0), False),
+        (Policy(quota=500), Policy(quota=600), False),
+        (Policy(quota=500), Policy(quota=499), True),
+        (Policy(quota=500), Policy(quota=500, stores=(Limits(store=TWO.root, max_bytes=299),)), True),
+        (Policy(quota=2000), Policy(quota=600), True),
+    ],
+)
+def test_a_limit_is_new_where_more_is_lacking_than_before(before: Policy, policy: Policy, *, refused: bool) -> None:
+    assert (too_small(NEEDED, OWNERS, policy, before) is not None) is refused
+
+
 def test_without_models_no_limit_is_too_small() -> None:
     assert too_small({}, OWNERS, Policy(quota=1, max_bytes=1)) is None
