@@ -81,6 +81,25 @@ def test_an_entry_of_an_older_driver_is_found_where_that_looks(store: Store) -> 
     assert len(told.recipes) == 5
 
 
+@pytest.mark.parametrize("blocked", ["1", "1/4"])
+def test_a_flat_entry_is_not_used_where_nothing_can_come_into_its_directory(store: Store, blocked: str) -> None:
+    for key in keys(store):
+        (store.root / key).rename(store.root / Path(key).name)
+    shutil.rmtree(store.root / blocked)
+    (store.root / blocked).write_bytes(b"")
+    flat = keys(store)
+    told = recorder.collect(store, flat, HOST)
+    assert told.created == {"1/4/14393921d7ce9d06.cl_cache"}
+    assert told.used == flat - {"14393921d7ce9d06.cl_cache"}
+
+
+def test_a_flat_entry_is_not_used_by_a_driver_that_looks_into_directories(store: Store) -> None:
+    (store.root / "1/4/14393921d7ce9d06.cl_cache").rename(store.root / "14393921d7ce9d06.cl_cache")
+    told = recorder.collect(store, keys(store), HOST)
+    assert told.created == {"1/4/14393921d7ce9d06.cl_cache"}
+    assert told.used == keys(store) - {"14393921d7ce9d06.cl_cache"}
+
+
 # -- how it is compiled ------------------------------------------------------------------------------------------------
 
 
@@ -169,11 +188,22 @@ def test_a_hundred_thousand_traces_are_taken_away_and_read_in_bounds(
     assert len(told.recipes) == 5
 
 
-@pytest.mark.parametrize(("bound", "recipes"), [("_HASHED", 2), ("_READ", 0), ("_KEPT", 2)])
-def test_no_more_is_read_held_and_hashed_than_is_fit(
-    store: Store, monkeypatch: pytest.MonkeyPatch, bound: str, recipes: int
+def test_beyond_so_many_traces_it_is_not_known_what_was_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, bound, 200)
+    monkeypatch.setattr(recorder, "_ASKED", 4)
+    told = recorder.collect(store, keys(store), HOST)
+    assert (len(told.used), told.deaf) == (4, "it holds more than 8 files of traces")
+    assert left(store) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "size", "recipes"), [("_HASHED", 200, 2), ("_READ", 200, 0), ("_KEPT", 4000, 2), ("_KEPT", 12_000, 5)]
+)
+def test_no_more_is_read_held_and_hashed_than_is_fit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, bound: str, size: int, recipes: int
+) -> None:
+    monkeypatch.setattr(recorder, bound, size)
     told = recorder.collect(store, keys(store), HOST)
     assert len(told.used) == 5
     assert len(told.recipes) == recipes

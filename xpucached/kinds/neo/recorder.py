@@ -51,7 +51,10 @@ _READ: Final = 1 << 30
 """Bytes of inputs and entries that are read of one pass."""
 
 _KEPT: Final = 64 << 20
-"""Bytes of different inputs that are held at a time."""
+"""Bytes of traces and of different inputs that are held at a time."""
+
+_ASKED: Final = 200_000
+"""Traces that are counted: after so many it is not known what else was asked for."""
 
 _HASHED: Final = 24 << 20
 """Bytes of different inputs that are hashed: one million takes 0.7 s."""
@@ -90,9 +93,11 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
             files = _traces(root)
             try:
-                told = _Pass(root, before, host, _READ, _KEPT).read(files)
+                told = _Pass(root, before, host, _READ, _KEPT).read(files[: 2 * _ASKED])
             finally:
                 _take_away(root, files)
+            if len(files) > 2 * _ASKED:
+                return replace(told, deaf=f"it holds more than {2 * _ASKED} files of traces")
             heard = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
             return told if heard else replace(told, deaf="it cannot be written to")
     except FileNotFoundError:
@@ -128,6 +133,7 @@ class _Traced:
     key: EntryKey
     name: str
     lookup: trace.Lookup
+    driver: bytes  #: what it has in common with other programs for the device
     given: bytes
     digest: str
 
@@ -143,6 +149,7 @@ class _Pass:
     room: int  #: … held
     maker: trace.KeyMaker = field(default_factory=trace.KeyMaker)
     inputs: dict[str, bytes] = field(default_factory=dict)  #: by digest: most programs of a library have the same
+    alike: dict[bytes, tuple[trace.Lookup, bytes]] = field(default_factory=dict)  #: by what `_shared` gives
     ips: dict[tuple[int, ...], list[int | None]] = field(default_factory=dict)  #: the GPUs' versions, by platform
 
     def read(self, files: Iterable[str]) -> Recording:
@@ -155,7 +162,10 @@ class _Pass:
         for file in files:
             name, _, what = file.rpartition(".")
             if f".{what}" == _TRACE and not self._is_directory(file):
-                asked[name] = known.get(name) or self._find(name)
+                asked[name] = self._answer(name, known)
+        if any(key is not None and "/" in key for key in asked.values()):
+            # A driver that looks into directories reads no flat entry, though nothing came in its place.
+            asked = {name: self._find(name, flat=False) if _is_flat(key) else key for name, key in asked.items()}
         keys = {name: key or _missing(name) for name, key in asked.items()}
         there = {name: key for name, key in asked.items() if key is not None}
         every = frozenset(keys.values())
@@ -168,9 +178,21 @@ class _Pass:
         except OSError:
             return False
 
-    def _find(self, name: str) -> EntryKey | None:
+    def _answer(self, name: str, known: Mapping[str, EntryKey]) -> EntryKey | None:
+        """Return the entry of a name; where a driver could not have put one into its directory, a flat one is none."""
+        found = known.get(name) or self._find(name)
+        if not _is_flat(found):
+            return found
+        for place in (name[0], f"{name[0]}/{name[1]}"):
+            if listing.exists(self.root, place) and not (
+                self._is_directory(place) and os.access(place, os.W_OK | os.X_OK, dir_fd=self.root)
+            ):
+                return None
+        return found
+
+    def _find(self, name: str, *, flat: bool = True) -> EntryKey | None:
         """Return the entry of a name that was made in this pass."""
-        for above in (f"{name[0]}/{name[1]}/", ""):
+        for above in (f"{name[0]}/{name[1]}/", "") if flat else (f"{name[0]}/{name[1]}/",):
             for suffix in layout.SUFFIXES:
                 with contextlib.suppress(OSError):
                     os.stat(f"{above}{name}{suffix}", dir_fd=self.root, follow_symlinks=False)
@@ -196,18 +218,22 @@ class _Pass:
                 yield recipe
 
     def _traced(self, name: str, key: EntryKey) -> _Traced | None:
-        """Read the files of one lookup; None if they are none of a driver."""
+        """Read the files of one lookup; None if they are none of a driver, or there is no room for them."""
         try:
             lookup = trace.read(self._content(name + _TRACE, trace.LONGEST))
             given = self._content(name + _INPUT, _LONGEST)
         except (OSError, ValueError):
             return None
-        digest = hashlib.sha256(given).hexdigest()
-        if digest not in self.inputs:
-            if len(given) > self.room:
-                return None
-            self.room -= len(given)
-        return _Traced(key, name, lookup, self.inputs.setdefault(digest, given), digest)
+        driver, digest = _shared(lookup), hashlib.sha256(given).hexdigest()
+        needed = len(lookup.options) + len(lookup.constants) + len(lookup.values)
+        needed += len(driver) * 2 if driver not in self.alike else 0
+        needed += len(given) if digest not in self.inputs else 0
+        if needed > self.room:
+            return None
+        self.room -= needed
+        first, driver = self.alike.setdefault(driver, (lookup, driver))
+        lookup = replace(first, options=lookup.options, constants=lookup.constants, values=lookup.values)
+        return _Traced(key, name, lookup, driver, self.inputs.setdefault(digest, given), digest)
 
     def _content(self, name: str, longest: int) -> bytes:
         """Read a small file.  Raises OSError, and ValueError if it is too large."""
@@ -230,7 +256,7 @@ class _Pass:
         ip = next((ip for ip in (*ips, None) if self.maker.key(lookup, one.given, ip) == one.name), 0)
         if ip == 0:
             return None
-        parts = {"driver": _shared(lookup)}
+        parts = {"driver": one.driver}
         if not (spirv and entry is not None and entry.input == one.digest):
             parts["input"] = one.given
         facts = {
@@ -255,6 +281,10 @@ class _Pass:
                 return zebin.read(fs.read(descriptor, status.st_size))
         except (OSError, ValueError):
             return None
+
+
+def _is_flat(key: EntryKey | None) -> bool:
+    return key is not None and "/" not in key
 
 
 def _in_a_row(one: _Traced) -> tuple[object, ...]:
