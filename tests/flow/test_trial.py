@@ -138,6 +138,21 @@ def test_where_nothing_can_be_told_nothing_is_proven(
     assert deaf in attempt.trial.detail
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_entries_that_programs_cannot_use_prove_nothing(catalog: Catalog, tmp_path: Path, *, damaged: bool) -> None:
+    root = tmp_path / "store"
+    slot = SyclStore(root).add("shown")
+    if damaged:
+        slot.bin.write_bytes(b"")
+    shown = slot.bin.relative_to(root).with_suffix("")
+    attempt = attempted(
+        catalog, root, f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2", tmp_path
+    )
+    assert attempt.trial.outcome is (Outcome.UNPROVEN if damaged else Outcome.WARMED)
+    if damaged:
+        assert "1 of the 1 entries that it asked for cannot be used now (bin-" in attempt.trial.detail
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: bool

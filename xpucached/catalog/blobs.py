@@ -39,21 +39,32 @@ class Blobs:
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        beside.rename(path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            beside.rename(path)
+        except OSError:
+            # Half a text only takes what the disk has too little of.
+            beside.unlink(missing_ok=True)
+            raise
         return digest, len(content)
 
     def get(self, digest: str) -> bytes | None:
-        """Read a text; None if it is not there, or not what was kept."""
+        """Read a text; None if it is not there, or not what was kept: then it goes, so that it can be kept again."""
+        path = self._folder / digest
         try:
-            content = (self._folder / digest).read_bytes()
-            text = zlib.decompressobj().decompress(content, LARGEST)
-        except (OSError, zlib.error):
+            content = path.read_bytes()
+        except OSError:
             return None
-        return text if hashlib.sha256(text).hexdigest() == digest else None
+        with contextlib.suppress(zlib.error):
+            text = zlib.decompressobj().decompress(content, LARGEST)
+            if hashlib.sha256(text).hexdigest() == digest:
+                return text
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
 
     def keep_only(self, digests: Collection[str]) -> None:
         """Remove all other texts, and what a killed daemon had half written."""

@@ -50,8 +50,13 @@ class RecipeStore:
         self._blobs = Blobs(folder)
         self._keeping = threading.Lock()
 
-    def keep(self, kind: KindName, recipes: Iterable[RecordedRecipe], now: datetime) -> int:
-        """Keep what a pass told; give how many were too large for it.  Raises OSError and `CatalogError`."""
+    def keep(
+        self, kind: KindName, recipes: Iterable[RecordedRecipe], now: datetime, asked: Collection[EntryKey] = ()
+    ) -> int:
+        """Keep what a pass told; give how many were too large for it.  Raises OSError and `CatalogError`.
+
+        What else was ``asked`` for, is for what nobody could say: no more for what an earlier pass told.
+        """
         refused = 0
         with self._keeping:
             rows: list[tuple[RecordedRecipe, dict[str, tuple[str, int]]]] = []
@@ -61,6 +66,9 @@ class RecipeStore:
                     refused += 1
                 else:
                     rows.append((one, {name: self._blobs.put(part) for name, part in one.parts.items()}))
+            silent = frozenset(asked) - {one.key for one, _ in rows}
+            if silent:
+                self._catalog.write(_forget_targets, kind, silent)
             if rows:
                 self._blobs.keep_only(self._catalog.write(_keep, kind, rows, now))
         return refused
@@ -99,10 +107,16 @@ def read_all(connection: sa.Connection) -> int:
 def note_targets(connection: sa.Connection, store: int) -> None:
     """Give entries of a store that do not say what they are for what their recipes say.
 
-    A recipe that was told once does as well: it is whether it will be asked for again that takes two.
+    A recipe that was told once does as well: it is whether it will be asked for again that takes two.  But what
+    is there of a driver that has gone may have been made by the next one.
     """
     c, e = RECIPES.c, ENTRIES.c
-    mine = sa.select(c.target_id).join(STORES, STORES.c.kind == c.kind).where(STORES.c.id == store, c.key == e.key)
+    mine = (
+        sa.select(c.target_id)
+        .join(STORES, STORES.c.kind == c.kind)
+        .join(TARGETS, TARGETS.c.id == c.target_id)
+        .where(STORES.c.id == store, c.key == e.key, TARGETS.c.present)
+    )
     connection.execute(
         sa.update(ENTRIES)
         .values(target_id=mine.scalar_subquery(), origin=Origin.OBSERVED.value)
@@ -123,6 +137,19 @@ def _renew_targets(connection: sa.Connection, kind: KindName, told: Mapping[Entr
         .values(target_id=sa.bindparam("target"), origin=Origin.OBSERVED.value)
         .where(e.store_id.in_(stores), e.key == sa.bindparam("asked"), silent),
         [{"asked": key, "target": target} for key, target in told.items()],
+    )
+
+
+def _forget_targets(connection: sa.Connection, kind: KindName, keys: Collection[EntryKey]) -> None:
+    """Let entries be for nothing that is known, of which an earlier pass said it."""
+    stores = sa.select(STORES.c.id).where(STORES.c.kind == kind).scalar_subquery()
+    c, e = RECIPES.c, ENTRIES.c
+    said = sa.select(c.key).where(c.kind == kind, c.key == e.key, c.target_id == e.target_id).exists()
+    connection.execute(
+        sa.update(ENTRIES)
+        .values(target_id=None, origin=None)
+        .where(e.store_id.in_(stores), e.key == sa.bindparam("asked"), said),
+        [{"asked": key} for key in keys],
     )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
-from xpucached.domain.stores import EntryId
+from xpucached.domain.stores import EntryId, EntryState
 from xpucached.kinds.table import KINDS
 from xpucached.processes.output import Trace
 
@@ -94,7 +94,7 @@ def with_left(
     used = done.used.union(EntryId(store, key) for store, one in found for key in one.used) - created
     for store, one in found:
         try:
-            refused = context.recipes.keep(store.kind, one.recipes, context.clock())
+            refused = context.recipes.keep(store.kind, one.recipes, context.clock(), one.created | one.used)
         except OSError as error:
             # The run is proven without them: only what follows the next driver has to be run again.
             log.warning("recipes of a run could not be kept: %s", error)
@@ -104,6 +104,18 @@ def with_left(
     told = any(one.created or one.used for _, one in found)
     deaf = next((f"{store.root}: {one.deaf}" for store, one in found if one.deaf), "")
     return replace(done, created=created, used=used, traced=done.traced or told), deaf
+
+
+def unusable(context: Context, executions: Iterable[RunResult]) -> str:
+    """Return why passes that asked for entries prove nothing: what is there in their places may serve no program."""
+    asked = frozenset().union(*(one.created | one.used for one in executions))
+    rows = context.catalog.read(entries_by_id, asked)
+    lost = asked - {one.entry.id for one in rows if one.entry.state is EntryState.OK}
+    if not lost:
+        return ""
+    why = sorted({one.entry.defect.code for one in rows if one.entry.id in lost and one.entry.defect is not None})
+    how = f" ({', '.join(why)})" if why else ""
+    return f"{len(lost)} of the {len(asked)} entries that it asked for cannot be used now{how}: xpucachectl verify"
 
 
 def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> str:

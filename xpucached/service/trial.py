@@ -208,7 +208,9 @@ class TrialRunner:
             return f"its caches hold more than {_MOST} files: whether a pass added any is not known"
         if deaf:
             return f"what it asks for cannot be told in {deaf}"
-        return await asyncio.to_thread(recordings.untold, self._context, model, executions)
+        return await asyncio.to_thread(recordings.unusable, self._context, executions) or await asyncio.to_thread(
+            recordings.untold, self._context, model, executions
+        )
 
     async def _execute(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import zlib
@@ -17,6 +18,8 @@ from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.recipes import RecipeStore, recipe_lineages
 from xpucached.catalog.scans import record_scan
+from xpucached.catalog.surveys import record_survey
+from xpucached.domain.host import Host
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Scan, Store, StoreOrigin, StoreState
@@ -24,7 +27,7 @@ from xpucached.domain.targets import Origin, Target
 from xpucached.errors import CatalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -117,6 +120,21 @@ def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Pa
         case "endless":
             path.write_bytes(zlib.compress(bytes(LARGEST * 4)))
     assert store.recorded(KIND, EntryKey("a")) is None
+    # The next pass that tells it keeps it anew.
+    store.keep(KIND, [recipe()], NOW)
+    assert store.recorded(KIND, EntryKey("a")) == recipe()
+
+
+def test_a_disk_that_is_full_keeps_no_half_of_a_text(
+    store: RecipeStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.keep(KIND, [recipe()], NOW)
+    assert list(folder.iterdir()) == []
 
 
 FORGED: Final = {
@@ -143,19 +161,38 @@ def test_what_a_killed_daemon_half_wrote_goes_with_the_next_recipe(store: Recipe
     assert sorted(len(path.name) for path in folder.iterdir()) == [5, 64, 64]
 
 
-def test_an_entry_that_does_not_say_what_it_is_for_is_for_what_its_recipe_says(
-    catalog: Catalog, store: RecipeStore, tmp_path: Path
-) -> None:
-    twice(store, recipe("a"))
-    root = Store(KIND, tmp_path)
-    said = Target(KIND, "P", "D", "2")
+def scanned(catalog: Catalog, root: Store, targets: Mapping[str, Target | None]) -> dict[str, tuple[object, object]]:
+    """Look at a store anew; give what each of its entries is for, and who says so."""
     entries = [
         Entry(EntryId(root, EntryKey(key)), "s", 1, 4096, NOW, None, environment)
-        for key, environment in (("a", None), ("b", None), ("c", said))
+        for key, environment in targets.items()
     ]
     found = FoundStore(root, StoreOrigin.FOUND, "test")
-    scan = Scan(found, NOW, StoreState.OK, 0, tuple(entries))
-    catalog.write(record_scan, scan, lambda _: Architecture("x"))
+    catalog.write(record_scan, Scan(found, NOW, StoreState.OK, 0, tuple(entries)), lambda _: Architecture("x"))
+    return {one.entry.id.key: (one.entry.environment, one.origin) for one in catalog.read(all_entries)}
 
-    kept = {one.entry.id.key: (one.entry.environment, one.origin) for one in catalog.read(all_entries)}
-    assert kept == {"a": (TARGET, Origin.OBSERVED), "b": (None, None), "c": (said, Origin.DECLARED)}
+
+@pytest.mark.parametrize("present", [True, False])
+def test_an_entry_that_does_not_say_what_it_is_for_is_for_what_its_recipe_says(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path, *, present: bool
+) -> None:
+    catalog.write(record_survey, Host(NOW, "boot", "6", "stamp", environments=(TARGET,) if present else ()))
+    twice(store, recipe("a"))
+    said = Target(KIND, "P", "D", "2")
+    kept = scanned(catalog, Store(KIND, tmp_path), {"a": None, "b": None, "c": said})
+    # The driver of a recipe has gone, and the entry may be the next one's.
+    first = (TARGET, Origin.OBSERVED) if present else (None, None)
+    assert kept == {"a": first, "b": (None, None), "c": (said, Origin.DECLARED)}
+
+
+def test_what_a_later_pass_cannot_say_is_not_taken_from_an_earlier_one(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path
+) -> None:
+    catalog.write(record_survey, Host(NOW, "boot", "6", "stamp", environments=(TARGET,)))
+    twice(store, recipe("a"), recipe("b"))
+    root = Store(KIND, tmp_path)
+    scanned(catalog, root, {"a": None, "b": None, "c": TARGET})
+    catalog.write(record_survey, Host(NOW, "boot", "6", "stamp"))
+    store.keep(KIND, [recipe("b")], NOW, {EntryKey("a"), EntryKey("b"), EntryKey("c")})
+    kept = {one.entry.id.key: one.entry.environment for one in catalog.read(all_entries)}
+    assert kept == {"a": None, "b": TARGET, "c": TARGET}
