@@ -45,10 +45,11 @@ def drivers_in_use(value: Host, style: TextStyle) -> str:
     """Write whom the host's own driver serves, and to which other drivers models are led by their own variables."""
     heads = ("DRIVER", "DEVICE", "MODELS")
     some = [("all others", value.environments), *((", ".join(one.models), one.environments) for one in value.drivers)]
+    # One driver serves caches of several kinds, and is several platforms.
     rows = [
-        [environment.toolchain if environment else "none", environment.device if environment else "-", models]
+        [driver, device, models]
         for models, environments in some
-        for environment in (environments or (None,))
+        for driver, device in dict.fromkeys((one.toolchain, one.device) for one in environments) or [("none", "-")]
     ]
     return table(heads, rows, style)
 

@@ -53,6 +53,16 @@ def test_status_shows_what_it_rests_on() -> None:
         assert needle in written
 
 
+def test_a_driver_that_several_caches_and_platforms_know_is_one_line() -> None:
+    value = api_stub.make_status().host
+    assert value is not None
+    others = [replace(value.environments[0], kind=KindName("other")), replace(value.environments[0], family="another")]
+
+    written = host.drivers_in_use(replace(value, environments=(value.environments[0], *others)), LOOK)
+
+    assert written.count("all others") == 1
+
+
 def test_a_table_is_aligned() -> None:
     written = text.table(("A", "N"), [["x", "1"], ["long", "100"], ["日本", "5"]], LOOK, right="N")
 
