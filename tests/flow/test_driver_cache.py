@@ -19,6 +19,7 @@ from tests.support import catalogs
 from xpucached.api import requests
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
+from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
@@ -26,7 +27,7 @@ from xpucached.domain.names import Architecture, KindName, ModelName
 from xpucached.domain.plans import PrewarmReport
 from xpucached.kinds.table import with_targets
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service
+from xpucached.service import Service, foretelling
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -207,6 +208,63 @@ def test_attention_compiled_by_onednn_is_proven_for_each_number_of_keys(
         assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
 
     house.live(work, command=gpu.attention(runtime("onednn3.7"), 33, 34))
+
+
+def test_models_are_cold_under_another_compiler_until_what_they_look_for_is_there(house: GpuHouse) -> None:
+    """What was compiled under the other one by anybody is found where it was foretold, and no model runs for that."""
+    other = house.place / "other"
+    other.mkdir()
+    library = (house.gpu.libraries / "libigc.so.2").resolve()
+    shutil.copyfile(library, other / library.name)
+    (other / "libigc.so.2").symlink_to(library.name)
+
+    async def look(*jobs: tuple[str, str, str]) -> ModelStatus:
+        """Let another program compile these under the other compiler, and see how the model stands."""
+        if jobs:
+            words = house.gpu.builder([(how, house.place / name, options) for how, name, options in jobs])
+            words[2] = f"{other}:{words[2]}"
+            caching = {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(house.root)}
+            program = await asyncio.create_subprocess_exec(
+                *words, cwd=house.place / "work", env={**os.environ, **house.gpu.variables, **caching}
+            )
+            assert await program.wait() == 0
+        service = house.service
+        await service.scanner.entries_now(service.finder.run_stores(service.finder.managed()))
+        await foretelling.look(service.context)
+        return await house.status()
+
+    async def work() -> None:
+        await house.warmed()
+        context = house.service.context
+        old = set(house.recipes())
+        size = (other / library.name).stat()
+        file = replace(house.host().driver[0], size=size.st_size, modified=datetime.fromtimestamp(size.st_mtime, UTC))
+        context.host = with_targets(replace(house.host(), driver=(file,)))
+        context.catalog.write(record_survey, context.host)
+
+        status = await look()
+        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+        status = await look(*JOBS[:2])
+        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+        assert status.why.endswith("; for that 2 entries are there already, of 3 that it had")
+        status = await look(JOBS[2], ("text", "source.cl", "-DX=3"))
+        assert status.warmth is Warmth.WARM
+        assert "with another compiler, and all that its programs look for under this one is there, too" in status.why
+
+        entries = {one.entry.id.key: one for one in context.catalog.read(all_entries)}
+        fresh = {key: one for key, one in entries.items() if key not in old}
+        assert sorted((one.entry.environment in context.present.offered, one.models) for one in fresh.values()) == (
+            [(False, ()), *[(True, (NET,))] * 3]
+        )
+        # What is damaged or gone is missing there as anywhere.
+        (house.root / next(key for key, one in fresh.items() if one.models)).unlink()
+        assert (await look()).warmth is Warmth.COLD
+        # What was proven with the first one is proven, and a run under this one counts by itself.
+        context.host = house.host()
+        context.catalog.write(record_survey, context.host)
+        assert (await look()).why.startswith("all its 3 entries are there (3 neo); run ")
+
+    house.live(work, *JOBS)
 
 
 def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:

@@ -92,7 +92,7 @@ def test_what_replay_made_is_inherited_and_doubles_nothing(catalog: Catalog) -> 
     coverage = next(one for one in catalog.read(model_coverage) if one.model == NET)
     assert (coverage.entries, coverage.remaining, coverage.inherited) == (4, 4, 3)
     [warm] = plan_prewarm([model()], [coverage], host(NEW), Policy(), NOW).warm
-    assert warm.detail.endswith("; replay has made 3 entries for that, of 4 that it had")
+    assert warm.detail.endswith("; for that 3 entries are there already, of 4 that it had")
     # It is the source of the next replay, too, though the model never ran under this driver.
     scope = ReplayScope(models={NET})
     newest = replace(NEW, toolchain="1.7")
@@ -187,7 +187,7 @@ def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
         assert all(name in one["inherited"] for one in present)  # type: ignore[operator]
         shown = keeper.ask("model", "show", name)
         assert (shown["entries"], shown["warmth"]) == (before[name], "cold")
-        assert f"replay has made {before[name]} entries" in str(shown["why"])
+        assert f"for that {before[name]} entries are there already" in str(shown["why"])
         assert "made by replay" in keeper.ctl("show", str(present[0]["ref"])).stdout
     for name in names:
         keeper.ctl("prewarm", name)

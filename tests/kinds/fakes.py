@@ -243,6 +243,11 @@ class FullKind(FakeKind):
         asked = frozenset(one.key for one in found)
         return Recording(asked - before, asked & before, tuple(found))
 
+    def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+        alike = target.lineage == told.target.lineage and target.toolchain == told.target.toolchain
+        alike = alike and (entry.store.root / entry.key).exists()
+        return EntryKey(f"{self.lineage_key(told.key)}-{target.fingerprint}.{self.name}") if alike else None
+
     def forget(self, store: Store) -> None:
         for path in store.root.glob("*.told"):
             path.unlink()

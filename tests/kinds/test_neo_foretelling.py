@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,9 +16,9 @@ from msgspec.structs import replace
 from tests.kinds.test_neo_recorder import BY_OPENCL, CARD, HOST, LIBRARY, RECORDED
 from xpucached.domain.host import DriverFile
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import Store
-from xpucached.kinds.neo import recorder, targets
-from xpucached.kinds.neo.foretelling import Foreteller
+from xpucached.domain.stores import EntryId, Store
+from xpucached.kinds.neo import recorder, targets, trace
+from xpucached.kinds.neo.foretelling import Foreteller, lineage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,15 +101,34 @@ def test_what_a_recipe_does_not_say_is_not_foretold(
     assert Foreteller().key(replace(one, parts={"driver": driver}), given, heir(BY_OPENCL, LATER)) is None
     for name in one.facts:
         for facts in ({**one.facts, name: "x"}, {key: text for key, text in one.facts.items() if key != name}):
-            foretold = Foreteller().key(replace(one, facts=facts), given, heir(BY_OPENCL, LATER))
-            assert (foretold is None) or name == "options" in facts
+            assert Foreteller().key(replace(one, facts=facts), given, heir(BY_OPENCL, LATER)) is None
     assert Foreteller().key(replace(one, parts={}), given, heir(BY_OPENCL, LATER)) is None
 
 
 def test_what_the_front_end_may_have_made_is_not_foretold(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
     """A text that includes another goes through it first, and another compiler comes with another one."""
     (one, _), (_, image) = told["14393921d7ce9d06"], told["24c2875a139227f0"]
-    assert Foreteller().key(one, image, heir(BY_OPENCL, LATER)) is None
+    later = heir(BY_OPENCL, LATER)
+    assert Foreteller().key(one, image, later) is None
+    asked = trace.read((RECORDED / "14393921d7ce9d06.trace").read_bytes())
+    mine = replace(one, lineage=lineage(asked, hashlib.sha256(image).hexdigest()))
+    assert Foreteller().key(mine, image, later) is None
+    assert Foreteller().key(replace(one, lineage="another"), one.parts["input"], later) is None
+
+
+def test_an_image_is_read_from_its_entry_and_counts_only_as_it_was(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED, tmp_path / "store")
+    told = collected(tmp_path / "store", HOST)
+    one, _ = told["fda88f9b82d687e4"]
+    entry, later = EntryId(Store(targets.NAME, tmp_path / "store"), one.key), heir(one.target, LATER)
+    assert "input" not in one.parts
+    assert recorder.foretell(entry, one, later) == "c/8/c8f5d1afcea6da3a.l0_cache"
+
+    path = tmp_path / "store" / one.key
+    path.write_bytes(path.read_bytes().replace(b"\x03\x02\x23\x07\x00\x04", b"\x03\x02\x23\x07\x00\x05"))
+    assert recorder.foretell(entry, one, later) is None
+    path.unlink()
+    assert recorder.foretell(entry, one, later) is None
 
 
 # -- and what it then does ---------------------------------------------------------------------------------------------

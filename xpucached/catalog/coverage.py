@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
+from xpucached.catalog import foretold
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
@@ -30,6 +31,7 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
     runs = {run.id: run for run in read_runs(connection, list(some.values()))}
     remaining = _remaining(connection, list(some))
     layers = {number: _layers(row.layers, remaining[number]) for number, row in some.items()}
+    heirs = foretold.heirs(connection, (row.id for rows in (*proofs.values(), list(good.values())) for row in rows))
     failures = _failures(connection, workloads)
     inherited = _inherited(connection)
     return tuple(
@@ -43,8 +45,10 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
             inherited=inherited.get(name, 0),
             layers=layers[good[name].id] if name in good else (),
             proofs=tuple(
-                Proof(runs[row.id], row.attributed, remaining[row.id].total(), layers[row.id]) for row in proofs[name]
+                Proof(runs[row.id], row.attributed, remaining[row.id].total(), layers[row.id], heirs.get(row.id, ()))
+                for row in proofs[name]
             ),
+            heirs=heirs.get(good[name].id, ()) if name in good else (),
         )
         for name in workloads
     )

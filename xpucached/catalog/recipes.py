@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import targets
+from xpucached.catalog import foretold, targets
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.tables import ENTRIES, RECIPES, STORES, TARGETS
 from xpucached.domain.names import EntryKey, KindName
@@ -87,10 +87,11 @@ class RecipeStore:
 
 
 def recipe_lineages(connection: sa.Connection) -> Recipes:
-    """Return what stays of each entry's key when the toolchain changes, where a recipe says it."""
+    """Return what stays of keys when the toolchain changes: of those that recipes are for, and that they foretell."""
     c = RECIPES.c
     rows = connection.execute(sa.select(c.kind, c.key, c.lineage).where(c.seen >= PROVEN))
-    return {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
+    told = {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
+    return {**foretold.lineages(connection), **told}
 
 
 def read_all(connection: sa.Connection) -> int:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0023"
+REVISION: Final = "0024"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -33,10 +33,7 @@ TARGETS: Final = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("family", sa.Text, nullable=False),
-    sa.Column("device", sa.Text, nullable=False),
-    sa.Column("toolchain", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("kind", "family", "device", "toolchain")),
     sa.Column("facts", sa.JSON, nullable=False),  # [name, value] each
     sa.Column("architecture", sa.Text),
     sa.Column("first", Moment),  # when this host first offered it
@@ -302,9 +299,7 @@ OFFERS: Final = sa.Table(
 INTENTS: Final = sa.Table(
     "intents",
     METADATA,
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("root", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "root", "key")),
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -335,8 +330,7 @@ DEPARTED: Final = sa.Table(
 REFUSALS: Final = sa.Table(
     "refusals",
     METADATA,
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("root", sa.Text, primary_key=True),
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "root")),
     sa.Column("tail", sa.Text, primary_key=True),  # the path of a leaf below its device's directory
     sa.Column("fingerprint", sa.Text, primary_key=True),
     sa.Column("stamp", sa.Text, nullable=False),
@@ -348,9 +342,7 @@ REFUSALS: Final = sa.Table(
 BUILDS: Final = sa.Table(
     "builds",
     METADATA,
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("root", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "root", "key")),
     sa.Column("family", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("stamp", sa.Text, nullable=False),  # of the driver
@@ -374,6 +366,19 @@ RECIPES: Final = sa.Table(
     sa.Column("at", Moment, nullable=False),
     sqlite_with_rowid=False,
 )
+
+# Where programs will look for what a recipe is of when nothing but the compiler is another: see `Recorder.foretell`.
+FORETOLD: Final = sa.Table(
+    "foretold",
+    METADATA,
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "key")),  # of the recipe
+    sa.Column("target_id", _parent("targets.id"), primary_key=True),
+    sa.Column("foretold", sa.Text),  # null: nobody can tell
+    sa.Column("bequeathed", sa.Boolean(create_constraint=False), nullable=False),  # as `builds.models`
+    sa.ForeignKeyConstraint(["kind", "key"], ["recipes.kind", "recipes.key"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+sa.Index(None, FORETOLD.c.foretold)
 
 RUNTIME_CHECKS: Final = sa.Table(
     "runtime_checks",

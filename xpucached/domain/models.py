@@ -202,6 +202,8 @@ class Proof(Struct, frozen=True):
     entries: int  #: that it created or used
     remaining: int  #: of those, still there and whole
     layers: tuple[Layer, ...] = ()  #: the same by the kinds of caches; empty where that was not noted
+    heirs: tuple[Target, ...] = ()
+    """What is here now in place of what it was proven for, and has all it needs: only the compiler is another."""
 
 
 class Coverage(Struct, frozen=True):
@@ -218,6 +220,7 @@ class Coverage(Struct, frozen=True):
     noted: bool = True  #: whether it was written down what the good run needed; if not, changes are not noticed
     layers: tuple[Layer, ...] = ()  #: entries by the kinds of caches; empty where that was not noted
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
+    heirs: tuple[Target, ...] = ()  #: as `Proof.heirs`, of the good run
 
 
 class Warmth(StrEnum):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import EntryId
 from xpucached.domain.targets import Target
 
 
@@ -18,6 +19,13 @@ class RecordedRecipe(Struct, frozen=True):
     lineage: str  #: stays when only the toolchain changes; see `Rebuilder.lineage_key`
     parts: Mapping[str, bytes]  #: what is long, by name: many recipes have the same
     facts: Mapping[str, str]  #: what is short
+
+
+class Unforetold(Struct, frozen=True):
+    """An entry whose recipe is known, and a target of this host for which nobody has asked its kind yet."""
+
+    entry: EntryId
+    target: Target
 
 
 class Recording(Struct, frozen=True):

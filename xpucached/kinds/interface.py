@@ -180,6 +180,12 @@ class Recorder(Protocol):
         entries that do not hold all from which they were compiled.  Raises nothing for what it meets.
         """
 
+    def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+        """Return under which key programs will look for an entry when only its compiler is another.
+
+        Without asking a driver, and only what is sure: None if nobody can foretell it.
+        """
+
     def forget(self, store: Store) -> None:
         """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets."""
 

@@ -12,7 +12,7 @@ from xpucached.domain.models import Outcome, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from xpucached.domain.host import Host
     from xpucached.domain.models import Coverage, Model, Run
@@ -58,7 +58,8 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
 
     It is warm if a good run had the present workload, each environment of that run is still offered (or, if it touched
     none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that the run
-    needed has changed.  An earlier driver that comes back brings its old proof with it.
+    needed has changed.  An earlier driver that comes back brings its old proof with it.  Where only the compiler is
+    another, an environment counts as offered if all that programs will look for instead is there.
     """
     coverage = applicable(coverage, host) if coverage is not None else None
     good = coverage.good if coverage is not None else None
@@ -66,10 +67,10 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         return _never_warmed(model, coverage.last if coverage is not None else None, host)
     if good.workload != model.workload.digest:
         return Need(WarmReason.CHANGED, "its workload changed since it was warmed")
-    gone = sorted(set(good.environments) - set(host.environments))
+    gone = sorted(one for one in good.environments if not _offered(one, coverage.heirs, host))
     if gone:
         return Need(WarmReason.DRIVER, _gone(gone[0], host) + _rebuilt(coverage))
-    if not _holds(good, host):
+    if not _holds(good, coverage.heirs, host):
         return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
@@ -89,20 +90,44 @@ def listed(changes: Sequence[str]) -> str:
 
 def applicable(coverage: Coverage, host: Host) -> Coverage:
     """Let that proof count which holds for the drivers that a model's programs meet now; else the newest."""
-    if coverage.good is None or _holds(coverage.good, host):
+    if coverage.good is None or _holds(coverage.good, coverage.heirs, host):
         return coverage
-    subtotal = [one for one in coverage.proofs if _holds(one.run, host)]
+    subtotal = [one for one in coverage.proofs if _holds(one.run, one.heirs, host)]
     if not subtotal:
         return coverage
     best = max(subtotal, key=lambda one: (one.remaining >= one.entries, one.run.id))
     return replace(
-        coverage, good=best.run, entries=best.entries, remaining=best.remaining, layers=best.layers, changes=()
+        coverage,
+        good=best.run,
+        entries=best.entries,
+        remaining=best.remaining,
+        layers=best.layers,
+        heirs=best.heirs,
+        changes=(),
     )
 
 
-def _holds(run: Run, host: Host) -> bool:
+def _holds(run: Run, heirs: Collection[Target], host: Host) -> bool:
     """Return whether a run shows anything for what programs meet now."""
-    return set(run.environments) <= set(host.environments) if run.environments else run.host == host.signature
+    if not run.environments:
+        return run.host == host.signature
+    return all(_offered(one, heirs, host) for one in run.environments)
+
+
+def _offered(environment: Target, heirs: Collection[Target], host: Host) -> bool:
+    """Return whether programs meet an environment, or one with another compiler that has all that they look for."""
+    return environment in host.environments or any(
+        _alike(one, environment) and one in host.environments for one in heirs
+    )
+
+
+def _alike(one: Target, other: Target) -> bool:
+    return (one.lineage, one.toolchain) == (other.lineage, other.toolchain)
+
+
+def foretold(good: Run, host: Host) -> bool:
+    """Return whether the run that shows that a model is warm met another compiler."""
+    return not set(good.environments) <= set(host.environments)
 
 
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
@@ -130,7 +155,7 @@ def _gone(environment: Target, host: Host) -> str:
 def _rebuilt(coverage: Coverage) -> str:
     if not coverage.inherited:
         return ""
-    return f"; replay has made {coverage.inherited} entries for that, of {coverage.entries} that it had"
+    return f"; for that {coverage.inherited} entries are there already, of {coverage.entries} that it had"
 
 
 def uncached(model: Model, coverage: Coverage | None, host: Host) -> Run | None:

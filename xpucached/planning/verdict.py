@@ -9,7 +9,17 @@ from msgspec.structs import replace
 from xpucached.domain.host import Problem
 from xpucached.domain.models import WarmReason, Warmth
 from xpucached.domain.status import Verdict
-from xpucached.planning.prewarm import NO_DEVICE, UNCACHED, again, applicable, describe, failure, need, uncached
+from xpucached.planning.prewarm import (
+    NO_DEVICE,
+    UNCACHED,
+    again,
+    applicable,
+    describe,
+    failure,
+    foretold,
+    need,
+    uncached,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +40,8 @@ UNNOTED: Final = (
     ", and it is not recorded what its program needed then: a change of it is not noticed before the model is proven"
     " again (xpucachectl prewarm NAME --force)"
 )
+
+FORETOLD: Final = " with another compiler, and all that its programs look for under this one is there, too"
 
 _THEN: Final = "; "
 """Stands between what a model waits for and why it is cold."""
@@ -59,6 +71,8 @@ def warmth(
         good = coverage.good if coverage is not None else None
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
+        if good is not None and foretold(good, host):
+            proof += FORETOLD
         if good is not None and coverage is not None and not coverage.noted:
             proof += UNNOTED.replace("NAME", model.name)
         kinds = ", ".join(f"{one.entries} {one.kind}" for one in coverage.layers) if coverage is not None else ""

@@ -37,6 +37,9 @@ SURVEY: Final = Part("survey", "look at the devices and drivers", "a change of t
 MODELS: Final = Part("models", "reading of the model files", "changes of model files are not taken in")
 RUNTIMES: Final = Part("runtimes", "check of the models' SYCL runtimes", "it is not known whether they are safe")
 SCAN: Final = Part("scan", "look at the stores", "what is shown of the stores may be old")
+FORETELL: Final = Part(
+    "foretell", "reckoning of what programs look for under another compiler", "models that are warm may be called cold"
+)
 CATALOG: Final = Part("catalog", "check of the catalog", "damage in the catalog may go unnoticed")
 MEND: Final = Part(
     "mend",

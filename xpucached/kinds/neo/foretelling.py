@@ -1,10 +1,11 @@
-"""Under which name the driver will look for a program when nothing but its compiler is another: from a recipe.  Pure.
+"""What stays of a name whatever compiles, and the name itself when nothing but the compiler is another.  Pure.
 
 Another driver adds other options, so what it will look for is known only when it has been asked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,20 @@ if TYPE_CHECKING:
     from xpucached.domain.recipes import RecordedRecipe
     from xpucached.domain.targets import Target
 
+_PROGRAMS: Final = re.compile(rb"-cl-intel-(?:\d+-GRF-per-thread|enable-auto-large-GRF-mode)")
+"""What of the options that the driver adds the program has asked for: Level Zero puts it there."""
+
 _FILE: Final = re.compile(r"(\d{1,20}) (-?\d{1,20})\Z")
+
+
+def lineage(lookup: trace.Lookup, digest: str) -> str:
+    """Return what stays of an entry's name whatever compiles it; ``digest`` is the SHA-256 of its input."""
+    asked = b" ".join(_PROGRAMS.findall(lookup.internal))
+    told = (lookup.options, asked, lookup.constants, lookup.values)
+    found = hashlib.sha256()
+    for part in (digest.encode(), b"cl" if lookup.opencl else b"l0", *told):
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.hexdigest()[:32]
 
 
 class Foreteller:
@@ -68,6 +82,9 @@ class Foreteller:
             bytes.fromhex(driver.features),
             bytes.fromhex(driver.workarounds),
         )
+        if lineage(lookup, hashlib.sha256(given).hexdigest()) != told.lineage:
+            # Somebody has changed the entry in which it stood.
+            return None
         if lookup.opencl and trace.is_spirv(given):
             return None
         ip = told.facts["ip"]

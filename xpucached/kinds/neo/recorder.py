@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,16 +24,16 @@ from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import layout, trace, zebin
+from xpucached.kinds.neo.foretelling import Foreteller, lineage
 from xpucached.kinds.neo.targets import target_of
 
 if TYPE_CHECKING:
     from xpucached.domain.host import Host
+    from xpucached.domain.stores import EntryId
+    from xpucached.domain.targets import Target
 
 MARKS: Final[tuple[bytes, ...]] = ()
 """The driver tells nothing in lines."""
-
-_PROGRAMS: Final = re.compile(rb"-cl-intel-(?:\d+-GRF-per-thread|enable-auto-large-GRF-mode)")
-"""What of the options that the driver adds the program has asked for: Level Zero puts it there."""
 
 _REPLACING: Final = ("neo.config", "igdrcl.config")
 """Files whose switches the driver takes instead of the environment's, if one lies where the program works."""
@@ -64,6 +63,9 @@ _SECONDS: Final = 30.0
 
 _MOST_IPS: Final = 8
 """Versions of GPUs that are tried for one platform."""
+
+
+_NAMES: Final = Foreteller()
 
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
@@ -104,6 +106,18 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
         return Recording()
     except OSError as error:
         return Recording(deaf=error.strerror or str(error))
+
+
+def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+    """Return where programs will look for an entry of another compiler's; see `Recorder.foretell`."""
+    given = told.parts.get("input")
+    try:
+        if given is None:
+            with fs.root_directory(os.fspath(entry.store.root)) as (root, _):
+                given = zebin.image(_program(root, entry.key, _LONGEST))
+    except (OSError, ValueError):
+        return None
+    return _NAMES.key(told, given, target)
 
 
 def forget(store: Store) -> None:
@@ -265,26 +279,32 @@ class _Pass:
             "values": lookup.values.hex(),
             "ip": "" if ip is None else str(ip),
         }
-        return RecordedRecipe(one.key, target, _lineage(one), parts, facts)
+        return RecordedRecipe(one.key, target, lineage(one.lookup, one.digest), parts, facts)
 
     def _entry(self, key: EntryKey) -> zebin.Zebin | None:
-        *above, name = key.split("/")
         try:
-            with contextlib.ExitStack() as opened:
-                here = self.root
-                for part in above:
-                    here = opened.enter_context(fs.directory_in(here, part, os.fstat(self.root).st_dev))
-                descriptor, status = opened.enter_context(fs.regular_file(here, name))
-                if status.st_size > min(_LONGEST, self.left):
-                    return None
-                self.left -= status.st_size
-                return zebin.read(fs.read(descriptor, status.st_size))
+            data = _program(self.root, key, min(_LONGEST, self.left))
+            self.left -= len(data)
+            return zebin.read(data)
         except (OSError, ValueError):
             return None
 
 
 def _is_flat(key: EntryKey | None) -> bool:
     return key is not None and "/" not in key
+
+
+def _program(root: int, key: EntryKey, longest: int) -> bytes:
+    """Read an entry.  Raises OSError, and ValueError if it is too large."""
+    *above, name = key.split("/")
+    with contextlib.ExitStack() as opened:
+        here = root
+        for part in above:
+            here = opened.enter_context(fs.directory_in(here, part, os.fstat(root).st_dev))
+        descriptor, status = opened.enter_context(fs.regular_file(here, name))
+        if status.st_size > longest:
+            raise ValueError("it is too large to be read")
+        return fs.read(descriptor, status.st_size)
 
 
 def _in_a_row(one: _Traced) -> tuple[object, ...]:
@@ -315,13 +335,3 @@ def _shared(lookup: trace.Lookup) -> bytes:
         ],
     }
     return json.dumps(told, sort_keys=True).encode()
-
-
-def _lineage(one: _Traced) -> str:
-    """Return what stays of an entry's name whatever compiles it."""
-    lookup = one.lookup
-    told = (lookup.options, b" ".join(_PROGRAMS.findall(lookup.internal)), lookup.constants, lookup.values)
-    digest = hashlib.sha256()
-    for part in (one.digest.encode(), b"cl" if lookup.opencl else b"l0", *told):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()[:32]

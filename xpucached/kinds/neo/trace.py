@@ -167,7 +167,7 @@ class KeyMaker:
 
     def __init__(self) -> None:
         """Begin with nothing known."""
-        self._begun: dict[tuple[CompilerFile, bytes], lookup_key.State] = {}  #: by the input's digest
+        self._begun: dict[tuple[CompilerFile, bytes], lookup_key.State] = {}  # by the digest of the input
 
     def key(self, lookup: Lookup, given: bytes, ip: int | None, compiler: CompilerFile | None = None) -> str:
         """Return the name of the entry for a GPU with this IP version; releases before 24.26 do not hash one.
@@ -188,7 +188,8 @@ class KeyMaker:
 
     def _with_input(self, compiler: CompilerFile, given: bytes) -> lookup_key.State:
         known = (compiler, hashlib.sha256(given).digest())
-        if known not in self._begun:
+        state = self._begun.get(known)
+        if state is None:
             if len(self._begun) >= _REMEMBERED:
                 self._begun.clear()
             state = lookup_key.begun()
@@ -198,7 +199,7 @@ class KeyMaker:
             ):
                 state = lookup_key.update(state, part)
             self._begun[known] = state
-        return self._begun[known]
+        return state
 
 
 def _number_of(table: bytes) -> bytes:

@@ -85,6 +85,15 @@ def read(data: bytes) -> Zebin:
     )
 
 
+def image(data: bytes) -> bytes:
+    """Return the SPIR-V that an entry holds; empty if none.  Raises ValueError if it does not hold together."""
+    if images.image_format(data) is not ImageFormat.ELF or not judged(data):
+        return b""
+    places = ((offset, size) for name, offset, size in images.sections(data) if name == _SPIRV)
+    offset, size = next(places, (0, 0))
+    return data[offset : offset + size]
+
+
 def damage(data: bytes) -> str | None:
     """Return what is wrong with an entry so that the driver refuses it, or crashes; None if nothing can be seen to be.
 

@@ -15,6 +15,9 @@ from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
 
 if TYPE_CHECKING:
     from xpucached.domain.host import Host
+    from xpucached.domain.recipes import RecordedRecipe
+    from xpucached.domain.stores import EntryId
+    from xpucached.domain.targets import Target
 
 MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
 
@@ -57,6 +60,11 @@ def unheard(directory: Path) -> str:  # noqa: ARG001
 def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:  # noqa: ARG001 - it leaves no files
     """Tell nothing more; see `Recorder.collect`."""
     return Recording()
+
+
+def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:  # noqa: ARG001
+    """Return nothing: its entries say themselves what they are for; see `Recorder.foretell`."""
+    return None
 
 
 def forget(store: Store) -> None:

@@ -1,0 +1,146 @@
+"""Where programs will look under another compiler: what was foretold is known for what it is, and counts when whole."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import catalogs
+from xpucached.catalog import foretold
+from xpucached.catalog.coverage import model_coverage
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.models import add_model
+from xpucached.catalog.recipes import PROVEN, RecipeStore, recipe_lineages
+from xpucached.catalog.runs import begin_run, finish_run
+from xpucached.catalog.scans import record_scan
+from xpucached.catalog.surveys import record_survey
+from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.host import Host
+from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
+from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
+from xpucached.domain.plans import Policy
+from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.targets import Target
+from xpucached.planning.prewarm import plan_prewarm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xpucached.catalog import Catalog
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+KIND: Final = KindName("full")
+OLD: Final = Target(KIND, "P", "D", "1", (("compiler", "a"),))
+NEW: Final = replace(OLD, facts=(("compiler", "b"),))
+NET: Final = Model(ModelName("net"), Workload(("/bin/true",), Path("/"), {}, 1.0))
+STORE: Final = Store(KIND, Path("/store"))
+DAMAGED: Final = Defect("full-damaged", Effect.ONCE, "it is damaged")
+
+
+class Place:
+    """A catalog with a model whose two entries have recipes, before and after its compiler changed."""
+
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        self.catalog = catalog
+        self.recipes = RecipeStore(catalog, folder)
+        self.survey(OLD)
+        catalog.write(add_model, NET)
+
+    def survey(self, *targets: Target) -> None:
+        self.host = Host(NOW, "boot", "6", "stamp", environments=targets)
+        self.catalog.write(record_survey, self.host)
+
+    def look(self, *keys: str, damaged: str = "") -> None:
+        entries = [
+            replace(
+                Entry(EntryId(STORE, EntryKey(key)), "s", 1, 4096, NOW, None, None),
+                state=EntryState.DEFECTIVE if key == damaged else EntryState.OK,
+                defect=DAMAGED if key == damaged else None,
+            )
+            for key in keys
+        ]
+        scan = Scan(FoundStore(STORE, StoreOrigin.FOUND, "test"), NOW, StoreState.OK, 0, tuple(entries))
+        self.catalog.write(record_scan, scan, lambda _: Architecture("x"))
+
+    def warmed(self, *keys: str, told: tuple[str, ...]) -> None:
+        """Let a run warm the model with these entries, of which so many told how they are compiled."""
+        self.look(*keys)
+        for _ in range(2):
+            self.recipes.keep(KIND, [RecordedRecipe(EntryKey(key), OLD, f"of {key}", {}, {}) for key in told], NOW)
+        run = self.catalog.write(begin_run, NET, WarmReason.NEVER, self.host.signature, NOW)
+        used = frozenset(EntryId(STORE, EntryKey(key)) for key in keys)
+        self.catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(used, frozenset()), (OLD,), "", "", NOW)
+
+    def foretell(self, *unknown: str) -> list[str]:
+        """Foretell all but those; give of what."""
+        some = self.catalog.read(foretold.unforetold, PROVEN, 10)
+        told = [(one, None if one.entry.key in unknown else EntryKey(f"{one.entry.key}2")) for one in some]
+        self.catalog.write(foretold.note, told)
+        return [one.entry.key for one in some]
+
+    def warm(self) -> bool:
+        coverage = self.catalog.read(model_coverage)
+        return bool(plan_prewarm([NET], coverage, self.host, Policy(), NOW + timedelta(days=1)).covered)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as opened:
+        yield Place(opened, tmp_path / "recipes")
+
+
+def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place) -> None:
+    place.warmed("a", "b", told=("a", "b"))
+    assert (place.warm(), place.foretell()) == (True, [])
+    place.survey(NEW)
+    assert (place.warm(), place.foretell(), place.foretell()) == (False, ["a", "b"], [])
+    place.look("a", "b", "a2")
+    assert not place.warm()
+    place.look("a", "b", "a2", "b2", "c2", damaged="b2")
+    assert not place.warm()
+    place.look("a", "b", "a2", "b2", "c2")
+    assert place.warm()
+    kept = {one.entry.id.key: (one.entry.environment, one.models) for one in place.catalog.read(all_entries)}
+    assert kept == {
+        "a": (OLD, ("net",)),
+        "b": (OLD, ("net",)),
+        "a2": (NEW, ("net",)),
+        "b2": (NEW, ("net",)),
+        "c2": (None, ()),
+    }
+    assert place.catalog.read(recipe_lineages)[KIND, EntryKey("a2")] == "of a"
+    # With a third compiler none of that counts, and it is foretold anew.
+    place.survey(replace(OLD, facts=(("compiler", "c"),)))
+    assert (place.warm(), place.foretell()) == (False, ["a", "b"])
+    place.survey(OLD)
+    assert place.warm()
+
+
+@pytest.mark.parametrize("what", ["nothing", "untold", "unknown", "another driver"])
+def test_what_is_not_known_to_be_there_makes_a_model_cold(place: Place, what: str) -> None:
+    place.warmed("a", "b", told=("a",) if what == "untold" else ("a", "b"))
+    place.survey(replace(NEW, toolchain="2") if what == "another driver" else NEW)
+    told = place.foretell(*("b" if what == "unknown" else ""))
+    place.look("a", "b", "a2", "b2")
+    assert told == {"untold": ["a"], "another driver": []}.get(what, ["a", "b"])
+    assert place.warm() == (what == "nothing")
+
+
+def test_what_a_later_run_does_not_use_is_not_inherited_again(place: Place) -> None:
+    place.warmed("a", told=("a",))
+    place.survey(NEW)
+    place.foretell()
+    place.look("a", "a2")
+    run = place.catalog.write(begin_run, NET, WarmReason.MANUAL, place.host.signature, NOW)
+    place.look("a", "a2", "c2")
+    used = Attribution(frozenset(), frozenset({EntryId(STORE, EntryKey("c2"))}))
+    place.catalog.write(finish_run, run.id, Outcome.WARMED, (), used, (NEW,), "", "", NOW)
+    place.look("a", "a2", "c2")
+    kept = {one.entry.id.key: one.models for one in place.catalog.read(all_entries)}
+    assert kept == {"a": ("net",), "a2": (), "c2": ("net",)}
