@@ -14,15 +14,16 @@ from msgspec.structs import replace
 from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from tests.support.builders import SyclStore, sycl_target
+from xpucached.api.requests import PrewarmModels
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
-from xpucached.catalog.models import add_model
+from xpucached.catalog.models import add_model, remove_model
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
-from xpucached.domain.plans import Warm
+from xpucached.domain.plans import PrewarmReport, Warm
 from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from xpucached.domain.jobs import Job
+    from xpucached.domain.models import Run
+    from xpucached.domain.targets import Target
     from xpucached.service.trial import Attempt
 
 
@@ -217,3 +221,71 @@ def test_only_what_was_cancelled_is_recorded_so(
     assert run.outcome is outcome
     assert run.detail.startswith(words)
     assert [one.failures for one in catalog.read(model_coverage)] == [int(outcome is Outcome.FAILED)]
+
+
+def offer(catalog: Catalog, *environments: Target) -> None:
+    """Let this host offer these, or any one."""
+    some = environments or (sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "1"),)
+    catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=some))
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_model_that_was_not_warmed_meanwhile_is_not_called_warm(
+    catalog: Catalog, tmp_path: Path, *, removed: bool
+) -> None:
+    model = Model(ModelName("net"), Workload(("/bin/sh", "-c", "exit 3"), tmp_path, {}, 60.0), tmp_path / "store")
+    catalog.write(add_model, model)
+    offer(catalog)
+
+    async def warm() -> Job:
+        service = alone(catalog)
+        async with service.context.locks.changing:
+            job = await service.prewarmer.start(PrewarmModels(stale=True))
+            while "its turn" not in service.context.jobs.job(job.id).progress.detail:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+            # Another job comes first, and cannot warm it; or somebody removes it.
+            if removed:
+                catalog.write(remove_model, model.name)
+            else:
+                await service.prewarmer._warm(Warm(model, WarmReason.NEVER, ""), lambda _what: None)
+        return await service.context.jobs.wait(job.id, 60)
+
+    report = asyncio.run(warm()).report
+    assert isinstance(report, PrewarmReport)
+    assert (report.runs, report.covered) == ((), ())
+    (deferred,) = report.deferred
+    assert ("removed meanwhile" if removed else "could not be warmed, once") in deferred.why
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_one_variant_was_proven_with_must_outlive_the_others(
+    catalog: Catalog, tmp_path: Path, *, taken: bool
+) -> None:
+    root, made = tmp_path / "store", tmp_path / "made"
+    keys = [SyclStore(made / name).add(name).bin.relative_to(made / name).with_suffix("") for name in ("1x1", "2x2")]
+    script = f"""
+        entry=$1
+        if [ -e {root}/$entry.bin ]; then
+            echo "[Persistent Cache]: using cached device binary: {root}/$entry.bin" >&2
+        else
+            mkdir -p {root}; cp -r {made}/$0/* {root}
+            echo "[Persistent Cache]: device binary has been cached: {root}/$entry.bin" >&2
+        fi
+    """
+    # As the runtime's own eviction does, if there is a limit for it.
+    take = f"rm {root}/{keys[0]}.*" if taken else "true"
+    command = ("/bin/sh", "-c", f"case $0 in 1x1) set {keys[0]};; *) {take}; set {keys[1]};; esac; {script}", "{shape}")
+    workload = Workload(command, tmp_path, {}, 60.0, RunSpec(shapes=("1x1", "2x2")))
+    model = Model(ModelName("net"), workload, root)
+    catalog.write(add_model, model)
+
+    async def warm() -> tuple[Run, Warmth]:
+        run = await alone(catalog, root).prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        offer(catalog, *run.environments)
+        (status,) = await alone(catalog, root).prewarmer.statuses()
+        return run, status.warmth
+
+    run, warmth = asyncio.run(warm())
+    assert [one.outcome for one in run.trials] == [Outcome.WARMED] * 2
+    assert (run.outcome, warmth) == ((Outcome.UNPROVEN, Warmth.COLD) if taken else (Outcome.WARMED, Warmth.WARM))
+    assert ("1 of the 2 entries that it asked for cannot be used now" in run.detail) is taken

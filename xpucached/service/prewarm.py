@@ -18,14 +18,12 @@ from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
-from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
 from xpucached.host.drivers import mapped_drivers
 from xpucached.incidents import unexpected
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning import verdict
-from xpucached.planning.attribution import attribute
 from xpucached.planning.baselines import summed
 from xpucached.planning.prewarm import UNCACHED, plan_prewarm
 from xpucached.service import recordings
@@ -154,6 +152,9 @@ class Prewarmer:
                         break
                     # Another job may have warmed it while this one waited.
                     current = await self._look_again(warm, asked=named is not None, force=force)
+                    if isinstance(current, Deferred):
+                        late.append(current)
+                        continue
                     if current is None:
                         covered.append(warm.model.name)
                         continue
@@ -168,15 +169,19 @@ class Prewarmer:
 
         return work
 
-    async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | None:
-        """Return the model as it is now, if it still needs warming."""
-        if not asked:
+    async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | Deferred | None:
+        """Return the model as it is now, if it still needs warming; None if it is warm, else why it is not warmed."""
+        known: dict[ModelName, Model | Deferred | None] = {}
+        if asked:
+            for one in await self.statuses():
+                idle = Deferred(one.model.name, UNCACHED, None) if one.warmth is Warmth.UNCACHED else None
+                known[one.model.name] = one.model if force or one.warmth not in _SETTLED else idle
+        else:
             # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
-            return next((one.model for one in (await self.plan()).warm if one.model.name == warm.model.name), None)
-        for status in await self.statuses():
-            if status.model.name == warm.model.name:
-                return status.model if force or status.warmth not in _SETTLED else None
-        return None
+            plan = await self.plan()
+            known.update({one.model: one for one in plan.deferred} | dict.fromkeys(plan.covered))
+            known.update({one.model.name: one.model for one in plan.warm})
+        return known.get(warm.model.name, Deferred(warm.model.name, "it was removed meanwhile", None))
 
     async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
         """Run one model until it is proven warm, or until it is clear that it will not be."""
@@ -247,8 +252,12 @@ class Prewarmer:
             after = attempt.after
             course.attempts.append(attempt)
             course.executions += attempt.executions
-            course.attribution = _attributed(before, after, course.executions)
+            course.attribution = recordings.attributed(before, after, course.executions)
         course.outcome, course.detail = concluded(course.trials)
+        if course.outcome is Outcome.WARMED and len(variants) > 1:
+            # What one variant was proven with may have gone while another one ran.
+            lost = await asyncio.to_thread(recordings.unusable, self._context, course.executions)
+            course.outcome, course.detail = (Outcome.UNPROVEN, lost) if lost else (course.outcome, course.detail)
         if unheard := await asyncio.to_thread(recordings.unheard, stores, model.workload.directory):
             course.detail += f"; {unheard}: which of those entries it uses is not known"
         for attempt in course.attempts:
@@ -382,9 +391,3 @@ def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path])
     # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
     elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
     return None if elsewhere or not seen else libraries
-
-
-def _attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Sequence[RunResult]) -> Attribution:
-    created = frozenset(entry for one in executions for entry in one.created)
-    used = frozenset(entry for one in executions for entry in one.used)
-    return attribute(before, after, created, used, traced=any(one.traced for one in executions))

@@ -11,13 +11,14 @@ from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.kinds.table import KINDS
+from xpucached.planning.attribution import attribute
 from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from xpucached.domain.models import Model
+    from xpucached.domain.models import Attribution, Model
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
@@ -50,6 +51,14 @@ def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
     """Return why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
     return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
+
+
+def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Iterable[RunResult]) -> Attribution:
+    """Return which entries all passes of a run made and used; its stores held these before and after."""
+    every = tuple(executions)
+    created = frozenset(entry for one in every for entry in one.created)
+    used = frozenset(entry for one in every for entry in one.used)
+    return attribute(before, after, created, used, traced=any(one.traced for one in every))
 
 
 def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
