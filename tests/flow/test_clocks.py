@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ from xpucached.domain.plans import EvictReason, Policy
 from xpucached.domain.stores import Store
 from xpucached.domain.trash import Drop, DropReason, Trashed
 from xpucached.domain.triggers import Started
+from xpucached.host import process_table
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import locks
 from xpucached.planning.trash import plan_trash
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
@@ -63,6 +66,27 @@ def test_the_trash_goes_for_its_age_by_a_clock_that_is_right() -> None:
     assert plan_trash(items, (), 0, policy, datetime(1970, 1, 1, tzinfo=UTC)) == ()
     # But who wants nothing kept keeps nothing, whatever the time.
     assert len(plan_trash(items, (), 0, Policy(trash_keep=0), None)) == 3
+
+
+@pytest.mark.parametrize("seconds", [-300, 300])
+def test_when_a_process_began_is_told_by_the_clock_as_it_is_set_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as program:
+        try:
+            (before,) = [one for one in process_table.processes(os.getuid()) if one.pid == program.pid]
+            clock = time.time
+            monkeypatch.setattr(time, "time", lambda: clock() + seconds)
+            (after,) = [one for one in process_table.processes(os.getuid()) if one.pid == program.pid]
+        finally:
+            program.kill()
+    assert abs((after.started - before.started).total_seconds() - seconds) <= 1
+    # So its lock, made after the clock was set, is its own: it is not older than the program.
+    lock = tmp_path / "0.lock"
+    lock.touch()
+    os.utime(lock, (clock() + seconds, clock() + seconds))
+    now = datetime.fromtimestamp(clock() + seconds + 10, UTC)
+    assert locks.age(lock.stat(), now, after.started) is None
 
 
 class SetClock:

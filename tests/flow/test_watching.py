@@ -29,7 +29,7 @@ from xpucached.catalog.models import add_model
 from xpucached.domain.activity import FileAct, FileEvent, Load, Program, WatchMode
 from xpucached.domain.names import EntryKey
 from xpucached.domain.triggers import EventsLost, StoreChanged
-from xpucached.host import process_table
+from xpucached.host import process_table, process_times
 from xpucached.kinds import sycl
 from xpucached.planning.activity import uses
 from xpucached.service.activity import ActivityTracker
@@ -532,7 +532,7 @@ def test_a_process_that_began_later_only_got_the_number() -> None:
     assert found is not None
     assert (found.uid, found.pid, found.libraries) == (os.getuid(), os.getpid(), ())
     assert found.command.split()[0] == Path("/proc/self/cmdline").read_text().split("\0")[0]
-    began = process_table.started(os.getpid())
+    began = process_times.started(os.getpid())
     assert began is not None
     assert began <= now
     assert process_table.program(os.getpid(), began - 1) is None
@@ -550,7 +550,7 @@ class Ground:
 def test_a_number_that_is_used_again_is_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     # The one thing that is pretended: which number a process gets, the kernel decides.
     alive: dict[int, float] = {7: 1.0}
-    monkeypatch.setattr(process_table, "started", alive.get)
+    monkeypatch.setattr(process_times, "started", alive.get)
     monkeypatch.setattr(
         process_table,
         "program",

@@ -15,6 +15,7 @@ import psutil
 
 from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
+from xpucached.host import process_times
 from xpucached.host.roots import HERE
 from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
@@ -37,7 +38,6 @@ _LONGEST_MAPS = 8 << 20  # bytes; browsers have the longest, about one
 _LONGEST_VALUE = 1 << 16
 _LONGEST_COMMAND = 1000
 _LONGEST_NAME = 15  # of what the kernel keeps
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 # Of one process, and of all in one look: who may start programs may start thousands, and have each of them keep as much
 # as he likes.  Of what is more nothing is kept, for half of it would say something else.
@@ -120,13 +120,13 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
     """
     with contextlib.suppress(psutil.Error, OSError, ValueError):
         process = psutil.Process(pid)
-        began = started(pid, places)
+        began = process_times.started(pid, places)
         if began is None or began > before:
             return None
         uid = process.uids().real
         look = _look(process, uid, libraries, places, -1, _Share())
         # Had it died in between, and another one taken its number, the two would have mixed.
-        if look is None or started(pid, places) != began:
+        if look is None or process_times.started(pid, places) != began:
             return None
         return Program(
             pid,
@@ -139,16 +139,6 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
             ours="XPUCACHED_RUN" in look.variables,
         )
     return None
-
-
-def started(pid: int, places: HostRoots = HERE) -> float | None:
-    """Return when a process began, in seconds since boot; None if it is gone."""
-    try:
-        with (places.proc / str(pid) / "stat").open("rb") as stream:
-            # Its name may hold anything, parentheses too; numbers follow behind the last one.
-            return int(stream.read(_LONGEST_VALUE).rpartition(b")")[2].split()[19]) / _TICKS
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _innermost(cgroup: Path) -> str:
@@ -224,7 +214,8 @@ def _look(
     process: psutil.Process, uid: int, names: tuple[str, ...], places: HostRoots, ours: int, share: _Share
 ) -> Process | None:
     with process.oneshot():
-        if process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
+        began = process_times.started(process.pid, places)
+        if began is None or process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
             return None
         if process.ppid() == ours and any(map(_is_ours, _words(process.pid))):
             return None
@@ -243,7 +234,7 @@ def _look(
         return Process(
             pid=process.pid,
             uid=uid,
-            started=datetime.fromtimestamp(process.create_time(), UTC),
+            started=process_times.moment(began),
             name=_name(process.pid),
             directory=directory,
             variables=variables or {},

@@ -14,7 +14,7 @@ from xpucached.catalog.models import all_models
 from xpucached.domain.activity import Compiling, FileAct
 from xpucached.domain.host import Problem
 from xpucached.errors import CatalogError
-from xpucached.host import process_table
+from xpucached.host import process_table, process_times
 from xpucached.kinds.table import KINDS, libraries
 from xpucached.planning import activity
 
@@ -84,7 +84,7 @@ class ActivityTracker:
         known = self._programs.get(pid)
         if known is not None and self._last == (pid, at):
             return known[1]
-        began = process_table.started(pid)
+        began = process_times.started(pid)
         if known is None or (began is not None and known[0] < began <= at):
             # Unknown, or another process has got that number since.
             program = process_table.program(pid, at, libraries())
