@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support import catalogs
 from tests.support.builders import sycl_target
-from xpucached.catalog import opening
+from xpucached.catalog import opening, tables
 from xpucached.cli import installed_files
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
@@ -157,8 +159,10 @@ def run_model(lair: Path) -> None:
 
 def bring_catalog_up(lair: Path) -> None:
     path = lair.parent / "catalog.sqlite"
+    catalogs.older(path)
     opening.migrate_apart(path)
-    assert path.stat().st_size
+    with contextlib.closing(sqlite3.connect(path)) as direct:
+        assert direct.execute("SELECT version_num FROM alembic_version").fetchall() == [(tables.REVISION,)]
 
 
 def read_configuration(lair: Path) -> None:

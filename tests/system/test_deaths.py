@@ -30,6 +30,7 @@ Environment=XPUCACHED_POLICY_MAX_UNUSED=1d
 Environment=XPUCACHED_SCHEDULE_EVICT=false
 Environment=XPUCACHED_SCHEDULE_REPLAY=false
 Environment=XPUCACHED_POLICY_RETRY_AFTER=1s
+RestartSec=1s
 """
 
 # A driver that only this worker meets.

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
 
 from xpucached.catalog import tables
 from xpucached.catalog.soundness import Corrupt
+
+_VERSION: Final = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Where Alembic keeps the revision, as it makes that."""
 
 
 def _home() -> Path:
@@ -25,7 +34,7 @@ def every_revision(home: Path | None = None) -> list[str]:
 
 def migrate(connection: sa.Connection, home: Path | None = None) -> None:
     """Bring the catalog to the newest revision, wholly or not at all; ``home`` is where the revisions lie."""
-    if home is None and _revision(connection) == tables.REVISION:
+    if home is None and (_revision(connection) == tables.REVISION or _made(connection)):
         return
     from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
     from alembic.config import Config  # noqa: PLC0415
@@ -47,6 +56,18 @@ def migrate(connection: sa.Connection, home: Path | None = None) -> None:
                 raise Corrupt(f"a migration left a row without its parent in: {broken[0]}")
     finally:
         driver.execute("PRAGMA foreign_keys = ON")
+
+
+def _made(connection: sa.Connection) -> bool:
+    """Make all tables at once where there are none yet, as the migrations would one after the other; tell whether."""
+    connection.execution_options(immediate=True)
+    with connection.begin():
+        if connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first() is not None:
+            return False
+        tables.METADATA.create_all(connection, checkfirst=False)
+        _VERSION.create(connection, checkfirst=False)
+        connection.execute(sa.insert(_VERSION).values(version_num=tables.REVISION))
+        return True
 
 
 def _revision(connection: sa.Connection) -> str | None:

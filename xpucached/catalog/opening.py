@@ -79,7 +79,7 @@ class Opened:
 
 
 def migrate_apart(path: Path) -> None:
-    """Let a process of its own make the catalog, or bring it to the newest revision.
+    """Let a process of its own bring a catalog of an older revision to the newest.
 
     The migrations and what they load would stay in the memory of a process that needs them once in its life.  How
     that ends does not matter: `connect` looks at the file again, and does or refuses what is left to do.
@@ -129,7 +129,7 @@ def _noted(note: Path) -> str:
 
 
 def bring_up(path: Path) -> None:
-    """Make the catalog, or migrate one that is sound.  Raises `CatalogError`."""
+    """Migrate a catalog that is sound, or make it.  Raises `CatalogError`."""
     with refusing(path):
         _prepare(path)
         _inspect(path, whole=True)
@@ -137,17 +137,13 @@ def bring_up(path: Path) -> None:
 
 
 def _is_behind(path: Path) -> bool:
-    """Return whether there is no catalog yet, or one of an older revision; False for what cannot be read."""
+    """Return whether there is a catalog of an older revision; False for what cannot be read."""
     try:
-        if not os.path.lexists(path):
-            return True
         if not stat.S_ISREG(path.lstat().st_mode):
             return False
         with _settled(path) as look:
-            if look.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
-                return True
             return [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")] != [tables.REVISION]
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, `connect` says so
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, or not there, `connect` sees to it
         return False
 
 

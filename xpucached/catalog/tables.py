@@ -1,4 +1,4 @@
-"""Record: the catalog's tables, as the newest migration leaves them.
+"""Record: the catalog's tables, as the newest migration leaves them: a new catalog is made of these at once.
 
 Times are microseconds since 1970 in UTC, sizes are bytes, both integers; enums are their text; paths are text.
 """
@@ -33,12 +33,12 @@ TARGETS: Final = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
-    *(sa.Column(name, sa.Text, nullable=False) for name in ("kind", "family", "device", "toolchain")),
-    sa.Column("facts", sa.JSON, nullable=False),  # [name, value] each
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("family", "device", "toolchain")),
     sa.Column("architecture", sa.Text),
-    sa.Column("first", Moment),  # when this host first offered it
-    sa.Column("last", Moment),
+    *(sa.Column(name, Moment) for name in ("first", "last")),  # when this host offered it
     sa.Column("present", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("facts", sa.JSON, nullable=False),  # [name, value] each
 )
 
 STORES: Final = sa.Table(
@@ -53,8 +53,8 @@ STORES: Final = sa.Table(
     sa.Column("owner", sa.Integer),
     sa.Column("foreign_files", sa.Integer, nullable=False),
     sa.Column("scanned", Moment, nullable=False),
-    sa.Column("thorough", Moment),  # when each of its files was last looked at, not only its directories
     sa.Column("notes", sa.JSON, nullable=False),
+    sa.Column("thorough", Moment),  # when each of its files was last looked at, not only its directories
     sa.Column("found", sa.Integer),  # `Scan.lookups`
     sa.Column("missed", sa.Integer),
     sa.UniqueConstraint("kind", "root"),
@@ -101,10 +101,10 @@ ENTRIES: Final = sa.Table(
     sa.Column("witnessed", Moment),  # when a program was last seen to load it
     sa.Column("hits", sa.Integer),  # how often one was; null: never
     sa.Column("program", sa.Text),  # the last one, `Program.label`
+    sa.Column("last_used", Moment, sa.Computed(LAST_USED, persisted=False)),
     sa.Column("place", sa.BigInteger),  # `Entry.place`; null: its files must be looked at
     sa.Column("input", sa.Text),  # `Entry.input`
     sa.Column("facts", sa.Text),  # JSON: [name, value] each; null where there are none
-    sa.Column("last_used", Moment, sa.Computed(LAST_USED, persisted=False)),
     sa.UniqueConstraint("store_id", "key"),
 )
 sa.Index(None, ENTRIES.c.ref)

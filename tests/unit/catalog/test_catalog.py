@@ -87,7 +87,6 @@ OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
 OLD: Final = sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
 NEW: Final = replace(OLD, toolchain="1.6.40")
 CPU: Final = sycl_target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
-MIGRATIONS: Final = migrating._home()
 
 
 def architecture(environment: Target) -> Architecture:
@@ -395,7 +394,7 @@ def test_what_a_start_needs_of_a_large_catalog_is_read_before_it(
 
 
 @pytest.mark.flow
-def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_path: Path) -> None:
+def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path) -> None:
     words = (
         "import sys; from pathlib import Path; from xpucached.catalog import Catalog;"
         "Catalog.open(Path(sys.argv[1]), apart=True).close(); print('alembic' in sys.modules)"
@@ -403,8 +402,8 @@ def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_
     command = [sys.executable, "-c", words, str(path)]
     for is_there in (False, True):
         if is_there:
-            older(path, tmp_path)
-        done = subprocess.run(command, cwd=MIGRATIONS.parent, capture_output=True, check=True)
+            catalogs.older(path)
+        done = subprocess.run(command, cwd=catalogs.MIGRATIONS.parent, capture_output=True, check=True)
         assert done.stdout == b"False\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with closing(Catalog.open(path)) as opened:
@@ -412,22 +411,10 @@ def test_who_lets_a_child_migrate_does_not_load_what_that_needs(path: Path, tmp_
         path.unlink()
 
 
-def older(path: Path, tmp_path: Path) -> None:
-    """Make a catalog of the revision before the newest."""
-    home = tmp_path / "older"
-    shutil.copytree(MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
-    (newest,) = home.glob(f"versions/{tables.REVISION}*.py")
-    newest.unlink()
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    engine = opening.connections(path)
-    with engine.connect() as connection:
-        migrating.migrate(connection, home)
-    engine.dispose()
-
-
 @pytest.mark.flow
 def test_a_child_that_does_not_migrate_leaves_it_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for child in ("/bin/false", "/there/is/none"):
+        catalogs.older(path)
         monkeypatch.setattr(sys, "executable", child)
         with closing(Catalog.open(path, apart=True)) as opened:
             assert (opened.read(all_entries), opened.rebuilt) == ((), None)
@@ -827,34 +814,43 @@ def test_damage_met_while_working_is_a_refusal(path: Path) -> None:
 # -- migrations ---------------------------------------------------------------------------------------------------
 
 
-def test_the_tables_are_what_the_migrations_make(path: Path, catalog: Catalog) -> None:
+def test_the_tables_are_what_the_migrations_make(path: Path) -> None:
+    catalogs.migrated(path)
     engine = opening.connections(path)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.METADATA) == []
-        made = set(connection.scalars(sa.text("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'alembic%'")))
     engine.dispose()
-    # Alembic overlooks table options: the text that SQLite keeps tells them.
-    drawn = sa.create_engine("sqlite://")
-    tables.METADATA.create_all(drawn)
-    with drawn.connect() as connection:
-        wanted = set(connection.scalars(sa.text("SELECT sql FROM sqlite_master")))
-    drawn.dispose()
 
-    def words(statements: set[str | None]) -> list[list[str]]:
-        return sorted(sorted(one.replace(",", " ").split()) for one in statements if one)
 
-    assert words(made) == words(wanted)
+def test_a_new_catalog_is_made_as_one_that_grew(path: Path, tmp_path: Path) -> None:
+    """Alembic overlooks table options and the order of columns: the text that SQLite keeps tells the first."""
+    grown = tmp_path / "grown.sqlite"
+    catalogs.migrated(grown)
+    Catalog.open(path).close()
+
+    def drawn(one: Path) -> tuple[list[list[str]], dict[str, list[object]]]:
+        with closing(sqlite3.connect(one)) as direct:
+            texts = [text for (text,) in direct.execute("SELECT sql FROM sqlite_master") if text is not None]
+            names = [name for (name,) in direct.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return (
+                sorted(sorted(text.replace(",", " ").split()) for text in texts),
+                {name: direct.execute(f"PRAGMA table_xinfo('{name}')").fetchall() for name in names},
+            )
+
+    assert drawn(path) == drawn(grown)
+    with closing(sqlite3.connect(path)) as direct:
+        assert direct.execute("SELECT * FROM alembic_version").fetchall() == [(tables.REVISION,)]
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
-    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [tables.REVISION]
+    assert ScriptDirectory(str(catalogs.MIGRATIONS)).get_heads() == [tables.REVISION]
 
 
 def revised(tmp_path: Path, body: str) -> Path:
     """Copy the migrations, and add one after the newest."""
     home = tmp_path / "migrations"
-    shutil.copytree(MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(catalogs.MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
     head = f"import sqlalchemy as sa\nfrom alembic import op\nrevision = 'next'\ndown_revision = {tables.REVISION!r}\n"
     (home / "versions" / "next.py").write_text(f"{head}def upgrade():\n{body}")
     return home
