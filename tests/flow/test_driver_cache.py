@@ -70,7 +70,9 @@ class GpuHouse:
             DriverAnswer("Intel(R) oneAPI Unified Runtime over Level-Zero", device, "20.1.0", "1.15.39122"),
             DriverAnswer("Intel(R) OpenCL Graphics", device, "OpenCL 3.0 NEO ", "26.27.039122"),
         )
-        library = (self.gpu.libraries / "libigc.so.2").resolve()
+        library = next(
+            filter(Path.exists, (one / "libigc.so.2" for one in (*self.gpu.before, self.gpu.libraries)))
+        ).resolve()
         made = datetime.fromtimestamp(library.stat().st_mtime, UTC)
         file = DriverFile(library, library, None, library.stat().st_size, made, None, None)
         card = Device(device, Architecture("bmg-g21"), answers=answers)

@@ -283,8 +283,8 @@ class FullKind(FakeKind):
     def targets(self, host: Host) -> tuple[Target, ...]:
         return tuple(Target(self.name, one.platform, one.device, one.driver) for one in host.answers)
 
-    def compiler(self, target: Target, into: Path) -> CompilerSpec:
-        return CompilerSpec(("--for", target.device), "full.py", (("FULL_CACHE_DIR", str(into)),))
+    def compiler(self, target: Target, place: Path) -> CompilerSpec:
+        return CompilerSpec(("--for", target.device), "full.py", (("FULL_CACHE_DIR", str(place)),))
 
     def lineage_key(self, key: EntryKey) -> str | None:
         return key.removesuffix(f".{self.name}").split("-")[0]
@@ -297,6 +297,16 @@ class FullKind(FakeKind):
         except OSError:
             return NoRecipe.UNREADABLE
         return Recipe(entry.id, program, b"")
+
+    def made(
+        self,
+        recipe: Recipe,
+        environment: Target,  # noqa: ARG002 - it takes what it is given
+        host: Host,  # noqa: ARG002
+        binary: bytes,
+        place: Path,  # noqa: ARG002
+    ) -> tuple[Recipe, bytes] | str:
+        return recipe, binary
 
     def unusable(self, environment: Target, binary: bytes) -> str | None:  # noqa: ARG002 - the same for all
         return None if binary else "it is empty"

@@ -1,7 +1,8 @@
 """``gpu_programs.py JOB…``: a program that has the GPU driver build device programs, one after the other.
 
-A job is a JSON list: how (``text`` and ``il`` for OpenCL, ``ze`` for Level Zero), the path of the source or SPIR-V, and
-the options.  For each the result of the build is printed.
+A job is a JSON list: how (``text`` and ``il`` for OpenCL, ``ze`` for Level Zero; after that may come specialization
+constants, as in ``il 7=000080bf00000000``), the path of the source or SPIR-V, and the options.  The result of each is
+printed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _SPIRV = 0
 
 class _Context(ctypes.Structure):
     _fields_ = (("stype", ctypes.c_uint32), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32))
+
+
+class _Constants(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_uint32), ("ids", ctypes.c_void_p), ("values", ctypes.c_void_p))
 
 
 class _Module(ctypes.Structure):
@@ -61,10 +66,17 @@ def _level_zero() -> tuple[ctypes.CDLL, ctypes.c_void_p, ctypes.c_void_p]:
 
 def build(how: str, content: bytes, options: bytes) -> int:
     """Build one program, and drop it; give the driver's answer."""
+    how, *given_constants = how.split()
+    parts = [one.partition("=") for one in given_constants]
+    numbers, contents = [int(one) for one, _, _ in parts], [bytes.fromhex(one) for _, _, one in parts]
     if how == "ze":
         zero, unit, room = _level_zero()
         module = ctypes.c_void_p()
         given = _Module(stype=0x1B, format=_SPIRV, size=len(content), image=content, options=options)
+        ids = (ctypes.c_uint32 * len(parts))(*numbers)
+        values = (ctypes.c_char_p * len(parts))(*contents)
+        constants = _Constants(len(parts), ctypes.addressof(ids), ctypes.addressof(values))
+        given.constants = ctypes.addressof(constants) if parts else None
         result = int(zero.zeModuleCreate(room, unit, ctypes.byref(given), ctypes.byref(module), None))
         if result == 0:
             zero.zeModuleDestroy(module)
@@ -80,6 +92,9 @@ def build(how: str, content: bytes, options: bytes) -> int:
     if error.value:
         return error.value
     program = ctypes.c_void_p(made)
+    for number, value in zip(numbers, contents, strict=True):
+        error.value = library.clSetProgramSpecializationConstant(program, number, ctypes.c_size_t(len(value)), value)
+        assert error.value == 0, error.value
     result = int(library.clBuildProgram(program, 1, ctypes.byref(device), options, None, None))
     library.clReleaseProgram(program)
     return result

@@ -121,6 +121,7 @@ class SimulatedGpu:
 
     root: Path
     runtime: Runtime
+    before: tuple[Path, ...] = ()  #: where its libraries are looked for first
 
     def run(self, device: str, shape: str, cache: Path, driver_cache: Path) -> tuple[frozenset[str], frozenset[str]]:
         """Run a SYCL program; give the keys of the entries that it created, and of those that it used."""
@@ -209,8 +210,11 @@ class SimulatedGpu:
 
     def _program(self, file: Path, words: Iterable[str], *folders: Path) -> list[str]:
         """Return the words that start a program with the driver's C library, and libraries from these folders."""
-        python = Path(os.path.realpath(sys.executable))
-        of_python = (python.parent.parent / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
-        path = ":".join(map(str, (self.libraries, *folders, *of_python)))
-        loader = (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", path)
-        return [*loader, str(python), "-I", "-S", str(file), *words]
+        return [*self.command(*folders), os.path.realpath(sys.executable), "-I", "-S", str(file), *words]
+
+    def command(self, *folders: Path) -> tuple[str, ...]:
+        """Return what the command of a program begins with that loads this driver, and libraries from these folders."""
+        ours = Path(os.path.realpath(sys.executable)).parent.parent / "lib"
+        of_python = (ours, Path("/usr/lib/x86_64-linux-gnu"), Path("/lib/x86_64-linux-gnu"))
+        path = ":".join(map(str, (*self.before, self.libraries, *folders, *of_python)))
+        return (str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", path)

@@ -51,11 +51,18 @@ class RecipeStore:
         self._keeping = threading.Lock()
 
     def keep(
-        self, kind: KindName, recipes: Iterable[RecordedRecipe], now: datetime, asked: Collection[EntryKey] = ()
+        self,
+        kind: KindName,
+        recipes: Iterable[RecordedRecipe],
+        now: datetime,
+        asked: Collection[EntryKey] = (),
+        *,
+        proven: bool = False,
     ) -> int:
         """Keep what a pass told; give how many were too large for it.  Raises OSError and `CatalogError`.
 
-        What else was ``asked`` for, is for what nobody could say: no more for what an earlier pass told.
+        What else was ``asked`` for, is for what nobody could say: no more for what an earlier pass told.  With
+        ``proven`` they are told of what was compiled by recipes that count.
         """
         refused = 0
         with self._keeping:
@@ -70,7 +77,7 @@ class RecipeStore:
             if silent:
                 self._catalog.write(_forget_targets, kind, silent)
             if rows:
-                self._blobs.keep_only(self._catalog.write(_keep, kind, rows, now))
+                self._blobs.keep_only(self._catalog.write(_keep, kind, rows, now, PROVEN if proven else 1))
         return refused
 
     def recorded(self, kind: KindName, key: EntryKey) -> RecordedRecipe | None:
@@ -109,18 +116,18 @@ def note_targets(connection: sa.Connection, store: int) -> None:
     """Give entries of a store that do not say what they are for what their recipes say.
 
     A recipe that was told once does as well: it is whether it will be asked for again that takes two.  But what
-    is there of a driver that has gone may have been made by the next one.
+    is there of a driver that has gone may have been made by the next one, unless we made it ourselves.
     """
     c, e = RECIPES.c, ENTRIES.c
     mine = (
         sa.select(c.target_id)
         .join(STORES, STORES.c.kind == c.kind)
         .join(TARGETS, TARGETS.c.id == c.target_id)
-        .where(STORES.c.id == store, c.key == e.key, TARGETS.c.present)
+        .where(STORES.c.id == store, c.key == e.key, sa.or_(TARGETS.c.present, e.origin.is_not(None)))
     )
     connection.execute(
         sa.update(ENTRIES)
-        .values(target_id=mine.scalar_subquery(), origin=Origin.OBSERVED.value)
+        .values(target_id=mine.scalar_subquery(), origin=sa.func.coalesce(e.origin, Origin.OBSERVED.value))
         .where(e.store_id == store, e.target_id.is_(None), mine.exists())
     )
 
@@ -165,6 +172,7 @@ def _keep(
     kind: KindName,
     recipes: Collection[tuple[RecordedRecipe, Mapping[str, tuple[str, int]]]],
     now: datetime,
+    passes: int,
 ) -> frozenset[str]:
     """Note recipes, forget the oldest beyond the bounds, and give the digests of the parts that are still wanted."""
     c = RECIPES.c
@@ -177,9 +185,9 @@ def _keep(
             "facts": dict(one.facts),
             "at": now,
         }
-        statement = insert(RECIPES).values(kind=kind, key=one.key, seen=1, **what)
+        statement = insert(RECIPES).values(kind=kind, key=one.key, seen=passes, **what)
         connection.execute(
-            statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": c.seen + 1})
+            statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": c.seen + passes})
         )
     _renew_targets(connection, kind, {one.key: numbers[one.target.fingerprint] for one, _ in recipes})
     wanted: dict[str, int] = {}

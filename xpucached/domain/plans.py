@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, KindName, ModelName
+from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, EntryState, Store
 from xpucached.domain.targets import Origin, Target
 
@@ -207,6 +208,8 @@ class NoRecipe(StrEnum):
     FOREIGN = "another-owner"  #: somebody else wrote it: what it says must not reach our compiler
     SUPERSEDED = "superseded-build"  #: a newer build of the same kernels took its place
     KIND = "kind"  #: nobody but its program can make an entry of this kind
+    UNRECORDED = "unrecorded"  #: it does not say itself how it is compiled, and no two runs told the same
+    SHARED = "shared"  #: it is made when the same program's entry of another kind is
     FAILED = "failed-before"  #: the same compiler refused it, or crashed on it
 
     @property
@@ -224,6 +227,8 @@ _NO_RECIPE_WORDS: Mapping[NoRecipe, str] = {
     NoRecipe.FOREIGN: "somebody else wrote it",
     NoRecipe.SUPERSEDED: "a newer build of the same kernels took its place",
     NoRecipe.KIND: "an entry of this kind is made by its program only: run the model",
+    NoRecipe.UNRECORDED: "no run has told how it is compiled: run the model",
+    NoRecipe.SHARED: "it is made together with the same program's entry of another cache",
     NoRecipe.FAILED: "the same compiler refused it, or crashed on it",
 }
 
@@ -235,6 +240,7 @@ class Recipe(Struct, frozen=True):
     input: bytes  #: SPIR-V, or what else its compiler takes
     options: bytes
     facts: Mapping[str, str] = field(default_factory=dict)  #: what only its kind reads
+    made: RecordedRecipe | None = None  #: once it is compiled: what its driver told of that, where one tells it
 
 
 class CompilerSpec(Struct, frozen=True):
@@ -242,7 +248,7 @@ class CompilerSpec(Struct, frozen=True):
 
     arguments: tuple[str, ...]
     program: str = "compiler.py"  #: of those in ``libexec``
-    variables: tuple[tuple[str, str], ...] = ()  #: with these the driver itself writes into the store, for example
+    variables: tuple[tuple[str, str], ...] = ()  #: with these the driver keeps what it makes in a place, for example
 
 
 class ReplayReason(StrEnum):

@@ -116,6 +116,7 @@ class Unproven(StrEnum):
     FAILED = "compiler-failed"
     CHANGED = "changed"  #: a program wrote it anew meanwhile, or is writing it
     KIND = NoRecipe.KIND.value
+    UNRECORDED = NoRecipe.UNRECORDED.value
     NATIVE = NoRecipe.NATIVE.value
     CONSTANTS = NoRecipe.CONSTANTS.value
     SEVERAL = NoRecipe.SEVERAL.value

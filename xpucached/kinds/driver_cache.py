@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from xpucached.kinds.neo.targets import NAME
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 _NAMES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
+
+
+KIND: Final = NAME
+"""The kind of its entries: they are made as well when the same programs are compiled for a cache above it."""
 
 
 def of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

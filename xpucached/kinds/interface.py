@@ -215,8 +215,11 @@ class Rebuilder(Protocol):
     def lineage_key(self, key: EntryKey) -> str | None:
         """Give the part of a key that stays when the toolchain changes; None if there is none, or a recipe says it."""
 
-    def compiler(self, target: Target, into: Path) -> CompilerSpec:
-        """Say which child compiles for a target, and what its variables are where what it makes is for this store."""
+    def compiler(self, target: Target, place: Path) -> CompilerSpec:
+        """Say which child compiles for a target.
+
+        ``place`` is a directory of its own, empty before each recipe: there its driver may keep what it makes.
+        """
 
     def recipe(self, entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again.
@@ -226,6 +229,15 @@ class Rebuilder(Protocol):
 
     def expected_key(self, recipe: Recipe, target: Target) -> EntryKey | None:
         """Tell under which key programs will look for what is compiled for a target; None if nobody can foretell it."""
+
+    def made(
+        self, recipe: Recipe, environment: Target, host: Host, binary: bytes, place: Path
+    ) -> tuple[Recipe, bytes] | str:
+        """Return a recipe with what is known since it was compiled, and the program; or what speaks against it.
+
+        ``binary`` is what the child answered, ``place`` where its driver may have kept it, and ``host`` what programs
+        meet that use this driver.  Raises OSError if the driver kept nothing, which says nothing of the recipe.
+        """
 
     def unusable(self, environment: Target, binary: bytes) -> str | None:
         """Return what is wrong with a compiled program that a driver gave; None if nothing is known to be."""

@@ -1,8 +1,10 @@
-"""Act: the child that compiles SPIR-V with the installed driver; loads OpenCL or Level Zero.
+"""Act: the child that compiles programs with the installed driver; loads OpenCL or Level Zero.
 
 It runs in a fresh process, because what it is given may crash or hang the compiler.  It takes recipes on stdin, one
-after the other: a line of JSON ``{"id": 1, "options": 5, "image": 4096}``, then so many bytes of each.  It answers on
-the descriptor that ``--fd`` names: first ``{"ready": true}`` or ``{"error": "…"}``, then for each recipe a line
+after the other: a line of JSON ``{"id": 1, "options": 5, "image": 4096}``, then so many bytes of each.  The image is
+SPIR-V, or with ``"facts": {"form": "text"}`` source text for OpenCL; the facts ``constants`` and ``values`` are the ids
+of specialization constants, four bytes each, and eight bytes for the value of each, in hex.  It answers on the
+descriptor that ``--fd`` names: first ``{"ready": true}`` or ``{"error": "…"}``, then for each recipe a line
 ``{"id": 1, "seconds": 0.1, "binary": 9000}`` and so many bytes, or ``{"id": 1, "seconds": 0.1, "error": "…"}``.
 """
 
@@ -30,7 +32,7 @@ else:
     from xpucached_libexec.driver_calls import DriverError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _LONGEST = 1 << 30  # bytes of one image or binary; the runtime caches nothing larger
 _LONGEST_LOG = 2000
@@ -51,8 +53,22 @@ class BuildError(Exception):
 class Compiler(Protocol):
     """One device's compiler."""
 
-    def build(self, image: bytes, options: bytes) -> bytes:
-        """Compile SPIR-V; raise `BuildError` with the compiler's own words."""
+    def build(self, image: bytes, options: bytes, facts: Mapping[str, str]) -> bytes:
+        """Compile a program; raise `BuildError` with the compiler's own words."""
+
+
+def _is(texts: Sequence[str], wanted: Sequence[str | None]) -> bool:
+    """Return whether a device is the one that is wanted: what is not said of it may be anything."""
+    return all(one is None or one == text for text, one in zip(texts, wanted, strict=True))
+
+
+def _constants(facts: Mapping[str, str]) -> Iterator[tuple[int, bytes]]:
+    """Yield specialization constants, each with the eight bytes in which its value stands."""
+    ids, values = (bytes.fromhex(facts.get(name, "")) for name in ("constants", "values"))
+    if len(values) != len(ids) * 2 or len(ids) % 4:
+        raise BuildError("its specialization constants do not hold together")
+    for number in range(len(ids) // 4):
+        yield int.from_bytes(ids[4 * number :][:4], "little"), values[8 * number :][:8]
 
 
 # -- OpenCL -------------------------------------------------------------------------------------------------------
@@ -61,28 +77,27 @@ class Compiler(Protocol):
 class OpenCl:
     """The compiler of one OpenCL device."""
 
-    def __init__(self, wanted: Sequence[str]) -> None:
+    def __init__(self, wanted: Sequence[str | None]) -> None:
         """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
         self._library = ctypes.CDLL("libOpenCL.so.1")
-        found = next((device for device, texts in opencl.devices(self._library) if texts == tuple(wanted)), None)
+        found = next((device for device, texts in opencl.devices(self._library) if _is(texts, wanted)), None)
         if found is None:
-            raise BuildError("no OpenCL device is " + " / ".join(wanted))
+            raise BuildError("no OpenCL device is " + _words(wanted))
         self._device = ctypes.c_void_p(found)
-        for call in ("clCreateContext", "clCreateProgramWithIL"):
+        for call in ("clCreateContext", "clCreateProgramWithIL", "clCreateProgramWithSource"):
             getattr(self._library, call).restype = ctypes.c_void_p
         status = ctypes.c_int32(0)
         context = self._library.clCreateContext(None, 1, ctypes.byref(self._device), None, None, ctypes.byref(status))
         _cl_check("clCreateContext", status.value)
         self._context = ctypes.c_void_p(context)
 
-    def build(self, image: bytes, options: bytes) -> bytes:
+    def build(self, image: bytes, options: bytes, facts: Mapping[str, str]) -> bytes:
         """Compile; see `Compiler.build`."""
         library = self._library
-        status = ctypes.c_int32(0)
-        made = library.clCreateProgramWithIL(self._context, image, ctypes.c_size_t(len(image)), ctypes.byref(status))
-        _cl_check("clCreateProgramWithIL", status.value)
-        program = ctypes.c_void_p(made)
+        program = self._program(image, text=facts.get("form") == "text")
         try:
+            for number, value in _constants(facts):
+                self._specialize(program, number, value)
             result = library.clBuildProgram(program, 1, ctypes.byref(self._device), options, None, None)
             if result != 0:
                 raise BuildError(f"clBuildProgram gave {result}: {self._log(program)}")
@@ -106,6 +121,30 @@ class OpenCl:
             return binary.raw
         finally:
             library.clReleaseProgram(program)
+
+    def _program(self, image: bytes, *, text: bool) -> ctypes.c_void_p:
+        status = ctypes.c_int32(0)
+        size = ctypes.c_size_t(len(image))
+        if text:
+            call = "clCreateProgramWithSource"
+            texts = (ctypes.c_char_p * 1)(image)
+            made = self._library.clCreateProgramWithSource(
+                self._context, 1, texts, ctypes.byref(size), ctypes.byref(status)
+            )
+        else:
+            call = "clCreateProgramWithIL"
+            made = self._library.clCreateProgramWithIL(self._context, image, size, ctypes.byref(status))
+        _cl_check(call, status.value)
+        return ctypes.c_void_p(made)
+
+    def _specialize(self, program: ctypes.c_void_p, number: int, value: bytes) -> None:
+        """Give a constant its value; the driver refuses every size but the constant's own."""
+        call, status = self._library.clSetProgramSpecializationConstant, 0
+        for size in (8, 4, 2, 1):
+            status = call(program, ctypes.c_uint32(number), ctypes.c_size_t(size), value)
+            if status == 0:
+                return
+        _cl_check("clSetProgramSpecializationConstant", status)
 
     def _log(self, program: ctypes.c_void_p) -> str:
         size = ctypes.c_size_t(0)
@@ -140,14 +179,22 @@ class _ModuleDesc(ctypes.Structure):
     ]
 
 
+class _Constants(ctypes.Structure):
+    _fields_ = [
+        ("count", ctypes.c_uint32),
+        ("ids", ctypes.POINTER(ctypes.c_uint32)),
+        ("values", ctypes.POINTER(ctypes.c_char_p)),
+    ]
+
+
 class LevelZero:
     """The compiler of one Level Zero device."""
 
-    def __init__(self, wanted: Sequence[str]) -> None:
+    def __init__(self, wanted: Sequence[str | None]) -> None:
         """``wanted`` are the four strings of the environment.  Raises BuildError if no device has them."""
         self._library = library = ctypes.CDLL("libze_loader.so.1")
         for driver, device, texts in level_zero.devices(library):
-            if tuple(wanted) in texts:
+            if any(_is(one, wanted) for one in texts):
                 self._device = ctypes.c_void_p(device)
                 description = _ContextDesc(stype=_ZE_CONTEXT_DESC)
                 context = ctypes.c_void_p()
@@ -157,14 +204,20 @@ class LevelZero:
                 _ze_check("zeContextCreate", status)
                 self._context = context
                 return
-        raise BuildError("no Level Zero device is " + " / ".join(wanted))
+        raise BuildError("no Level Zero device is " + _words(wanted))
 
-    def build(self, image: bytes, options: bytes) -> bytes:
+    def build(self, image: bytes, options: bytes, facts: Mapping[str, str]) -> bytes:
         """Compile; see `Compiler.build`."""
         library = self._library
         description = _ModuleDesc(
             stype=_ZE_MODULE_DESC, format=_ZE_FORMAT_SPIRV, size=len(image), image=image, options=options
         )
+        given = list(_constants(facts))
+        ids = (ctypes.c_uint32 * len(given))(*(number for number, _ in given))
+        values = (ctypes.c_char_p * len(given))(*(value for _, value in given))
+        if given:
+            constants = _Constants(len(given), ids, values)
+            description.constants = ctypes.addressof(constants)
         module, log = ctypes.c_void_p(), ctypes.c_void_p()
         status = library.zeModuleCreate(
             self._context, self._device, ctypes.byref(description), ctypes.byref(module), ctypes.byref(log)
@@ -201,9 +254,13 @@ def _ze_check(call: str, status: int) -> None:
         raise BuildError(f"{call} gave 0x{status & 0xFFFFFFFF:x}")
 
 
+def _words(wanted: Sequence[str | None]) -> str:
+    return " / ".join(one for one in wanted if one is not None)
+
+
 # -- the child ----------------------------------------------------------------------------------------------------
 
-_BACKENDS: dict[str, Callable[[Sequence[str]], Compiler]] = {"opencl": OpenCl, "level-zero": LevelZero}
+_BACKENDS: dict[str, Callable[[Sequence[str | None]], Compiler]] = {"opencl": OpenCl, "level-zero": LevelZero}
 
 
 def _answer(descriptor: int, head: dict[str, object], content: bytes = b"") -> None:
@@ -220,7 +277,7 @@ def _serve(compiler: Compiler, descriptor: int) -> None:
         image = source.read(int(head["image"]))
         began = time.monotonic()
         try:
-            binary = compiler.build(image, options)
+            binary = compiler.build(image, options, head.get("facts", {}))
         except BuildError as error:
             _answer(descriptor, {"id": head["id"], "seconds": time.monotonic() - began, "error": str(error)})
         else:
@@ -230,9 +287,9 @@ def _serve(compiler: Compiler, descriptor: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile until stdin ends, and leave without giving the driver a chance to fail at exit."""
-    parser = argparse.ArgumentParser(prog="compiler", description="Compile SPIR-V with the installed driver.")
+    parser = argparse.ArgumentParser(prog="compiler", description="Compile programs with the installed driver.")
     parser.add_argument("--backend", choices=sorted(_BACKENDS), required=True)
-    parser.add_argument("--environment", required=True, help="the four strings, as a JSON list")
+    parser.add_argument("--environment", required=True, help="the four strings, as a JSON list; null is any")
     parser.add_argument("--fd", type=int, required=True, help="where the answers go")
     parser.add_argument("--memory", type=int, default=0, help="bytes of address space that it may take")
     given = parser.parse_args(arguments)

@@ -138,11 +138,15 @@ def unfit(entry: Entry) -> NoRecipe | None:
 
 
 def plan_comparing(
-    entries: Iterable[IndexedEntry], offered: Collection[Target], rebuildable: Collection[KindName]
+    entries: Iterable[IndexedEntry],
+    offered: Collection[Target],
+    rebuildable: Collection[KindName],
+    told: Collection[KindName] = (),
 ) -> tuple[tuple[Rebuild, ...], Counter[Unproven]]:
     """Decide which entries to compile again for comparing; count the others with the reason.
 
-    ``rebuildable`` are the kinds whose entries can be compiled without their programs.
+    ``rebuildable`` are the kinds whose entries can be compiled without their programs, ``told`` those of them of which
+    only runs tell what entries are for.
     """
     todo: list[Rebuild] = []
     unproven: Counter[Unproven] = Counter()
@@ -155,6 +159,8 @@ def plan_comparing(
             why = Unproven.DAMAGED
         elif entry.id.store.kind not in rebuildable:
             why = Unproven.KIND
+        elif entry.environment is None and entry.id.store.kind in told:
+            why = Unproven.UNRECORDED
         elif entry.environment not in offered:
             why = Unproven.OTHER_DRIVER
         elif entry.digest is None:

@@ -51,6 +51,12 @@ class ReplayScope:
     to: str | None = None  #: the beginning of a fingerprint
     into: Path | None = None  #: a store of its own for what is rebuilt
     other_devices: bool = False  #: what was compiled for one device may be rebuilt for another of the same family
+    apart: Mapping[KindName, Path] = field(default_factory=dict)  #: the same for single kinds
+    without: Collection[KindName] = ()  #: nothing is rebuilt of these kinds
+
+    def into_of(self, kind: KindName) -> Path | None:
+        """Return the store for what is rebuilt of a kind; None is the one that it comes from."""
+        return self.apart.get(kind, self.into)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +101,22 @@ def plan_replay(
     pace: Pace | None = None,
     *,
     lineages: Lineages,
+    shared: Collection[KindName] = (),
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
     An entry is rebuilt, from its newest generation and for the models of all of them, for each environment of its
     lineage that lacks it: of those that the programs of its models meet, or, if it belongs to no model, of the host's
     own driver.  ``failed`` are the rebuilds that these drivers refused before.  ``lineages`` gives, by kind, what stays
-    of a key when the driver changes; entries of other kinds are made by their programs only.
+    of a key when the driver changes; entries of other kinds are made by their programs only.  Entries of ``shared``
+    kinds are the GPU driver's: runs tell how they are compiled, and what is compiled for a cache above makes them, too.
     """
     scope, pace = scope or ReplayScope(), pace or Pace()
     targets = _Targets(host, scope)
-    there, old, lone = _sorted(entries, host, scope, targets, lineages)
+    there, old, skipped = _sorted(entries, host, scope, targets, lineages, shared)
     outdated = _outdated(old)
     rebuild: list[Rebuild] = []
     used: dict[EntryId, datetime] = {}
-    skipped: Counter[NoRecipe] = Counter()
-    if lone:
-        skipped[NoRecipe.KIND] = lone
     for (place, line), generations in old.items():
         reason = _reason(generations, models, scope.models, now)
         if reason is None:
@@ -131,10 +136,12 @@ def plan_replay(
                 rebuild.append(Rebuild(newest, environment, reason, seconds))
             else:
                 skipped[why] += 1
+    rebuild, twice = _once(rebuild, shared)
+    skipped.update({NoRecipe.SHARED: twice} if twice else {})
     rebuild.sort(key=lambda one: _urgency(one.entry, used[one.entry.entry.id], models))
     covered = sum(
         environment.fingerprint.startswith(scope.to or "")
-        and (not scope.stores or store.root in scope.stores or scope.into is not None)
+        and (not scope.stores or store.root in scope.stores or scope.into_of(store.kind) is not None)
         for (store, _), environment in there
     )
     return _summed(ReplayPlan(tuple(rebuild), dict(skipped), covered), pace.workers)
@@ -176,28 +183,31 @@ def _sorted(
     scope: ReplayScope,
     targets: _Targets,
     lineages: Lineages,
-) -> tuple[set[tuple[Tail, Target]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]], int]:
+    shared: Collection[KindName],
+) -> tuple[set[tuple[Tail, Target]], dict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]], Counter[NoRecipe]]:
     """Divide entries into what is there already, and what something could be rebuilt from, by where that would go.
 
     The last is how many there are for an earlier driver that nobody but their programs can make.
     """
-    lone = 0
+    lone: Counter[NoRecipe] = Counter()
     offered = frozenset(host.offered)
     there: set[tuple[Tail, Target]] = set()
     old: defaultdict[tuple[Tail, tuple[str, ...]], list[IndexedEntry]] = defaultdict(list)
     for one in entries:
         its, store = one.entry.environment, one.entry.id.store
-        if its is None:
+        if its is None or store.kind in scope.without:
             continue
-        if store.kind not in lineages:
-            wanted = not scope.stores or store.root in scope.stores
-            lone += wanted and its not in offered and _line(its, scope) in targets.lines
-            continue
-        leaf = lineages[store.kind](one.entry.id.key)
+        into = scope.into_of(store.kind)
+        lineage = lineages.get(store.kind)
+        leaf = lineage(one.entry.id.key) if lineage is not None else None
         if leaf is None:
+            why = NoRecipe.KIND if lineage is None else NoRecipe.UNRECORDED if store.kind in shared else None
+            wanted = not scope.stores or store.root in scope.stores
+            if why is not None and wanted and its not in offered and _line(its, scope) in targets.lines:
+                lone[why] += 1
             continue
         place = (store, leaf)
-        if its in offered and (scope.into is None or store.root == scope.into):
+        if its in offered and (into is None or store.root == into):
             # Damaged or not, the place is taken; what is damaged there is the eviction's business.
             there.add((place, its))
         if scope.stores and store.root not in scope.stores:
@@ -205,12 +215,33 @@ def _sorted(
         line = _line(its, scope)
         if line not in targets.lines:
             continue
-        if scope.into is not None:
-            old[(Store(store.kind, scope.into), leaf), line].append(one)
+        if into is not None:
+            old[(Store(store.kind, into), leaf), line].append(one)
         elif its not in offered or one.models:
             # A model may be led to another driver than the one for which it compiled this.
             old[place, line].append(one)
     return there, old, lone
+
+
+def _once(rebuild: Collection[Rebuild], shared: Collection[KindName]) -> tuple[list[Rebuild], int]:
+    """Leave out what is made anyway when the same program is compiled for another cache; say how much that is.
+
+    Its compiler fills the driver's cache of the same models.
+    """
+    others = {
+        (one.entry.entry.input, one.to.device, model)
+        for one in rebuild
+        if one.entry.entry.id.store.kind not in shared and one.entry.entry.input is not None
+        for model in one.entry.models
+    }
+
+    def twice(one: Rebuild) -> bool:
+        program = (one.entry.entry.input, one.to.device)
+        mine = one.entry.entry.id.store.kind in shared and bool(one.entry.models)
+        return mine and all((*program, model) in others for model in one.entry.models)
+
+    left = [one for one in rebuild if not twice(one)]
+    return left, len(rebuild) - len(left)
 
 
 def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:

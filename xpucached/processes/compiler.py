@@ -53,11 +53,22 @@ class CompilerKilled(NoCompiler):
 class CompilerProcess:
     """A compiler in a child of its own, started again when a recipe has crashed it.  Used from one thread."""
 
-    def __init__(self, base: Mapping[str, str], spec: CompilerSpec, instance: str, command: Sequence[str] = ()) -> None:
-        """``base`` are the variables of programs on this host; ``spec`` says what to compile for."""
+    def __init__(
+        self,
+        base: Mapping[str, str],
+        spec: CompilerSpec,
+        instance: str,
+        command: Sequence[str] = (),
+        place: str = "/",
+    ) -> None:
+        """``base`` are the variables of programs on this host; ``spec`` says what to compile for.
+
+        It works in the directory ``place``: drivers may read their switches from files there.
+        """
         self._base = {**base, **dict(spec.variables), signals.MARK: f"{instance}:builder"}
         self._command = child.python(_LIBEXEC / spec.program, command)
         self._spec = spec
+        self._place = place
         self._child: child.Process | None = None
         self._pipes = child.Pipes()
         self._answers = -1
@@ -105,7 +116,9 @@ class CompilerProcess:
         try:
             self._answers, theirs = self._pipes.from_child()
             command = [*self._command, *self._spec.arguments, "--fd", str(theirs), "--memory", str(_MEMORY)]
-            self._child = child.start(command, variables=self._base, stdin=child.PIPE, pipes=self._pipes)
+            self._child = child.start(
+                command, variables=self._base, directory=self._place, stdin=child.PIPE, pipes=self._pipes
+            )
         except OSError as error:
             self._pipes.close()
             raise NoCompiler(f"the compiler could not be started: {error.strerror}") from error

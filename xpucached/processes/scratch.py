@@ -7,6 +7,7 @@ ends them with an exception of its own.  This one brings each directory up to th
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import tempfile
@@ -34,6 +35,19 @@ def directory(prefix: str = "xpucached-") -> Iterator[str]:
         yield place
     finally:
         remove(place, made)
+
+
+def clear(place: str) -> None:
+    """Remove all that is in such a directory, for whoever uses it next.  Raises OSError if something stays."""
+    end = time.monotonic() + _PATIENCE
+    top = os.open(place, os.O_RDONLY | _DIRECTORY)
+    try:
+        while _empty(top, top, end):
+            pass
+        if os.listdir(top):
+            raise OSError(errno.ENOTEMPTY, "it cannot be emptied", place)
+    finally:
+        os.close(top)
 
 
 def remove(place: str, made: os.stat_result | None = None) -> None:

@@ -49,13 +49,14 @@ class ProcessStarter:
         self._base = child.environment({}, base=base)
 
     def compiler(
-        self, spec: CompilerSpec, variables: Mapping[str, str], command: Sequence[str] = ()
+        self, spec: CompilerSpec, variables: Mapping[str, str], command: Sequence[str] = (), place: str = "/"
     ) -> CompilerProcess:
         """Return a compiler, for programs with these variables; it starts with its first recipe.
 
-        ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.
+        ``command`` is what its command begins with: a dynamic loader, for a driver that needs its own.  It works in
+        the directory ``place``.
         """
-        return CompilerProcess({**self._base, **variables}, spec, self._instance, command)
+        return CompilerProcess({**self._base, **variables}, spec, self._instance, command, place)
 
     async def end_orphans(self) -> int:
         """End what a predecessor of this daemon that was killed left running; say how many there were."""

@@ -104,6 +104,7 @@ _UNPROVEN = {
     Unproven.FAILED: "that the compiler did not compile",
     Unproven.CHANGED: "that a program wrote meanwhile",
     Unproven.KIND: "of a kind that only its programs can compile",
+    Unproven.UNRECORDED: "of which no run told how they are compiled",
     Unproven.NATIVE: "compiled ahead of time, with nothing to compile",
     Unproven.CONSTANTS: "with specialization constants",
     Unproven.SEVERAL: "linked from several images",

@@ -15,7 +15,7 @@ from xpucached.domain.plans import EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, TrashLabel, Unproven
-from xpucached.kinds import table
+from xpucached.kinds import driver_cache, table
 from xpucached.planning.repair import plan_comparing
 from xpucached.service.context import to_its_end
 from xpucached.service.rebuild import RebuildJob, drivers_in_use, note_built
@@ -70,7 +70,9 @@ class EntryComparer:
         """
         every = [one for one in await self._context.read(all_entries) if one.entry.id.store.root in roots]
         rest = [one for one in every if one.entry.id not in rebuilt]
-        todo, unproven = plan_comparing(rest, self._context.present.offered, table.lineages())
+        todo, unproven = plan_comparing(
+            rest, self._context.present.offered, table.lineages(), told=(driver_cache.KIND,)
+        )
         compiled = _Digests()
         await self._compile(todo, compiled, drivers_in_use(self._context), handle)
         for why in compiled.unproven.values():
@@ -308,7 +310,7 @@ class _Replacing(_Counted):
             self.done[entry.id] = RepairAction.REBUILD
             # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
             heirs = one.entry.models
-            note_built(self._context, entry.id, one, recipe, binary, seconds, Origin.REBUILT, self._drivers, heirs)
+            note_built(self._context, entry.id, one, binary, seconds, Origin.REBUILT, self._drivers, heirs)
         else:
             self.whys[entry.id] = "another one is in its place"
 

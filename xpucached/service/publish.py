@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import record_refusal
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from xpucached.domain.names import ModelName
+    from xpucached.domain.names import KindName, ModelName
     from xpucached.domain.plans import Rebuild, Recipe
+    from xpucached.domain.recipes import RecordedRecipe
     from xpucached.service.context import Context
     from xpucached.service.replay import ReplayRequest
 
@@ -34,6 +36,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _MOST_WAITING: Final = 16
 """So many compiled programs may wait for the disk before the compilers do."""
+
+_MOST_TOLD: Final = 64
+"""So many recipes are held before they are written down together."""
 
 
 class Publisher:
@@ -56,6 +61,7 @@ class Publisher:
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
         self._lock = threading.Lock()
         self._published: list[Future[None]] = []
+        self._told: list[tuple[KindName, RecordedRecipe]] = []  # how what was published is compiled, to be kept
         self.rebuilt = 0
         self.present = 0
         self.compile_seconds = 0.0
@@ -93,6 +99,7 @@ class Publisher:
     def close(self) -> None:
         """Wait until all is written."""
         self._publisher.shutdown()
+        self._keep_recipes(0)
 
     def check(self) -> None:
         """Raise what writing raised."""
@@ -100,13 +107,15 @@ class Publisher:
             published.result()
 
     def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        entry, into = one.entry.entry, self._wish.into
+        entry = one.entry.entry
+        into = self._wish.into_of(entry.id.store.kind)
         try:
             key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
             if key is not None:
                 made = EntryId(Store(entry.id.store.kind, into or entry.id.store.root), key)
                 origin, heirs = self._wish.origin, self._heirs(one)
-                note_built(self._context, made, one, recipe, binary, seconds, origin, self._drivers, heirs)
+                note_built(self._context, made, one, binary, seconds, origin, self._drivers, heirs)
+            self._note_recipe(entry.id.store.kind, recipe)
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
             log.warning("a rebuilt entry could not be published: %s: %s", entry.id.key, error)
@@ -128,6 +137,21 @@ class Publisher:
             self.rebuilt += key is not None
             self.present += key is None
 
+    def _note_recipe(self, kind: KindName, recipe: Recipe) -> None:
+        """Note how what was compiled is compiled, so that the next driver's can be, too."""
+        if recipe.made is not None:
+            with self._lock:
+                self._told.append((kind, recipe.made))
+            self._keep_recipes(_MOST_TOLD)
+
+    def _keep_recipes(self, most: int) -> None:
+        """Write down what was noted, if it is more than that."""
+        with self._lock:
+            told, self._told = (self._told, []) if len(self._told) > most else ([], self._told)
+        for kind in {kind for kind, _ in told}:
+            recipes = [one for its, one in told if its == kind]
+            self._context.recipes.keep(kind, recipes, self._context.clock(), proven=True)
+
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Return the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
         if self._wish.is_elsewhere:
@@ -137,10 +161,10 @@ class Publisher:
 
     def _refused(self, one: Rebuild, words: str) -> None:
         entry = one.entry.entry
-        lineage = table.rebuilder(entry).lineage_key(entry.id.key)
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
+        context, into = self._context, self._wish.into_of(entry.id.store.kind)
+        lineage = table.lineages(context.catalog.read(recipe_lineages))[entry.id.store.kind](entry.id.key)
         if lineage is not None:
-            context, into = self._context, self._wish.into
             store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
             context.catalog.write(
                 record_refusal,

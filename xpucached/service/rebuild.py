@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
 
 from xpucached.catalog.builds import record_build
 from xpucached.catalog.models import models_by_name
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import Built, NoRecipe
 from xpucached.domain.stores import program_digest
+from xpucached.errors import HostError
 from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
+from xpucached.processes import scratch
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
@@ -85,13 +90,8 @@ class RebuildJob:
         results: Results,
         driver_cache: Path | None = None,
         recipes: Mapping[EntryId, Recipe] | None = None,
-        *,
-        into: Path | None = None,
     ) -> None:
-        """``driver_cache`` stands in place of the models' own; what has one of the ``recipes`` is not read any more.
-
-        ``into`` is the store for what is compiled, if not the one that it comes from.
-        """
+        """``driver_cache`` stands in place of the models' own; what has one of the ``recipes`` is not read any more."""
         self._context = context
         self._starter = starter
         self._todo = iter(todo)
@@ -101,7 +101,6 @@ class RebuildJob:
         self._results = results
         self._driver_cache = driver_cache
         self._recipes = recipes or {}
-        self._into = into
         self._managed = table.variables(context.settings.managed)
         self._lock = threading.Lock()
         self._compiling = 0
@@ -131,6 +130,14 @@ class RebuildJob:
 
     def work_off(self) -> None:
         """Take one rebuild after the other, in this thread."""
+        try:
+            with scratch.directory() as place:
+                self._work_in(os.path.realpath(place))
+        except OSError as error:
+            hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
+            raise HostError(f"no temporary directory can be used: {error.strerror or error}", hint=hint) from error
+
+    def _work_in(self, place: str) -> None:
         compilers: dict[tuple[str, CompilerSpec, tuple[tuple[str, str], ...]], CompilerProcess] = {}
         try:
             while self._admitted():
@@ -141,15 +148,15 @@ class RebuildJob:
                             one, last = self._late.pop(0), True
                     if one is None:
                         return
-                    caches, driver = self._caches(one), driver_for(one, self._drivers)
-                    root = self._into or one.entry.entry.id.store.root
-                    spec = table.rebuilder(one.entry.entry).compiler(one.to, root)
+                    driver = driver_for(one, self._drivers)
+                    spec = table.rebuilder(one.entry.entry).compiler(one.to, Path(place))
+                    caches = () if spec.variables else self._caches(one)
                     compiler = compilers.get((driver.stamp, spec, caches))
                     if compiler is None:
                         variables = {**driver.variables, **dict(caches)}
-                        compiler = self._starter.compiler(spec, variables, driver.command)
+                        compiler = self._starter.compiler(spec, variables, driver.command, place)
                         compilers[driver.stamp, spec, caches] = compiler
-                    self._rebuild(one, compiler, last=last)
+                    self._rebuild(one, compiler, driver, place, last=last)
                 finally:
                     with self._lock:
                         self._compiling -= 1
@@ -157,7 +164,7 @@ class RebuildJob:
             for compiler in compilers.values():
                 compiler.close()
 
-    def _rebuild(self, one: Rebuild, compiler: CompilerProcess, *, last: bool) -> None:
+    def _rebuild(self, one: Rebuild, compiler: CompilerProcess, driver: OtherDriver, place: str, *, last: bool) -> None:
         entry = one.entry.entry
         root = entry.id.store.root
         limit = self._limit if last else self._limit / (_FIRST if self._hung[root] < _MOST_HUNG else _HASTY)
@@ -174,7 +181,13 @@ class RebuildJob:
             self._results.skipped(one, recipe)
             return
         try:
-            binary, seconds = compiler.build(recipe, self.cancel, limit)
+            scratch.clear(place)
+            answer, seconds = compiler.build(recipe, self.cancel, limit)
+            made = self._made(one, recipe, driver, answer, place)
+        except OSError as error:
+            # Of our own place, or of the driver in it.
+            self._results.failed(one, error.strerror or str(error), blamed=False)
+            return
         except BuildHung as error:
             with self._lock:
                 self._hung[root] += 1
@@ -198,12 +211,23 @@ class RebuildJob:
             return
         with self._lock:
             self._killed[one.to] = 0
-        wrong = table.rebuilder(entry).unusable(one.to, binary)
-        if wrong:
-            # Programs would fail with it at every start, or until the next look.
-            self._results.failed(one, f"the driver's compiler gave what no program can load: {wrong}", blamed=True)
+        if isinstance(made, str):
+            self._results.failed(one, made, blamed=True)
             return
-        self._results.built(one, recipe, binary, seconds)
+        self._results.built(one, *made, seconds)
+
+    def _made(
+        self, one: Rebuild, recipe: Recipe, driver: OtherDriver, answer: bytes, place: str
+    ) -> tuple[Recipe, bytes] | str:
+        """Return what came of a recipe, or why no program may get it.  Raises OSError if nothing can be said."""
+        rebuilder = table.rebuilder(one.entry.entry)
+        host = replace(self._context.present, devices=driver.devices, driver=driver.driver, drivers=())
+        made = rebuilder.made(recipe, one.to, host, answer, Path(place))
+        if isinstance(made, str):
+            return made
+        wrong = rebuilder.unusable(one.to, made[1])
+        # Programs would fail with it at every start, or until the next look.
+        return f"the driver's compiler gave what no program can load: {wrong}" if wrong else made
 
     def _admitted(self) -> bool:
         """Wait until another compiler may work: one always may, more if there is memory and nothing waits for it."""
@@ -234,9 +258,16 @@ def drivers_in_use(context: Context) -> tuple[OtherDriver, ...]:
     """Return the drivers that programs on this host use, the host's own first."""
     present, variables = context.present, context.settings.driver.variables
     return (
-        OtherDriver(present.environments, present.stamp, variables),
+        OtherDriver(present.environments, present.stamp, variables, devices=present.devices, driver=present.driver),
         *(
-            OtherDriver(one.environments, one.stamp, {**variables, **one.variables}, models=frozenset(one.models))
+            OtherDriver(
+                one.environments,
+                one.stamp,
+                {**variables, **one.variables},
+                models=frozenset(one.models),
+                devices=one.devices,
+                driver=one.driver,
+            )
             for one in present.drivers
         ),
     )
@@ -252,7 +283,6 @@ def note_built(
     context: Context,
     built: EntryId,
     one: Rebuild,
-    recipe: Recipe,
     binary: bytes,
     seconds: float,
     origin: Origin,
@@ -261,7 +291,7 @@ def note_built(
 ) -> None:
     """Note that an entry is our work, and for which models it was done."""
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
-    work = Built(built, one.to, origin, stamp, len(recipe.input), seconds, digest, heirs)
+    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, heirs)
     context.catalog.write(record_build, work, context.clock())
 
 

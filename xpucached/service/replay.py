@@ -25,7 +25,7 @@ from xpucached.domain.plans import ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed
 from xpucached.host import other_driver, simulated_gpu
-from xpucached.kinds import table
+from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xpucached.api import requests
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
-    from xpucached.domain.names import ModelName
+    from xpucached.domain.names import KindName, ModelName
     from xpucached.domain.plans import Rebuild
     from xpucached.domain.targets import Target
     from xpucached.processes.supervised import ProcessStarter
@@ -67,6 +67,10 @@ class ReplayRequest(Struct, frozen=True):
     def is_elsewhere(self) -> bool:
         """Whether it is for a driver that programs on this host do not use."""
         return self.driver_root is not None or self.device is not None
+
+    def into_of(self, kind: KindName) -> Path | None:
+        """Return the store for what is rebuilt of a kind; None is the one that it comes from."""
+        return self.driver_cache if kind == driver_cache.KIND else self.into
 
     @property
     def origin(self) -> Origin:
@@ -153,7 +157,16 @@ class Replayer:
             failed |= {
                 ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
             }
-        scope = ReplayScope(wish.stores, wish.models, wish.to, wish.into, other_devices=wish.device is not None)
+        scope = ReplayScope(
+            wish.stores,
+            wish.models,
+            wish.to,
+            wish.into,
+            other_devices=wish.device is not None,
+            apart={driver_cache.KIND: wish.driver_cache} if wish.driver_cache is not None else {},
+            # What fills a store apart leaves those alone in which programs look now.
+            without=(driver_cache.KIND,) if wish.into is not None and wish.driver_cache is None else (),
+        )
         return plan_replay(
             context.catalog.read(all_entries),
             target,
@@ -163,6 +176,7 @@ class Replayer:
             scope,
             Pace(context.catalog.read(build_rates), workers()),
             lineages=table.lineages(context.catalog.read(recipe_lineages)),
+            shared=(driver_cache.KIND,),
         )
 
     def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
@@ -226,7 +240,7 @@ class Replayer:
         if plan.rebuild:
             await asyncio.to_thread(_make_places, wish)
         results = Publisher(self._context, wish, drivers, Counter(plan.skipped), unconfirmed)
-        work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache, into=wish.into)
+        work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache)
         results.on_full = work.cancel.set
         try:
             await work.run(handle, len(plan.rebuild))

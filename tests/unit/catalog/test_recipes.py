@@ -196,3 +196,9 @@ def test_what_a_later_pass_cannot_say_is_not_taken_from_an_earlier_one(
     store.keep(KIND, [recipe("b")], NOW, {EntryKey("a"), EntryKey("b"), EntryKey("c")})
     kept = {one.entry.id.key: one.entry.environment for one in catalog.read(all_entries)}
     assert kept == {"a": None, "b": TARGET, "c": TARGET}
+
+
+def test_what_was_compiled_by_a_recipe_that_counts_counts_at_once(catalog: Catalog, store: RecipeStore) -> None:
+    store.keep(KIND, [recipe()], NOW, proven=True)
+    assert store.recorded(KIND, EntryKey("a")) == recipe()
+    assert catalog.read(recipe_lineages) == {(KIND, EntryKey("a")): "line"}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.unit.planning.test_planning import DAY, NEW, NOW, OLD, STORE, env, host, model
 from xpucached.domain.defects import Defect
 from xpucached.domain.host import DriverInUse
-from xpucached.domain.names import EntryKey, ModelName
+from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry, NoRecipe, Rebuild, ReplayReason, Subtotal
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Target
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.host import Host
     from xpucached.domain.plans import ReplayPlan
-    from xpucached.planning.replay import Tail
+    from xpucached.planning.replay import Lineages, Tail
 
 OLDER: Final = env("0", version="OpenCL 2.0")
 GPU: Final = env("1", device="GPU")
@@ -577,6 +577,67 @@ def test_into_a_store_of_its_own_go_other_stores_as_one() -> None:
     failed = {((Store(STORE.kind, fresh), "1/3/4"), NEW)}
     plan = planned(older, newer, theirs, failed=failed, scope=ReplayScope(into=fresh))
     assert ([one.entry for one in plan.rebuild], plan.skipped) == ([theirs], {NoRecipe.FAILED: 1})
+
+
+DRIVERS: Final = KindName("driver's")
+"""A kind whose entries say nothing themselves, and are the GPU driver's."""
+
+
+def of_the_driver(name: str, environment: Target = OLD, *, input: str | None = None, **given: object) -> IndexedEntry:  # noqa: A002
+    one = indexed(name, environment, store=Store(DRIVERS, Path("/driver")), **given)  # type: ignore[arg-type]
+    return replace(one, entry=replace(one.entry, id=EntryId(one.entry.id.store, EntryKey(name)), input=input))
+
+
+def planned_with_drivers(*entries: IndexedEntry, told: dict[str, str], scope: ReplayScope | None = None) -> ReplayPlan:
+    """Plan where runs told these lineages of the driver's entries."""
+    every: Lineages = {**lineages(), DRIVERS: told.get}
+    return plan_replay(entries, host(NEW), MODELS, (), NOW, scope, lineages=every, shared=(DRIVERS,))
+
+
+def test_what_runs_told_is_rebuilt_and_what_they_did_not_is_counted() -> None:
+    there, old = of_the_driver("new", NEW), of_the_driver("old")
+    plan = planned_with_drivers(
+        old, of_the_driver("other"), there, of_the_driver("untold"), told={"old": "a", "other": "b"}
+    )
+    assert [one.entry.entry.id.key for one in plan.rebuild] == ["old", "other"]
+    assert plan.skipped == {NoRecipe.UNRECORDED: 1}
+
+    plan = planned_with_drivers(old, there, told={"old": "a", "new": "a"})
+    assert (plan.rebuild, plan.covered, plan.skipped) == ((), 1, {})
+
+
+def test_a_program_is_compiled_once_for_the_runtime_and_the_driver() -> None:
+    sycl_one = indexed("1", models=("big",))
+    above = replace(sycl_one, entry=replace(sycl_one.entry, input="spirv"))
+    told = {"d": "a"}
+
+    def left(models: tuple[str, ...], program: str | None) -> tuple[list[str], dict[NoRecipe, int]]:
+        plan = planned_with_drivers(above, of_the_driver("d", input=program, models=models), told=told)
+        kinds = [one.entry.entry.id.store.kind for one in plan.rebuild]
+        return sorted(kinds), dict(plan.skipped)
+
+    assert left(("big",), "spirv") == (["sycl"], {NoRecipe.SHARED: 1})
+    # Another program, another model's cache, and nobody's.
+    for models, program in ((("big",), "other"), (("big",), None), (("big", "small"), "spirv"), ((), "spirv")):
+        assert left(models, program) == (["driver's", "sycl"], {})
+    # Where the runtime's is not compiled, the driver's is.
+    plan = planned_with_drivers(of_the_driver("d", input="spirv", models=("big",)), told=told)
+    assert len(plan.rebuild) == 1
+
+
+def test_a_store_of_its_own_is_for_its_kind_only() -> None:
+    some = (indexed("1"), of_the_driver("d"))
+    told = {"d": "a"}
+    plan = planned_with_drivers(*some, told=told, scope=ReplayScope(into=Path("/fresh"), without=(DRIVERS,)))
+    assert ([one.entry for one in plan.rebuild], plan.skipped) == ([some[0]], {})
+
+    there = replace(some[1], entry=replace(some[1].entry, environment=NEW))
+    apart = ReplayScope(apart={DRIVERS: Path("/drivers")})
+    plan = planned_with_drivers(some[1], there, told=told, scope=apart)
+    assert (len(plan.rebuild), plan.covered) == (1, 0)
+    there = replace(there, entry=replace(there.entry, id=EntryId(Store(DRIVERS, Path("/drivers")), EntryKey("d"))))
+    plan = planned_with_drivers(some[1], there, told=told, scope=apart)
+    assert (len(plan.rebuild), plan.covered) == (0, 1)
 
 
 def test_another_device_is_served_from_what_was_compiled_for_this_one() -> None:

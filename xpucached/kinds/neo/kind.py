@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from xpucached.kinds.interface import Kind
-from xpucached.kinds.neo import defects, discovery, doctor, recorder, remover, scanner, targets
+from xpucached.kinds.neo import defects, discovery, doctor, rebuilder, recorder, remover, scanner, targets
 
 NAME: Final = targets.NAME
 
@@ -17,5 +17,6 @@ KIND: Final = Kind(
     remover=remover.REMOVER,
     trash=remover.TRASH,
     recorder=recorder,
+    rebuilder=rebuilder,
     doctor=doctor,
 )

@@ -64,6 +64,9 @@ _SECONDS: Final = 30.0
 _MOST_IPS: Final = 8
 """Versions of GPUs that are tried for one platform."""
 
+_MAKER: Final = trace.KeyMaker()
+"""One for all passes: a replay reads a trace for each program of a library, and most have the same input."""
+
 
 _NAMES: Final = Foreteller()
 
@@ -161,7 +164,6 @@ class _Pass:
     host: Host
     left: int  #: bytes that may still be read, and …
     room: int  #: … held
-    maker: trace.KeyMaker = field(default_factory=trace.KeyMaker)
     inputs: dict[str, bytes] = field(default_factory=dict)  #: by digest: most programs of a library have the same
     alike: dict[bytes, tuple[trace.Lookup, bytes]] = field(default_factory=dict)  #: by what `_shared` gives
     ips: dict[tuple[int, ...], list[int | None]] = field(default_factory=dict)  #: the GPUs' versions, by platform
@@ -267,7 +269,7 @@ class _Pass:
         entry = None if ips and not spirv else self._entry(one.key)
         if entry is not None and entry.ip not in ips and len(ips) < _MOST_IPS:
             ips.append(entry.ip)
-        ip = next((ip for ip in (*ips, None) if self.maker.key(lookup, one.given, ip) == one.name), 0)
+        ip = next((ip for ip in (*ips, None) if _MAKER.key(lookup, one.given, ip) == one.name), 0)
         if ip == 0:
             return None
         parts = {"driver": one.driver}

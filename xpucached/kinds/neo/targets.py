@@ -51,6 +51,11 @@ def target_of(lookup: Lookup, host: Host) -> Target | None:
     return found.pop() if len(found) == 1 else None
 
 
+def is_opencl(target: Target) -> bool:
+    """Return whether what is for a target was asked for through OpenCL, and not through Level Zero."""
+    return target.family == _FAMILIES[False]
+
+
 def architecture(target: Target) -> Architecture:
     """Return the generation of a target's device; see `Scanner.architecture`."""
     found = gpu_devices.architecture(DriverAnswer("Intel(R) OpenCL Graphics", target.device, "", target.toolchain))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from xpucached.domain.host import Host
 from xpucached.domain.names import EntryKey
-from xpucached.domain.plans import CompilerSpec
+from xpucached.domain.plans import CompilerSpec, Recipe
 from xpucached.domain.targets import Target
 from xpucached.kinds.sycl import preflight, recipes
 from xpucached.kinds.sycl.targets import answer_of
@@ -18,12 +19,23 @@ expected_key = recipes.expected_key
 confirm = preflight.confirm
 
 
-def compiler(target: Target, into: Path) -> CompilerSpec:  # noqa: ARG001 - what it gives is published apart
+def compiler(target: Target, place: Path) -> CompilerSpec:  # noqa: ARG001 - it answers with what it makes
     """Return what compiles for a target; see `Rebuilder.compiler`."""
     answer = answer_of(target)
     backend = "level-zero" if "level-zero" in answer.platform.lower() else "opencl"
     wanted = json.dumps([answer.platform, answer.device, answer.version, answer.driver])
     return CompilerSpec(("--backend", backend, "--environment", wanted))
+
+
+def made(
+    recipe: Recipe,
+    environment: Target,  # noqa: ARG001 - it answers with what it makes
+    host: Host,  # noqa: ARG001
+    binary: bytes,
+    place: Path,  # noqa: ARG001
+) -> tuple[Recipe, bytes] | str:
+    """Return both as they are; see `Rebuilder.made`."""
+    return recipe, binary
 
 
 def lineage_key(key: EntryKey) -> str | None:

@@ -1,0 +1,172 @@
+"""What the GPU driver's compiler made is made again under another one without the model, by the real driver."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.flow.test_driver_cache import NET, GpuHouse
+from tests.kinds import fakes
+from xpucached.api import requests
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.surveys import record_survey
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.jobs import JobState
+from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.domain.plans import ReplayReport
+from xpucached.domain.targets import Origin
+from xpucached.kinds import fs
+from xpucached.kinds.neo import counting
+from xpucached.service import compare, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.support.runtimes import SimulatedGpu
+    from xpucached.domain.jobs import Job
+    from xpucached.domain.stores import Lookups
+    from xpucached.domain.trash import VerifyReport
+    from xpucached.service.context import Context
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
+
+INCLUDING: Final = '#include "half.h"\nkernel void once(global float *x) { x[get_global_id(0)] *= HALF; }\n'
+
+JOBS: Final = (
+    ("text", "source.cl", "-DX=1"),
+    ("text", "source.cl", "-cl-fast-relaxed-math -DX=2"),
+    ("text", "including.cl", "-I."),
+    ("il", "image.spv", ""),
+    ("il 7=000080bf00000000", "special.spv", "-cl-mad-enable"),
+    ("ze", "image.spv", ""),
+    ("ze", "image.spv", " -ze-opt-level=2"),
+    ("ze", "image.spv", "-ze-opt-level=2"),
+    ("ze", "image.spv", "-ze-opt-large-register-file"),
+    ("ze 7=000080bf00000000", "special.spv", "-cl-mad-enable"),
+)
+"""Every way in which programs reach the driver's cache."""
+
+
+class ReplayHouse(GpuHouse):
+    """The same with a compiler of its own, which can become another one."""
+
+    def __init__(self, place: Path, gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compiler = place / "compiler" / "libigc.so.2"
+        self.compiler.parent.mkdir()
+        shutil.copy2(gpu.libraries / "libigc.so.2", self.compiler)
+        super().__init__(place, changed(gpu, before=(self.compiler.parent,)), monkeypatch)
+        (place / "including.cl").write_text(INCLUDING)
+        (place / "work" / "half.h").write_text("#define HALF 0.5f\n")
+        shutil.copy(next((fakes.NEO / "recorded").glob("24c2875a139227f0.input")), place / "special.spv")
+
+        def in_use(context: Context) -> tuple[OtherDriver, ...]:
+            host = context.present
+            return (
+                OtherDriver(
+                    *(host.environments, host.stamp, self.gpu.variables, self.gpu.command()),
+                    devices=host.devices,
+                    driver=host.driver,
+                ),
+            )
+
+        monkeypatch.setattr(replay, "drivers_in_use", in_use)
+        monkeypatch.setattr(compare, "drivers_in_use", in_use)
+
+    def change_compiler(self) -> None:
+        """Let the compiler be another one to the driver, as after an upgrade, and have that noticed."""
+        status = self.compiler.stat()
+        os.utime(self.compiler, (status.st_atime, status.st_mtime + 3600))
+        self.service.context.host = self.host()
+        self.service.context.catalog.write(record_survey, self.host())
+
+    async def done(self, job: Job) -> Job:
+        """Wait for a job."""
+        while job.state in {JobState.QUEUED, JobState.RUNNING}:
+            await asyncio.sleep(0.05)
+            (job,) = [one for one in self.service.context.jobs.all() if one.id == job.id]
+        return job
+
+    async def replayed(self, **given: object) -> ReplayReport:
+        job = await self.done(await self.service.replayer.start(requests.ReplayEntries(**given)))  # type: ignore[arg-type]
+        assert isinstance(job.report, ReplayReport), job
+        return job.report
+
+    async def verified(self, *, fix: bool = False) -> VerifyReport:
+        asked = requests.VerifyStores(deep=True, fix=fix)
+        job = await self.done(await self.service.verifier.start(asked, self.service.status.get))
+        assert job.report is not None, job
+        return job.report  # type: ignore[return-value]
+
+    def content(self, root: Path | None = None) -> dict[str, bytes]:
+        """Return the entries of a store, by their places."""
+        root = root or self.root
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*_cache")}
+
+    def cold(self, jobs: Sequence[tuple[str, str, str]] = JOBS) -> dict[str, bytes]:
+        """Build in an empty store, as a model's own run would; give what is there then."""
+        root = self.place / "cold"
+        root.mkdir()
+        words = self.gpu.builder([(how, self.place / name, options) for how, name, options in jobs])
+        caching = {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(root), "NEO_CACHE_MAX_SIZE": "0"}
+        variables = {"HOME": str(self.place), **self.gpu.variables, **caching}
+        subprocess.run(words, env=variables, cwd=self.place / "work", check=True, stdout=subprocess.DEVNULL)
+        return self.content(root)
+
+    def lookups(self) -> Lookups:
+        """Return how often the driver found what it looked for, by its own counters."""
+        with fs.root_directory(os.fspath(self.root)) as (root, _):
+            return counting.lookups(root)
+
+    def total_is_true(self) -> bool:
+        """Return whether the driver's own number is the bytes of all entries."""
+        with fs.root_directory(os.fspath(self.root)) as (root, _):
+            return counting.believed(root) == sum(map(len, self.content().values()))
+
+
+@pytest.fixture
+def house(short_dir: Path, gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> ReplayHouse:
+    return ReplayHouse(short_dir, gpu, monkeypatch)
+
+
+def test_after_another_compiler_all_is_made_again_without_the_model(house: ReplayHouse) -> None:
+    async def work() -> None:
+        run = await house.warmed()
+        assert (run.outcome, run.passes[-1].created) == (Outcome.WARMED, 0), run
+        made = house.content()
+        assert len(made) == len(JOBS)
+        for _ in range(2):
+            old = house.content()
+            house.change_compiler()
+            status = await house.status()
+            assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+            planned = await house.replayed(dry_run=True)
+            assert (len(planned.plan.rebuild), planned.skipped) == (len(JOBS), {})
+            report = await house.replayed()
+            assert (report.rebuilt, report.failed, report.skipped, report.failures) == (len(JOBS), 0, {}, ())
+            # What is made again is noted, and is no proof: the model's own run is.
+            status = await house.status()
+            assert status.warmth is Warmth.COLD
+            assert status.why.endswith(f"replay has made {len(JOBS)} entries for that, of {len(JOBS)} that it had")
+            assert house.traces() == []
+            assert house.total_is_true()
+            made = {key: data for key, data in house.content().items() if key not in old}
+            assert (await house.replayed()).plan.rebuild == ()
+            rows = [one for one in house.service.context.catalog.read(all_entries) if one.entry.id.key in made]
+            assert {(one.origin, one.models, one.inherited) for one in rows} == {(Origin.REBUILT, (NET,), (NET,))}
+            assert {one.entry.environment for one in rows} <= set(house.host().environments)
+            counted = house.lookups()
+            run = await house.warmed()
+            assert [(one.created, one.used) for one in run.passes] == [(0, len(JOBS))], run
+            assert house.lookups().misses == counted.misses
+            assert house.lookups().hits == counted.hits + len(JOBS)
+            assert (await house.status()).warmth is Warmth.WARM
+        assert made == house.cold()
+
+    house.live(work, *JOBS)

@@ -1,0 +1,208 @@
+"""Compiling again what lies in the GPU driver's cache: the driver itself does it, into a place of its own.
+
+What it keeps there, and its trace, say under which name programs will look for it.  It goes into the store under the
+driver's lock, at the place that the driver chose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from xpucached.domain.host import Host, OtherDriver
+from xpucached.domain.models import Workload
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
+from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.domain.targets import Target
+from xpucached.kinds import fs, listing, removal
+from xpucached.kinds.neo import counting, discovery, layout, level_zero, recorder, trace, zebin
+from xpucached.kinds.neo.targets import NAME, is_opencl
+
+_LARGEST: Final = 64 << 20
+"""Bytes of one entry."""
+
+_TRIES: Final = 50
+_PAUSE: Final = 0.1
+"""Seconds, and how often: others hold the lock for milliseconds."""
+
+_FORM, _LINEAGE = "form", "lineage"
+_FILE_MODE, _DIRECTORY_MODE = "file-mode", "directory-mode"
+
+
+def compiler(target: Target, place: Path) -> CompilerSpec:
+    """Return what compiles for a target, and keeps and tells it in a place; see `Rebuilder.compiler`."""
+    backend = "opencl" if is_opencl(target) else "level-zero"
+    wanted = json.dumps([None, target.device, None, target.toolchain])
+    variables = {
+        **discovery.EVERYWHERE,
+        **discovery.enable(place),
+        **recorder.variables(Store(NAME, place)),
+    }
+    return CompilerSpec(("--backend", backend, "--environment", wanted), variables=tuple(variables.items()))
+
+
+def lineage_key(key: EntryKey) -> str | None:  # noqa: ARG001
+    """Return nothing: a key is a hash of all at once, so a recipe says it."""
+    return None
+
+
+def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoRecipe:
+    """Return what a run told of an entry, with what the entry itself holds of it; see `Rebuilder.recipe`."""
+    if recorded is None:
+        return NoRecipe.UNRECORDED
+    content = recorded.parts.get("input")
+    if content is None:
+        found = _image(entry.id)
+        if isinstance(found, NoRecipe):
+            return found
+        content = found
+    try:
+        options = recorded.facts["options"]
+        told = json.loads(recorded.parts["driver"])
+        constants = {name: bytes.fromhex(recorded.facts[name]).hex() for name in ("constants", "values")}
+        if not is_opencl(recorded.target):
+            options = level_zero.given(options, told["internal"]) or options
+        text = {} if trace.is_spirv(content) else {_FORM: "text"}
+        facts = {**constants, **text, _LINEAGE: recorded.lineage}
+        return Recipe(entry.id, trace.source(content), options.encode("latin-1"), facts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return NoRecipe.DAMAGED
+
+
+def _image(entry: EntryId) -> bytes | NoRecipe:
+    """Return the SPIR-V in an entry."""
+    try:
+        with _opened(entry) as (_, descriptor, status):
+            if status.st_uid != os.geteuid():
+                return NoRecipe.FOREIGN
+            if status.st_size > _LARGEST:
+                return NoRecipe.UNREADABLE
+            image = zebin.image(fs.read(descriptor, status.st_size))
+    except OSError:
+        return NoRecipe.UNREADABLE
+    except ValueError:
+        return NoRecipe.DAMAGED
+    return image if trace.is_spirv(image) else NoRecipe.NATIVE
+
+
+@contextlib.contextmanager
+def _opened(entry: EntryId) -> Iterator[tuple[int, int, os.stat_result]]:
+    """Open an entry to read it; give its directory, its file and what that is.  Raises OSError."""
+    with (
+        removal.opened(entry) as (descriptors, name, _),
+        fs.regular_file(descriptors[-1], name) as (descriptor, status),
+    ):
+        yield descriptors[-1], descriptor, status
+
+
+def made(
+    recipe: Recipe,
+    environment: Target,
+    host: Host,
+    binary: bytes,  # noqa: ARG001 - programs load what the driver keeps
+    place: Path,
+) -> tuple[Recipe, bytes] | str:
+    """Return what the driver kept of a program, and under which name; see `Rebuilder.made`."""
+    store = Store(NAME, place)
+    told = recorder.collect(store, frozenset(), host).recipes
+    if not told:
+        raise OSError(errno.ENODATA, "the GPU driver kept nothing that its trace explains")
+    mine = [one for one in told if (one.lineage, one.target) == (recipe.facts[_LINEAGE], environment)]
+    if not mine:
+        return "the GPU driver was asked for something else than by its program, which would not find it"
+    with _opened(EntryId(store, mine[0].key)) as (directory, descriptor, status):
+        if status.st_size > _LARGEST:
+            return "the GPU driver kept more than an entry holds"
+        content = fs.read(descriptor, status.st_size)
+        modes = {
+            _FILE_MODE: f"{stat.S_IMODE(status.st_mode) & 0o666:o}",
+            _DIRECTORY_MODE: f"{stat.S_IMODE(os.fstat(directory).st_mode) & 0o777:o}",
+        }
+    return replace(recipe, facts={**recipe.facts, **modes}, made=mine[0]), content
+
+
+def unusable(environment: Target, binary: bytes) -> str | None:  # noqa: ARG001 - the same for all
+    """Return what is wrong with a compiled program; see `Rebuilder.unusable`."""
+    return zebin.damage(binary) if binary else "it is empty"
+
+
+def expected_key(recipe: Recipe, target: Target) -> EntryKey | None:
+    """Return the key once the driver has told it; see `Rebuilder.expected_key`."""
+    return recipe.made.key if recipe.made is not None and recipe.made.target == target else None
+
+
+def confirm(
+    targets: Collection[Target],  # noqa: ARG001
+    driver: OtherDriver,  # noqa: ARG001
+    workloads: Sequence[Workload],  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+    timeout: float = 60.0,  # noqa: ARG001
+) -> str:
+    """Ask nobody: the driver that looks is the one that names each entry."""
+    return ""
+
+
+# -- where programs look -----------------------------------------------------------------------------------------------
+
+
+def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
+    """Put a compiled program where the driver would have; see `Rebuilder.publish`."""
+    key = expected_key(recipe, environment)
+    if key is None or layout.place(key) is None:
+        raise OSError(errno.EINVAL, "the GPU driver did not say under which name")
+    *above, name = key.split("/")
+    directory_mode, file_mode = (int(recipe.facts[one], 8) for one in (_DIRECTORY_MODE, _FILE_MODE))
+    with contextlib.ExitStack() as stack:
+        root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
+        here = root
+        for part in above:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, directory_mode, dir_fd=here)
+            here = stack.enter_context(fs.directory_in(here, part, status.st_dev))
+        if listing.exists(here, name):
+            return None
+        # Called as the driver calls what it writes, so that what a death leaves is known, and goes.
+        temporary = f"cl_cache.{secrets.token_hex(3)}"
+        fs.make(root, temporary, binary)
+        try:
+            os.chmod(temporary, file_mode, dir_fd=root)
+            for number in range(_TRIES):
+                if number:
+                    time.sleep(_PAUSE)
+                with _exclusive(root) as total:
+                    if total is None:
+                        continue
+                    if listing.exists(here, name):
+                        return None
+                    os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=here)
+                    if total >= 0:
+                        counting.add(total, len(binary))
+                    return key
+            raise OSError(errno.EBUSY, "a program holds the lock of the cache")
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=root)
+
+
+@contextlib.contextmanager
+def _exclusive(root: int) -> Iterator[int | None]:
+    """Keep drivers from writing; give the file of their number, or -1 where there is none yet; None: one writes now."""
+    if counting.lockable(root) is False:
+        # Whoever writes first counts what is there.
+        yield -1
+        return
+    with counting.locked(root) as descriptor:
+        yield descriptor
