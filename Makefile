@@ -25,7 +25,7 @@ help:
 
 # Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
 # fails is run once more, and both are listed: real programs on a busy machine may miss a moment that a test waits for.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 ifdef FAST
 test: .venv/tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
