@@ -36,6 +36,7 @@ from xpucached.server.redact import redact
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.service.proofs import ProofKeeper
+from xpucached.service.store_finder import StoreFinder
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -545,7 +546,7 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
             needs = None if name == "old" else proven(of)
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
-        proofs = ProofKeeper(context)
+        proofs = ProofKeeper(context, StoreFinder(context))
 
         def changed() -> dict[str, tuple[str, ...] | None]:
             return {one.model: one.changes if one.noted else None for one in proofs.coverage(context.present)}
@@ -619,7 +620,7 @@ def test_what_many_models_need_stays_within_bounds_and_is_compared_all_the_same(
             assert 1 < len(needs) < 5
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
-        proofs = ProofKeeper(context)
+        proofs = ProofKeeper(context, StoreFinder(context))
         for number in range(4):
             assert [len(one.changes) for one in proofs.coverage(context.present)] == [1] * number + [0] * (4 - number)
             assert 0 < sum(map(len, proofs._needs.values())) <= 5

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.domain.jobs import Job
-    from xpucached.domain.models import Run
+    from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.targets import Target
     from xpucached.service.trial import Attempt
 
@@ -289,3 +289,37 @@ def test_what_one_variant_was_proven_with_must_outlive_the_others(
     assert [one.outcome for one in run.trials] == [Outcome.WARMED] * 2
     assert (run.outcome, warmth) == ((Outcome.UNPROVEN, Warmth.COLD) if taken else (Outcome.WARMED, Warmth.WARM))
     assert ("1 of the 2 entries that it asked for cannot be used now" in run.detail) is taken
+
+
+@pytest.mark.parametrize("moves", ["", "model", "link"])
+def test_entries_in_a_store_that_a_model_no_longer_uses_prove_nothing(
+    catalog: Catalog, tmp_path: Path, moves: str
+) -> None:
+    # Both stores are looked after, and the earlier one is as it was.
+    root, other, place = tmp_path / "store", tmp_path / "other", tmp_path / "place"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    SyclStore(other).add("another")
+    place.symlink_to(root)
+    script = f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2"
+    model = Model(ModelName("net"), Workload(("/bin/sh", "-c", script), tmp_path, {}, 60.0), place)
+    catalog.write(add_model, model)
+
+    async def warm() -> ModelStatus:
+        service = alone(catalog, root, other)
+        run = await service.prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        offer(catalog, *run.environments)
+        if moves == "model":
+            catalog.write(add_model, replace(model, store=other))
+        elif moves == "link":
+            place.unlink()
+            place.symlink_to(other)
+        service = alone(catalog, root, other)
+        await service.scanner.scan_stores()
+        (status,) = await service.prewarmer.statuses()
+        return status
+
+    status = asyncio.run(warm())
+    assert (status.warmth, status.reason) == ((Warmth.COLD, WarmReason.LOST) if moves else (Warmth.WARM, None))
+    if moves:
+        assert status.why == "it caches in another store now, where 1 of its 1 entries are not (1 sycl)"
+        assert [one.remaining for one in status.layers] == [0]

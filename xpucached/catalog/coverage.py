@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
@@ -13,14 +14,19 @@ from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
 from xpucached.domain.models import Coverage, Layer, Model, Outcome, Proof
 from xpucached.domain.names import KindName, ModelName
-from xpucached.domain.stores import EntryState
+from xpucached.domain.stores import EntryState, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 
-def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
-    """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing."""
+def model_coverage(
+    connection: sa.Connection, places: Mapping[ModelName, Collection[Store]] | None = None
+) -> tuple[Coverage, ...]:
+    """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing.
+
+    ``places`` are the stores that each model caches in now: what lies in another one is of no use to its programs.
+    """
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
     workloads: dict[str, str] = {row.name: row.workload for row in rows}
     finished = sa.and_(RUNS.c.finished.is_not(None), RUNS.c.outcome != Outcome.CANCELLED.value)
@@ -29,7 +35,15 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
     proofs = _proofs(connection)
     some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
     runs = {run.id: run for run in read_runs(connection, list(some.values()))}
-    remaining = _remaining(connection, list(some))
+    there = _remaining(connection, list(some))
+    remaining: dict[int, Counter[str]] = {}
+    elsewhere: dict[int, int] = {}
+    for number, row in some.items():
+        mine = there[number] if places is None else _in(there[number], places.get(row.model, ()))
+        remaining[number] = Counter()
+        for store, count in mine.items():
+            remaining[number][store.kind] += count
+        elsewhere[number] = there[number].total() - mine.total()
     layers = {number: _layers(row.layers, remaining[number]) for number, row in some.items()}
     heirs = foretold.heirs(connection, (row.id for rows in (*proofs.values(), list(good.values())) for row in rows))
     failures = _failures(connection, workloads)
@@ -44,8 +58,16 @@ def model_coverage(connection: sa.Connection) -> tuple[Coverage, ...]:
             remaining[good[name].id].total() if name in good else 0,
             inherited=inherited.get(name, 0),
             layers=layers[good[name].id] if name in good else (),
+            elsewhere=elsewhere[good[name].id] if name in good else 0,
             proofs=tuple(
-                Proof(runs[row.id], row.attributed, remaining[row.id].total(), layers[row.id], heirs.get(row.id, ()))
+                Proof(
+                    runs[row.id],
+                    row.attributed,
+                    remaining[row.id].total(),
+                    layers[row.id],
+                    heirs.get(row.id, ()),
+                    elsewhere[row.id],
+                )
                 for row in proofs[name]
             ),
             heirs=heirs.get(good[name].id, ()) if name in good else (),
@@ -84,19 +106,23 @@ def _newest_by_model(
     return {row.model: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)))}
 
 
-def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> Mapping[int, Counter[str]]:
-    """Count by kinds the entries of each run that are there and whole: what has a lock is skipped by programs."""
-    a = ATTRIBUTIONS.c
-    found: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for number, kind, count in connection.execute(
-        sa.select(a.run_id, STORES.c.kind, sa.func.count())
+def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> Mapping[int, Counter[Store]]:
+    """Count by stores the entries of each run that are there and whole: what has a lock is skipped by programs."""
+    a, s = ATTRIBUTIONS.c, STORES.c
+    found: defaultdict[int, Counter[Store]] = defaultdict(Counter)
+    for number, kind, root, count in connection.execute(
+        sa.select(a.run_id, s.kind, s.root, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == a.entry_id)
-        .join(STORES, STORES.c.id == ENTRIES.c.store_id)
+        .join(STORES, s.id == ENTRIES.c.store_id)
         .where(among(a.run_id, numbers), ENTRIES.c.state == EntryState.OK.value)
-        .group_by(a.run_id, STORES.c.kind)
+        .group_by(a.run_id, s.id)
     ):
-        found[number][kind] = count
+        found[number][Store(KindName(kind), Path(root))] = count
     return found
+
+
+def _in(some: Counter[Store], places: Collection[Store]) -> Counter[Store]:
+    return Counter({store: count for store, count in some.items() if store in places})
 
 
 def _layers(noted: Mapping[str, int] | None, remaining: Mapping[str, int]) -> tuple[Layer, ...]:

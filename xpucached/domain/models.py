@@ -200,10 +200,11 @@ class Proof(Struct, frozen=True):
 
     run: Run
     entries: int  #: that it created or used
-    remaining: int  #: of those, still there and whole
+    remaining: int  #: of those, still there and whole, where its programs look for them
     layers: tuple[Layer, ...] = ()  #: the same by the kinds of caches; empty where that was not noted
     heirs: tuple[Target, ...] = ()
     """What is here now in place of what it was proven for, and has all it needs: only the compiler is another."""
+    elsewhere: int = 0  #: of its entries, those in a store that the model does not cache in now
 
 
 class Coverage(Struct, frozen=True):
@@ -214,11 +215,12 @@ class Coverage(Struct, frozen=True):
     good: Run | None  #: the newest run that warmed it
     failures: int  #: runs in a row that did not warm it
     entries: int  #: that the good run created or used
-    remaining: int  #: of those, still there and whole
+    remaining: int  #: of those, still there and whole, where its programs look for them
     changes: tuple[str, ...] = ()  #: what changed of that which the good run needed, a sentence each
     inherited: int = 0  #: entries that replay made for it and present drivers, and that no run has seen yet
     noted: bool = True  #: whether it was written down what the good run needed; if not, changes are not noticed
     layers: tuple[Layer, ...] = ()  #: entries by the kinds of caches; empty where that was not noted
+    elsewhere: int = 0  #: of the good run's, those in a store that the model does not cache in now
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
     heirs: tuple[Target, ...] = ()  #: as `Proof.heirs`, of the good run
 

@@ -76,6 +76,9 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         lost = coverage.entries - coverage.remaining
         where = [f"{one.entries - one.remaining} {one.kind}" for one in coverage.layers if one.remaining < one.entries]
         which = f" ({', '.join(where)})" if where else ""
+        if coverage.elsewhere:
+            moved = f"it caches in another store now, where {lost} of its {coverage.entries} entries are not{which}"
+            return Need(WarmReason.LOST, moved)
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged{which}")
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
@@ -103,6 +106,7 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
         remaining=best.remaining,
         layers=best.layers,
         heirs=best.heirs,
+        elsewhere=best.elsewhere,
         changes=(),
     )
 

@@ -81,7 +81,7 @@ class Prewarmer:
         self._finder = scanner.finder
         self._surveyor = surveyor
         self.throttle = Throttle(context)
-        self._proofs = ProofKeeper(context)
+        self._proofs = ProofKeeper(context, scanner.finder)
         self._trials = TrialRunner(context, scanner, starter, self.throttle, self._proofs)
         self._running: set[ModelName] = set()
 

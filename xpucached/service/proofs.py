@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from xpucached.domain.names import ModelName
     from xpucached.processes.results import RunResult
     from xpucached.service.context import Context
+    from xpucached.service.store_finder import StoreFinder
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,10 @@ _SILENT: Final = "its files do not answer: whether they changed is unknown"
 class ProofKeeper:
     """Notes and compares.  Its methods block, and are for threads; none waits for a file system without end."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, finder: StoreFinder) -> None:
         self._context = context
         self._catalog = context.catalog
+        self._finder = finder
         self._comparer = DependencyChecker()
         self._needs: dict[int, tuple[Dependency, ...]] = {}
         self._unnoted: frozenset[int] = frozenset()
@@ -122,7 +124,8 @@ class ProofKeeper:
         looked at.
         """
         # An earlier driver that came back has a proof of its own, which needs other files.
-        found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.read(model_coverage)]
+        places = self._finder.places_of(self._catalog.read(all_models))
+        found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.read(model_coverage, places)]
         with self._looking:
             began = time.monotonic()
             if began >= self._fresh_until or any(

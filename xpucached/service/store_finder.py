@@ -15,7 +15,7 @@ from xpucached import deadlines
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import Problem, Process
-from xpucached.domain.names import KindName
+from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
 from xpucached.errors import Conflict
 from xpucached.host import process_table
@@ -143,6 +143,18 @@ class StoreFinder:
             make(self.run_stores(self.managed())[1:])
         except OSError as error:
             log.warning("a store cannot be made, and programs keep nothing there: %s", error)
+
+    def places_of(self, models: Iterable[Model]) -> Mapping[ModelName, frozenset[Store]]:
+        """Return the stores that each model caches in, where they lay when they were last looked for."""
+
+        def lay(kind: KindName, path: Path) -> Store:
+            return Store(kind, self._roots.get(path) or self.real_root(path))
+
+        ours = {name: lay(name, self._context.settings.managed(name)) for name in KINDS}
+        named = {
+            model.name: ours if model.store is None else {**ours, MODELS: lay(MODELS, model.store)} for model in models
+        }
+        return {name: frozenset(stores.values()) for name, stores in named.items()}
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
         """Return what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""

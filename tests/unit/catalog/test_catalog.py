@@ -1435,6 +1435,18 @@ def test_coverage_tells_what_is_left_of_the_good_run(catalog: Catalog) -> None:
     assert [one.entry.id.key for one in catalog.read(all_entries)] == ["b"]
 
 
+def test_what_lies_where_a_model_caches_no_longer_is_not_left(catalog: Catalog) -> None:
+    a, b = entry("a"), entry("b")
+    catalog.write(record_scan, scan(a, b), architecture)
+    catalog.write(add_model, model())
+    run(catalog, model(), created=(a,), used=(b,))
+    for places, remaining in (({model().name: {a.id.store}}, 2), ({model().name: set()}, 0), ({}, 0), (None, 2)):
+        (found,) = catalog.read(model_coverage, places)
+        assert (found.entries, found.remaining, found.elsewhere) == (2, remaining, 2 - remaining)
+        assert (found.proofs[0].remaining, found.proofs[0].elsewhere) == (remaining, 2 - remaining)
+        assert found.layers == (Layer(KindName("sycl"), 2, remaining),)
+
+
 def test_failures_are_counted_in_a_row(catalog: Catalog) -> None:
     def failures() -> int:
         return catalog.read(model_coverage)[0].failures
