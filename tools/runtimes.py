@@ -38,7 +38,7 @@ class Recipe:
     pythons: tuple[tuple[int, int], ...]
     module: str | None  #: what programs import; None for a driver alone
     sycl: bool = True  #: whether it has a SYCL runtime or its driver, and not torch for the CPU
-    alone: bool = False  #: whether it is one library that is loaded beside another environment's, which it needs
+    library: str | None = None  #: all that is wanted, below ``lib``: what it needs is another environment's
 
     @property
     def marker(self) -> str:
@@ -65,7 +65,7 @@ def _driver(version: str) -> Recipe:
 
 def _onednn(version: str) -> Recipe:
     """Pin oneDNN with its half for GPUs: 0.1 GB, where all that it needs would be another SYCL runtime."""
-    return Recipe((f"onednn=={version}",), ((3, 11), (3, 12), (3, 13)), None, alone=True)
+    return Recipe((f"onednn=={version}",), ((3, 11), (3, 12), (3, 13)), None, library="libdnnl.so.3")
 
 
 RECIPES: Final = {
@@ -88,6 +88,12 @@ RECIPES: Final = {
     # Named by what the library says of itself.  3.7 needs libsycl.so.8, as rt2025.2 has it; 3.13 that of rt2026.2.
     "onednn3.7": _onednn("2025.1.1"),
     "onednn3.13": _onednn("2026.1.0"),
+    "openvino2026.4": Recipe(
+        ("openvino==2026.4.1", NUMPY),
+        ((3, 11), (3, 12), (3, 13)),
+        None,
+        library="python3*/site-packages/openvino/libs/libopenvino_intel_gpu_plugin.so",
+    ),
     # From the usual index this torch brings CUDA along, some gigabytes; from one with builds for the CPU it does not.
     "torch": Recipe(
         ("torch==2.13.0", "transformers==5.23.0", "diffusers==0.42.1", NUMPY),
@@ -98,7 +104,7 @@ RECIPES: Final = {
 }
 
 DEMO: Final = ("rt2025.2", "drv2025.3")
-MEASURED: Final = ("onednn3.13",)
+MEASURED: Final = ("onednn3.13", "openvino2026.4")
 """What no test starts; for ``bench``."""
 
 
@@ -158,7 +164,7 @@ def install(place: Path, recipe: Recipe, interpreter: Interpreter) -> None:
     _run([
         str(place / "bin" / "python"),
         *("-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"),
-        *("--only-binary", ":all:", *(["--no-deps"] if recipe.alone else []), *recipe.pins),
+        *("--only-binary", ":all:", *(["--no-deps"] if recipe.library else []), *recipe.pins),
     ])  # fmt: skip
     prove(place, recipe)
     share_doubles(place / "lib")
@@ -170,11 +176,15 @@ def prove(place: Path, recipe: Recipe) -> None:
     if not recipe.sycl:
         _run([str(place / "bin" / "python"), "-c", "import diffusers, torch, transformers; print(torch.ones(2).sum())"])
         return
-    driver = place / "lib" / ("libdnnl.so.3" if recipe.alone else "libintelocl.so")
-    if not driver.is_file():
-        raise Failure(f"there is no {driver}")
+    wanted = recipe.library or "libintelocl.so"
+    if not any((place / "lib").glob(wanted)):
+        raise Failure(f"there is no {place / 'lib' / wanted}")
     if recipe.module is not None:
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(place / "lib"), "OCL_ICD_FILENAMES": str(driver)}
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(place / "lib"),
+            "OCL_ICD_FILENAMES": str(place / "lib" / wanted),
+        }
         code = f"import dpctl, {recipe.module}; print(dpctl.SyclDevice('opencl:cpu').driver_version)"
         _run([str(place / "bin" / "python"), "-c", code], environment)
 
