@@ -5,10 +5,11 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test compiled lint man dist deb rpm demo record fuzz mutants stress bench clean
+.PHONY: help test compiled lint man dist deb rpm demo demo-gpu record fuzz mutants stress bench clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
+	@echo 'make demo-gpu the same with the cache of the GPU driver, oneDNN and a simulated GPU'
 	@echo 'make test    check the style, the types and all the tests; with FAST=1 the unit tests only'
 	@echo 'make lint    check the style and the types'
 	@echo 'make man     write man pages, shell completions and an example configuration'
@@ -20,7 +21,7 @@ help:
 	@echo 'make stress  real programs on one store for two minutes while all goes wrong, 10,000 evictions beside the'
 	@echo '             GPU driver, a death at every change, and the daemon killed at STRESS_KILLS (500) random moments'
 	@echo 'make bench   measure us and others at 10,000 to a million entries, and write docs/performance.md (BENCH_SIZES)'
-	@echo 'make record  run the demo and make docs/demo.svg of it'
+	@echo 'make record  run the demos and make docs/demo.svg and docs/demo-gpu.svg of them'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
 # Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
@@ -76,9 +77,17 @@ demo: .venv/installed
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo
 	$(BIN)/python demo/demo.py --runtimes $(RUNTIMES)
 
+demo-gpu: .venv/installed
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) rt2025.2 onednn3.7
+	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver
+	$(BIN)/python demo/gpu.py --runtimes $(RUNTIMES)
+
 record: .venv/installed
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --demo
+	$(PYTHON) tools/runtimes.py $(RUNTIMES) onednn3.7
+	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver
 	$(BIN)/python demo/record.py --output docs/demo.svg -- $(BIN)/python demo/demo.py --runtimes $(RUNTIMES)
+	$(BIN)/python demo/record.py --output docs/demo-gpu.svg -- $(BIN)/python demo/gpu.py --runtimes $(RUNTIMES)
 
 # Whether pip was done is remembered in a file, so that only a change of the project's needs starts it again.
 .venv/installed: pyproject.toml setup.py

@@ -39,6 +39,29 @@ def test_the_demo_shows_what_it_says(
     assert list(short_dir.iterdir()) == []
 
 
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("gpu")
+def test_the_demo_of_the_gpu_drivers_cache_shows_what_it_says(
+    runtimes: Path, runtime: Callable[[str], Runtime], tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime("rt2025.2")
+    runtime("onednn3.7")
+    monkeypatch.setenv("TMPDIR", str(short_dir))
+
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "demo" / "gpu.py", "--runtimes", runtimes, "--last", "33"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("3 programs from the cache, 0 compiled") == 2
+    assert list(short_dir.iterdir()) == []
+
+
 @pytest.mark.usefixtures("terminal")
 def test_a_recording_shows_text_and_colours(tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"

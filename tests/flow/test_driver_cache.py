@@ -34,7 +34,7 @@ from xpucached.settings import loading
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from tests.support.runtimes import Runtime, SimulatedGpu
+    from tests.support.runtimes import SimulatedGpu
     from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.recipes import RecordedRecipe
 
@@ -187,29 +187,6 @@ def test_another_compiler_makes_a_model_cold_before_anything_ran(house: GpuHouse
         assert (await house.status()).warmth is Warmth.WARM
 
     house.live(work, *JOBS[:1])
-
-
-def test_attention_compiled_by_onednn_is_proven_for_each_number_of_keys(
-    house: GpuHouse, gpu: SimulatedGpu, runtime: Callable[[str], Runtime]
-) -> None:
-    """There is a program for the prompt, one for each number of keys, and one that oneDNN tries the GPU with."""
-
-    async def work() -> None:
-        run = await house.warmed()
-        assert (run.outcome, [(one.created, one.used) for one in run.passes]) == (Outcome.WARMED, [(4, 0), (0, 4)])
-        entries = [one.entry for one in house.service.context.catalog.read(all_entries)]
-        kernels = sorted(kernel.name for one in entries for kernel in one.kernels)
-        assert kernels == ["default_kernel", "micro_sdpa", "micro_sdpa", "micro_sdpa"]
-        recipes = house.recipes()
-        assert all(one is not None and "input" in one.parts for one in recipes.values())
-        assert (await house.status()).layers == (Layer(NEO, 4, 4),)
-        host = house.host()
-        later = replace(host.driver[0], size=host.driver[0].size + 1)
-        house.service.context.host = with_targets(replace(host, driver=(later,)))
-        status = await house.status()
-        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
-
-    house.live(work, command=gpu.attention(runtime("onednn3.7"), 33, 34))
 
 
 def test_models_are_cold_under_another_compiler_until_what_they_look_for_is_there(house: GpuHouse) -> None:

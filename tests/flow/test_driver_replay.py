@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.flow.test_driver_cache import NET, GpuHouse
+from tests.flow.test_driver_cache import NEO, NET, GpuHouse
 from tests.kinds import fakes
 from xpucached.api import requests
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
-from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.domain.models import Layer, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
@@ -27,9 +27,9 @@ from xpucached.kinds.neo import counting
 from xpucached.service import compare, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from tests.support.runtimes import SimulatedGpu
+    from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.jobs import Job
     from xpucached.domain.stores import Lookups
     from xpucached.domain.trash import VerifyReport
@@ -170,3 +170,32 @@ def test_after_another_compiler_all_is_made_again_without_the_model(house: Repla
         assert made == house.cold()
 
     house.live(work, *JOBS)
+
+
+def test_attention_compiled_by_onednn_is_made_again_without_it(
+    house: ReplayHouse, runtime: Callable[[str], Runtime]
+) -> None:
+    """There is a program for the prompt, one for each number of keys, and one that oneDNN tries the GPU with."""
+
+    async def work() -> None:
+        run = await house.warmed()
+        assert (run.outcome, [(one.created, one.used) for one in run.passes]) == (Outcome.WARMED, [(4, 0), (0, 4)])
+        entries = [one.entry for one in house.service.context.catalog.read(all_entries)]
+        kernels = sorted(kernel.name for one in entries for kernel in one.kernels)
+        assert kernels == ["default_kernel", "micro_sdpa", "micro_sdpa", "micro_sdpa"]
+        assert all(one is not None and "input" in one.parts for one in house.recipes().values())
+        assert (await house.status()).layers == (Layer(NEO, 4, 4),)
+        old = house.content()
+        house.change_compiler()
+        status = await house.status()
+        assert (status.warmth, status.reason) == (Warmth.COLD, WarmReason.DRIVER)
+        report = await house.replayed()
+        assert (report.rebuilt, report.failed, report.skipped) == (4, 0, {})
+        # The compiler's code is the same: only where the driver looks is another.
+        assert sorted(data for key, data in house.content().items() if key not in old) == sorted(old.values())
+        counted = house.lookups()
+        run = await house.warmed(force=True)
+        assert (run.outcome, [(one.created, one.used) for one in run.passes][-1]) == (Outcome.WARMED, (0, 4))
+        assert house.lookups().misses == counted.misses
+
+    house.live(work, command=house.gpu.attention(runtime("onednn3.7"), 33, 34))
