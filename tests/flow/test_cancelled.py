@@ -86,7 +86,7 @@ def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
         }
         job = jobs.start(way, work[way])
         assert await asyncio.to_thread(going.wait, 20)
-        monkeypatch.setattr("xpucached.service.jobs._ENDING", 0.05)
+        monkeypatch.setattr("xpucached.service.jobs.ENDING", 0.05)
         # Whoever asks for it, however often, is not kept waiting.
         for _ in range(2):
             assert (await jobs.cancel(job.id)).state is JobState.RUNNING

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -19,9 +20,14 @@ from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
-from xpucached.threads import ThreadPool
+from xpucached.threads import ThreadPool, all_end
+
+log = logging.getLogger(__name__)
 
 _ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
+
+_ENDING: Final = 3.0
+"""Seconds that threads have to end when all is saved."""
 
 
 def share_memory() -> None:
@@ -51,12 +57,44 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
     return config
 
 
+def _serve(options: argparse.Namespace, config: settings.Settings, runner: asyncio.Runner) -> None:
+    if options.user:
+        from xpucached.daemon import user_daemon  # noqa: PLC0415 - the host's daemon needs none of it
+
+        runner.run(user_daemon.serve(options, config))
+    else:
+        from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
+
+        with alone(config.paths.state):
+            runner.run(host_daemon.serve(config, lambda: configuration.load(options)))
+
+
+def _tell(error: XpucachedError) -> int:
+    print(f"xpucached: {lines(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
+    if error.hint:
+        print(f"hint: {safe(error.hint)}", file=sys.stderr)  # noqa: T201 - the same
+    return error.exit
+
+
+def _end(runner: asyncio.Runner, status: int) -> None:
+    """End what is left of a daemon that has saved everything; what does not answer is left as it is."""
+    if all_end(_ENDING):
+        runner.close()
+        return
+    # Python would wait for these threads, and with them for a file system that never answers.
+    log.warning("something that was begun does not end, and is left as it is", exc_info=sys.exception())
+    logging.shutdown()
+    os._exit(status)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
     options = parser().parse_args(arguments)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
     share_memory()
+    runner = asyncio.Runner()
+    status, serving = 1, False
     try:
         with ThreadPool(1) as waiting:
             reading = waiting.submit(_settings, options)
@@ -76,22 +114,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
         logs.begin(config.log.level.upper())
+        serving = True
         if options.worker:
             worker.step_aside()
-        if options.user:
-            from xpucached.daemon import user_daemon  # noqa: PLC0415 - the host's daemon needs none of it
-
-            asyncio.run(user_daemon.serve(options, config))
-        else:
-            from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
-
-            with alone(config.paths.state):
-                asyncio.run(host_daemon.serve(config, lambda: configuration.load(options)))
+        _serve(options, config, runner)
+        status = 0
     except XpucachedError as error:
-        print(f"xpucached: {lines(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
-        if error.hint:
-            print(f"hint: {safe(error.hint)}", file=sys.stderr)  # noqa: T201 - the same
-        return error.exit
+        status = _tell(error)
     except KeyboardInterrupt:
-        return 130
-    return 0
+        status = 130
+    finally:
+        if serving:
+            _end(runner, status)
+    return status

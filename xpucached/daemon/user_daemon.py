@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 _SETTLE_LIMIT: Final = 10.0
 """A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
 
-
 _RETRY: Final = 5.0
 """Seconds after which to look again when a look has failed."""
 
@@ -67,6 +66,9 @@ _READING: Final = 30.0
 
 _LOSSES: Final = 60.0
 """Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
+
+_STOPPING: Final = 5.0
+"""Seconds that what is going on may take to end when the daemon stops."""
 
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
@@ -155,10 +157,14 @@ class Daemon:
             self._schedule.stop()
             for task in (stop, *tasks):
                 task.cancel()
-            await asyncio.wait([stop, *tasks])
-            with contextlib.suppress(TimeoutError):
-                await asyncio.to_thread(deadlines.ask, "watch", self._watcher.stop)
+            watcher = asyncio.create_task(self._end_watch())
+            # A thread of theirs may be in a store that does not answer: what is to be saved does not wait for it.
+            await asyncio.wait([stop, *tasks, watcher], timeout=_STOPPING)
             await self._service.stop()
+
+    async def _end_watch(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.to_thread(deadlines.ask, "watch", self._watcher.stop)
 
     async def _reconcile(self) -> None:
         while True:

@@ -128,7 +128,9 @@ class HostDaemon:
         await self._workers.stop()
         self._user_clients.stop()
         self._census.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._memory.keep, self._saved())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WRITING):
+                await asyncio.to_thread(self._memory.keep, self._saved())
 
     def _saved(self) -> SavedState:
         return SavedState(self._stamp, self._changed, tuple(self._known.said.values()), tuple(self._known.owed))

@@ -130,7 +130,8 @@ class HttpListener:
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late)
+            # One that changes something is not cut off, and may wait for a file system that does not answer.
+            await asyncio.wait(late, timeout=self._limits.stop_time)
 
 
 class Server(HttpListener):

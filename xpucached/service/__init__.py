@@ -23,6 +23,7 @@ from xpucached.service.activity import ActivityTracker
 from xpucached.service.compare import EntryComparer
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
+from xpucached.service.jobs import ENDING, SAVING
 from xpucached.service.models import ModelKeeper
 from xpucached.service.prewarm import Prewarmer
 from xpucached.service.reconcile import Reconciler
@@ -36,6 +37,8 @@ from xpucached.service.upkeep import Upkeep
 from xpucached.service.verify import Verifier
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context
 
@@ -89,12 +92,21 @@ class Service:
     async def stop(self) -> None:
         """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done."""
         context = self.context
-        try:
-            await context.write(note_ending)
-        except CatalogError as error:
-            self._log.warning("runs that go on could not be noted as ended by us: %s", error.message)
-        await self.reconciler.stop()
-        await context.jobs.stop()
-        async with context.automatic.part(automatic.ACTIVITY):
+        await self._save("runs that go on", context.write(note_ending))
+        ends = asyncio.create_task(self.reconciler.stop()), asyncio.create_task(context.jobs.stop())
+        # What waits in a store that does not answer is left as it is, as it would be if we were killed.
+        await asyncio.wait(ends, timeout=ENDING)
+        await self._save("what programs did", self._digest())
+        await self._save("events", context.events.flush(last=True))
+
+    async def _digest(self) -> None:
+        async with self.context.automatic.part(automatic.ACTIVITY):
             await self.tracker.digest(last=True)
-        await context.events.flush(last=True)
+
+    async def _save(self, what: str, saving: Awaitable[object]) -> None:
+        """Write something down before the end, unless that takes too long."""
+        try:
+            async with asyncio.timeout(SAVING):
+                await saving
+        except (CatalogError, TimeoutError) as error:
+            self._log.warning("not written down before the end: %s: %s", what, error)

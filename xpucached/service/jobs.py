@@ -25,8 +25,11 @@ Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
 
-_ENDING: Final = 10.0
+ENDING: Final = 10.0
 """Seconds that who cancels a job waits for its end."""
+
+SAVING: Final = 3.0
+"""Seconds that each thing which is written down before a daemon's end may take."""
 
 _OVER: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 
@@ -177,7 +180,7 @@ class Jobs:
         if task is not None:
             task.cancel()
             # A thread of it that changes a store is waited for, and that may lie where nobody answers.
-            await asyncio.wait([task], timeout=_ENDING)
+            await asyncio.wait([task], timeout=ENDING)
             if task.done():
                 self._never_began(found.id)
         return self.job(job)
@@ -189,11 +192,12 @@ class Jobs:
             self.change(job, state=JobState.CANCELLED, finished=self._clock())
 
     async def stop(self) -> None:
-        """End all jobs."""
+        """End all jobs; one that does not end in time is left as it is."""
         tasks = dict(self._tasks)
         for task in tasks.values():
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks.values())
-        for job in tasks:
-            self._never_began(job)
+            await asyncio.wait(tasks.values(), timeout=ENDING)
+        for job, task in tasks.items():
+            if task.done():
+                self._never_began(job)
