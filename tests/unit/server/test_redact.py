@@ -1,0 +1,149 @@
+"""`server.redact`: what those see who may only read, value by value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import api_stub
+from xpucached.api import requests
+from xpucached.domain.diagnosis import Cause, Explanation
+from xpucached.domain.host import Problem
+from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
+from xpucached.domain.libraries import Libraries
+from xpucached.domain.models import ModelStatus, WarmReason, Warmth
+from xpucached.domain.names import JobId
+from xpucached.domain.queries import EntryPage
+from xpucached.domain.secrecy import HIDDEN
+from xpucached.domain.workloads import RunSpec
+from xpucached.server import routes
+from xpucached.server.redact import redact, redact_settings
+
+SECRET = "geheim"  # noqa: S105 - what must not be seen
+JOB = Job(JobId("3"), "evict", JobState.DONE, api_stub.NOW)
+
+
+def seen(one: ModelStatus) -> ModelStatus:
+    """Return a model as others see it."""
+    shown = redact(one)
+    assert isinstance(shown, ModelStatus)
+    return shown
+
+
+def test_of_a_model_the_program_is_shown_and_not_its_arguments() -> None:
+    for command, shown in (
+        ((), ()),
+        (("/bin/app",), ("/bin/app",)),
+        (("/bin/app", SECRET), ("/bin/app", HIDDEN)),
+        # Not even how many there are.
+        (("/bin/app", SECRET, SECRET, SECRET), ("/bin/app", HIDDEN)),
+    ):
+        one = replace(api_stub.make_model(), command=command)
+        assert seen(one).command == shown
+        assert seen(one).variables == {"HF_TOKEN": HIDDEN}
+
+
+def test_of_an_exercise_texts_are_hidden_that_are_there() -> None:
+    spec = RunSpec(target=SECRET, inputs="", options={"a": SECRET})
+    shown = seen(replace(api_stub.make_model(), exercise=spec)).exercise
+    assert (shown.target, shown.inputs, shown.options) == (HIDDEN, "", {"a": HIDDEN})
+
+
+def test_a_model_s_digest_is_that_of_what_is_shown() -> None:
+    """One of its arguments could be guessed, and the guess proven by it."""
+    one = api_stub.make_model()
+    other = replace(one, command=("/usr/bin/python3", SECRET), variables={"HF_TOKEN": "other"})
+    assert seen(one).workload == seen(other).workload != one.workload
+
+
+@pytest.mark.parametrize(
+    ("warmth", "reason", "hidden"),
+    [
+        (Warmth.WARM, None, False),
+        (Warmth.COLD, WarmReason.DRIVER, False),
+        (Warmth.COLD, WarmReason.PROGRAM, True),
+        (Warmth.FAILED, WarmReason.NEVER, True),
+        (Warmth.FAILED, WarmReason.PROGRAM, True),
+    ],
+)
+def test_why_a_model_is_cold_is_shown_unless_it_quotes_its_program(
+    warmth: Warmth,
+    reason: WarmReason | None,
+    hidden: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    one = replace(api_stub.make_model(), warmth=warmth, reason=reason, why="so", changes=("a", "b"))
+    assert seen(one).why == (HIDDEN if hidden else "so")
+    assert seen(one).changes == ((HIDDEN, HIDDEN) if hidden else ("a", "b"))
+
+
+def test_what_a_run_printed_is_not_shown_nor_what_it_was() -> None:
+    run = seen(api_stub.make_model()).run
+    assert run is not None
+    assert (run.detail, run.output, run.workload) == (HIDDEN, "", HIDDEN)
+    (trial,) = run.trials
+    assert (trial.detail, trial.output, trial.evidence) == (HIDDEN, "", ())
+
+
+def test_of_a_job_it_is_told_that_it_failed_and_not_why() -> None:
+    failed = replace(JOB, error=ErrorInfo("busy", SECRET, SECRET), progress=Progress(detail=SECRET))
+    shown = redact(failed)
+    assert isinstance(shown, Job)
+    assert shown.error == ErrorInfo("busy", f"the job failed: {HIDDEN}", "its user sees why")
+    assert shown.progress.detail == HIDDEN
+    assert redact(JOB) == JOB
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (Cause.PROGRAM, f"what it needs has changed: {HIDDEN}"),
+        (Cause.WARMING, "it is being warmed just now"),
+        (Cause.DRIVER, "so"),
+        (Cause.UNSAFE, HIDDEN),
+    ],
+)
+def test_a_finding_is_shown_whose_sentence_is_ours(cause: Cause, message: str) -> None:
+    assert redact(Explanation(cause, "so")) == Explanation(cause, message)
+
+
+def test_places_of_libraries_are_not_shown() -> None:
+    shown = redact(Libraries((), (Path("/secret/a"),), (Path("/secret/b"), Path("/secret/c"))))
+    assert shown == Libraries((), (Path(HIDDEN),), (Path(HIDDEN),) * 2)
+
+
+def test_a_status_does_not_repeat_a_problem_that_it_hides() -> None:
+    bad, fine = Problem("bad-model", f"{SECRET} is wrong"), Problem("no-gpu", "no GPU")
+    for problem, said in ((bad, f"This host: {HIDDEN}."), (fine, "This host: no GPU.")):
+        one = replace(api_stub.make_status(), problems=(problem,), sentence=f"This host: {problem.message}.")
+        assert getattr(redact(one), "sentence", None) == said
+
+
+def test_what_holds_no_secret_is_the_same_value() -> None:
+    for one in (api_stub.make_store(), api_stub.make_entry(1), 3, "text", None):
+        assert redact(one) is one
+    assert redact((api_stub.make_store(), "text")) == (api_stub.make_store(), "text")
+
+
+def test_of_settings_variables_are_hidden() -> None:
+    assert redact_settings({"driver.variables": SECRET, "log.level": "info"}) == {
+        "driver.variables": HIDDEN,
+        "log.level": "info",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "long"),
+    [
+        ((1,) * 1000, False),
+        ((1,) * 1001, True),
+        (EntryPage((), 0, 0, None), True),
+        (JOB, False),
+        (replace(JOB, report=api_stub.make_eviction(dry_run=True)), True),
+        (replace(JOB, mended=api_stub.make_verification()), True),
+        (requests.Hello(1, "1"), False),
+    ],
+)
+def test_a_long_answer_is_written_where_nobody_waits(value: object, long: bool) -> None:  # noqa: FBT001 - a parameter
+    assert routes._is_long(value) is long
