@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.flow.test_driver_cache import NEO, NET, GpuHouse
 from tests.kinds import fakes
 from xpucached.api import requests
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.surveys import record_survey
+from xpucached.domain.defects import RepairAction
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Outcome, WarmReason, Warmth
-from xpucached.domain.plans import ReplayReport
+from xpucached.domain.plans import NoRecipe, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
-from xpucached.service import compare, replay
+from xpucached.service import compare, foretelling, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,6 +85,10 @@ class ReplayHouse(GpuHouse):
         """Let the compiler be another one to the driver, as after an upgrade, and have that noticed."""
         status = self.compiler.stat()
         os.utime(self.compiler, (status.st_atime, status.st_mtime + 3600))
+        self.surveyed()
+
+    def surveyed(self) -> None:
+        """Let the host be looked at."""
         self.service.context.host = self.host()
         self.service.context.catalog.write(record_survey, self.host())
 
@@ -150,10 +156,10 @@ def test_after_another_compiler_all_is_made_again_without_the_model(house: Repla
             assert (len(planned.plan.rebuild), planned.skipped) == (len(JOBS), {})
             report = await house.replayed()
             assert (report.rebuilt, report.failed, report.skipped, report.failures) == (len(JOBS), 0, {}, ())
-            # What is made again is noted, and is no proof: the model's own run is.
+            # What is made again is noted, and where nobody could foretell all of it the model's own run is the proof.
             status = await house.status()
             assert status.warmth is Warmth.COLD
-            assert status.why.endswith(f"replay has made {len(JOBS)} entries for that, of {len(JOBS)} that it had")
+            assert status.why.endswith(f"for that {len(JOBS)} entries are there already, of {len(JOBS)} that it had")
             assert house.traces() == []
             assert house.total_is_true()
             made = {key: data for key, data in house.content().items() if key not in old}
@@ -199,3 +205,95 @@ def test_attention_compiled_by_onednn_is_made_again_without_it(
         assert house.lookups().misses == counted.misses
 
     house.live(work, command=house.gpu.attention(runtime("onednn3.7"), 33, 34))
+
+
+FEW: Final = (*JOBS[:2], JOBS[8])
+
+
+def test_who_finds_all_that_was_foretold_is_warm_without_a_run(house: ReplayHouse) -> None:
+    async def work() -> None:
+        context = house.service.context
+        await house.warmed()
+        house.change_compiler()
+        await foretelling.look(context)
+        assert (await house.status()).warmth is Warmth.COLD
+        assert (await house.replayed()).rebuilt == len(FEW)
+        assert (await house.status()).warmth is Warmth.WARM
+        # One of them gone, it is so no more.
+        house.root.joinpath(min(house.content().keys() & house.cold(FEW).keys())).unlink()
+        stores = house.service.finder.run_stores(house.service.finder.managed())
+        await house.service.scanner.entries_now(stores)
+        assert (await house.status()).warmth is Warmth.COLD
+
+    house.live(work, *FEW)
+
+
+def test_what_is_there_is_compared_and_what_changed_is_made_again(house: ReplayHouse) -> None:
+    async def work() -> None:
+        house.surveyed()
+        await house.warmed()
+        before = house.content()
+        stamps = {key: house.root.joinpath(key).stat().st_mtime_ns for key in before}
+        compared = (await house.verified()).deep
+        assert compared is not None
+        assert (compared.proven, dict(compared.unproven)) == (len(FEW), {})
+        # Nothing is taken from the store for what its compiler makes, and nothing is put there.
+        assert {key: house.root.joinpath(key).stat().st_mtime_ns for key in house.content()} == stamps
+        text = min(key for key in before if key.endswith(".cl_cache"))
+        damaged = bytearray(before[text])
+        damaged[len(damaged) // 2] ^= 1
+        house.root.joinpath(text).write_bytes(damaged)
+        report = await house.verified(fix=True)
+        assert [(one.key, one.action, one.done) for one in report.findings] == [(text, RepairAction.REBUILD, True)]
+        assert house.content() == before
+        assert house.total_is_true()
+
+    house.live(work, *FEW)
+
+
+BOMB: Final = b"".join(
+    (
+        b"#define A0 x[0] += x[1];\n",
+        *(b"#define A%d %s\n" % (number, b"A%d " % (number - 1) * 8) for number in range(1, 8)),
+        b"kernel void bomb(global float *x) { A7 }\n\0",
+    )
+)
+"""A text that grows to two million statements."""
+
+
+def test_a_recipe_that_takes_for_ever_costs_itself_alone(house: ReplayHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUCACHED_DRIVER_COMPILE_TIMEOUT", "10s")
+
+    async def work() -> None:
+        context = house.service.context
+        await house.warmed()
+        key, told = next((key, one) for key, one in house.recipes().items() if one and "input" in one.parts)
+        forged = replace(told, parts={**told.parts, "input": BOMB})
+        context.recipes.keep(NEO, [forged], context.clock())
+        house.change_compiler()
+        report = await house.replayed()
+        assert (report.rebuilt, report.failed) == (len(FEW) - 1, 1)
+        (words,) = report.failures
+        ref = next(one.entry.id.ref for one in context.catalog.read(all_entries) if one.entry.id.key == key)
+        assert words.startswith(f"{ref}: the compiler took longer")
+        # It is named, and not tried again with this driver.
+        assert dict((await house.replayed()).skipped) == {NoRecipe.FAILED: 1}
+
+    house.live(work, *FEW)
+
+
+def test_a_recipe_of_another_program_makes_nothing(house: ReplayHouse) -> None:
+    async def work() -> None:
+        context = house.service.context
+        await house.warmed()
+        told = next(one for one in house.recipes().values() if one and "input" in one.parts)
+        forged = replace(told, parts={**told.parts, "input": b"kernel void other(global int *x) { *x = 1; }\n\0"})
+        context.recipes.keep(NEO, [forged], context.clock())
+        house.change_compiler()
+        before = house.content()
+        report = await house.replayed()
+        assert (report.rebuilt, report.failed) == (0, 1)
+        assert "was asked for something else" in report.failures[0]
+        assert (house.content(), house.traces()) == (before, [])
+
+    house.live(work, *FEW[:1])
