@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -18,11 +19,13 @@ from tests.support import catalogs
 from tests.support.daemons import Daemon, daemon
 from xpucached.catalog import Catalog
 from xpucached.catalog.events import events_after
+from xpucached.cli import commands_jobs
 from xpucached.domain.status import Status
+from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, Unconfirmed
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, automatic
+from xpucached.service import Service, automatic, scan
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from tests.support.builders import SyclStore
     from tests.support.runtimes import Runtime
+    from xpucached.domain.jobs import Job
     from xpucached.domain.trash import TrashReport
 
 PARTS: Final = {
@@ -352,3 +356,22 @@ def test_models_that_wait_for_a_calm_host_hold_nobody_up(
         # Nobody has to say so: they are warmed as soon as it is calm.
         for name in ("net", "loaded"):
             assert warm(one, name)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_store_that_cannot_be_looked_at_is_not_called_sound(
+    home: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    sycl_store.add("shown")
+    monkeypatch.setattr(scan, "answers", lambda place: not silent or place != sycl_store.root)
+
+    async def verified() -> Job:
+        with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+            service = alone(catalog, sycl_store.root)
+            job = service.context.jobs.start("verify", service.verifier.work())
+            return await service.context.jobs.wait(job.id, 60)
+
+    job = asyncio.run(verified())
+    assert isinstance(job.report, VerifyReport)
+    assert (job.report.unread, job.report.findings) == (int(silent), ())
+    assert commands_jobs._sound(job) == int(silent)

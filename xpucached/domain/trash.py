@@ -146,3 +146,4 @@ class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
     watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here
     problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended
     deep: Comparison | None = None  #: where it was asked for
+    unread: int = 0  #: stores that could not be looked at: whether anything is wrong there is not known

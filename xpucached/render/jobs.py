@@ -180,7 +180,11 @@ def _estimate(value: float | None) -> str:
 
 
 def _part(share: float | None) -> str:
-    return "" if share is None or share == 1 else f", {share:.0%} of what is in use"
+    if share is None or share == 1:
+        return ""
+    # Rounded up, what is missing would not be.
+    percent = int(share * 100 + 1e-9)
+    return f", {percent if percent or not share else 'less than 1'}% of what is in use"
 
 
 def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two switches

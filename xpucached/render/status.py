@@ -118,14 +118,14 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
 LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What they call these."""
 
-_WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"})
+WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"})
 """Problems with which a host is not well, however warm it is."""
 
 
 def check(value: Status) -> tuple[int, str]:
     """Return the exit status for monitoring, and a sentence."""
     level = CHECKS[value.verdict]
-    warnings = [problem.message for problem in value.problems if problem.code in _WARNINGS]
+    warnings = [problem.message for problem in value.problems if problem.code in WARNINGS]
     if warnings and not level:
         return 1, f"{value.sentence} But {warnings[0]}"
     return level, value.sentence

@@ -72,6 +72,9 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
     entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
     looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
     compared = f"\n{comparison(report.deep, style)}" if report.deep is not None else ""
+    if report.unread:
+        dark = f"{count(report.unread, 'store')} could not be looked at: whether anything is wrong there is unknown"
+        compared = f"\n{style.paint(dark, Colour.RED)}; see: xpucachectl stores{compared}"
     if not rows:
         return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")

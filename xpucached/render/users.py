@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import WorkerState
 from xpucached.printing import plain
+from xpucached.render.status import WARNINGS
 from xpucached.render.text import Cell, Colour, age, count, section, size, table
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def check(value: HostStatus) -> tuple[int, str]:
     if unheard:
         since = "yet" if value.changed is None else "since the driver changed"
         return 1, f"of {count(unheard, 'user')} nothing is known {since}"
+    unwell = [
+        one for one in value.users if one.state is not WorkerState.ASIDE and not WARNINGS.isdisjoint(one.problems)
+    ]
+    if unwell:
+        named = ", ".join(f"{one.user} ({', '.join(sorted(WARNINGS & set(one.problems)))})" for one in unwell[:5])
+        return 1, f"{count(len(unwell), 'user')} with problems: {named}"
     return 0, f"{count(warm, 'model')} of {count(len(value.users), 'user')}, all warm"
 
 
@@ -46,6 +53,8 @@ def _is_unheard(one: UserStatus, changed: datetime | None) -> bool:
     """Return whether what is known of a user, if anything is, was said before the driver became another."""
     if one.state is WorkerState.ASIDE or not one.matters:
         return False
+    if one.verdict is Verdict.STARTING:
+        return True
     return one.seen is None or (changed is not None and one.seen < changed)
 
 

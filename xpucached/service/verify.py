@@ -158,11 +158,9 @@ class Verifier:
         findings: dict[tuple[object, ...], Finding] = {}
         if not faults_only:
             entries = (await self._scanner.scan_stores(roots, full=True, progress=handle.progress)).entries
-        stores = [
-            FoundStore(one.id, one.origin, one.via)
-            for one in await context.read(all_stores)
-            if one.state is StoreState.OK and (not roots or one.store in roots)
-        ]
+        known = [one for one in await context.read(all_stores) if not roots or one.store in roots]
+        stores = [FoundStore(one.id, one.origin, one.via) for one in known if one.state is StoreState.OK]
+        unread = sum(one.state is StoreState.UNREADABLE for one in known)
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):
                 findings[one.store, one.fault] = one
@@ -173,7 +171,7 @@ class Verifier:
             if deep:
                 compared = await self._comparer.compare(wanted, handle, rebuilt)
                 await self._drop_what_is_over(wanted, findings)
-        return VerifyReport(fix, len(stores), entries, tuple(findings.values()), deep=compared)
+        return VerifyReport(fix, len(stores), entries, tuple(findings.values()), deep=compared, unread=unread)
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
         now = self._context.clock()

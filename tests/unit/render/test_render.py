@@ -17,10 +17,11 @@ from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
-from xpucached.domain.plans import SameInput, ScanReport
+from xpucached.domain.plans import ReplayPlan, ReplayReport, SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
+from xpucached.domain.trash import VerifyReport
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
@@ -401,6 +402,26 @@ def test_a_host_is_not_well_before_everybody_was_heard_since_the_driver_changed(
     assert check(heard, replace(old, state=WorkerState.ASIDE))[0] == 0
     assert check(heard, replace(old, cold=1))[0] == 1
     assert check(old, replace(heard, state=WorkerState.FAILED))[0] == 2
+    # What a worker says before its first look is from before it started.
+    assert check(replace(heard, verdict=Verdict.STARTING))[0] == 1
+    troubled = replace(heard, problems=("no-gpu", "store-fault", "automatic-job-failed"))
+    assert check(troubled) == (1, "1 user with problems: ann (automatic-job-failed, store-fault)")
+    assert check(heard, replace(troubled, state=WorkerState.ASIDE))[0] == 0
+
+
+def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
+    looked = VerifyReport(False, 1, 3, seconds=1.0)  # noqa: FBT003 - it mends nothing
+    style = TextStyle(api_stub.NOW)
+    assert trash.verification(looked, style) == "looked at 3 entries in 1 store in 1.00 s: nothing is wrong"
+    assert trash.verification(replace(looked, unread=2), style).endswith(
+        "\n2 stores could not be looked at: whether anything is wrong there is unknown; see: xpucachectl stores"
+    )
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9999, "99%"), (0.29, "29%"), (0.004, "less than 1%"), (0.0, "0%")])
+def test_a_share_is_never_rounded_to_what_it_is_not(share: float, said: str) -> None:
+    report = ReplayReport(ReplayPlan(), dry_run=True, share=share)
+    assert jobs.replay(report, TextStyle(api_stub.NOW)).endswith(f", {said} of what is in use")
 
 
 def test_a_host_is_not_well_while_a_store_cannot_be_read() -> None:
