@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
@@ -323,3 +324,29 @@ def test_entries_in_a_store_that_a_model_no_longer_uses_prove_nothing(
     if moves:
         assert status.why == "it caches in another store now, where 1 of its 1 entries are not (1 sycl)"
         assert [one.remaining for one in status.layers] == [0]
+
+
+@pytest.mark.parametrize("left", ["all", "nothing", "no directory"])
+def test_a_model_whose_other_caches_are_gone_is_not_called_warm(catalog: Catalog, tmp_path: Path, left: str) -> None:
+    caches = tmp_path / "caches"
+    command = ("/bin/sh", "-c", f"mkdir -p {caches}/triton; touch {caches}/triton/kernel")
+    model = Model(
+        ModelName("net"), Workload(command, tmp_path, {}, 60.0, RunSpec(caches=(caches,))), tmp_path / "store"
+    )
+    catalog.write(add_model, model)
+    offer(catalog)
+
+    async def warm() -> ModelStatus:
+        run = await alone(catalog).prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        assert run.outcome is Outcome.WARMED
+        if left != "all":
+            shutil.rmtree(caches)
+        if left == "nothing":
+            caches.mkdir()
+        (caches / "more").touch() if left == "all" else None
+        (status,) = await alone(catalog).prewarmer.statuses()
+        return status
+
+    status = asyncio.run(warm())
+    gone = "caches holds nothing any more: what was cached there is gone" if left == "nothing" else "caches is gone"
+    assert (status.warmth, status.changes) == ((Warmth.WARM, ()) if left == "all" else (Warmth.CHANGED, (gone,)))

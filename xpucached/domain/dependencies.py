@@ -19,11 +19,12 @@ class Role(StrEnum):
     ARGUMENT = "argument"  #: named in the arguments, or below a directory that is
     FOLDER = "folder"  #: a directory that is named in the arguments, or below one
     DATA = "data"  #: mapped, and not as code: weights
+    CACHE = "cache"  #: a directory of compilers that are no kind of ours, which held files
 
     @property
     def is_code(self) -> bool:
         """Return whether it decides what runs, so that a change while it ran cannot be taken for an output."""
-        return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA}
+        return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA, Role.CACHE}
 
 
 class Dependency(Struct, frozen=True):

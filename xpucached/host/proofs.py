@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -117,6 +118,21 @@ def needed(
     return tuple(read[one.path] for one in chosen)
 
 
+def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
+    """Return those of these directories that hold anything: what compilers keep there is part of what was proven."""
+    found: list[Dependency] = []
+    for path in dict.fromkeys(places):
+        with contextlib.suppress(OSError, ValueError):
+            if _holds_something(path):
+                found.append(Dependency(Role.CACHE, path, 0, 0, 0, 0))
+    return tuple(found)
+
+
+def _holds_something(path: str) -> bool:
+    with os.scandir(path) as there:
+        return next(there, None) is not None
+
+
 def _as_named(
     then: DependencySnapshot, earlier: DependencySnapshot | None, known: Mapping[str, Dependency], ours: Collection[str]
 ) -> dict[str, Dependency]:
@@ -224,7 +240,7 @@ class DependencyChecker:
         if len(self._read) > _REMEMBERED:
             self._read.clear()
         look = _Look(self._read, directory)
-        now = tuple(look.at(one) for one in needs)
+        now = tuple(look.cache(one) if one.role is Role.CACHE else look.at(one) for one in needs)
         told = [*look.packages(needs), *look.said]
         if len(told) > _TOLD:
             told = [*told[: _TOLD - 1], f"and {len(told) - _TOLD + 1} more"]
@@ -240,6 +256,18 @@ class _Look:
         self._known = read
         self._reader = Reader()
         self._sites: set[str] = set()
+
+    def cache(self, old: Dependency) -> Dependency:
+        """See whether a compiler's cache still holds anything; what programs add to it changes nothing."""
+        name = old.path.removeprefix(self._directory)
+        try:
+            if not _holds_something(old.path):
+                self.said.append(f"{name} holds nothing any more: what was cached there is gone")
+        except (FileNotFoundError, NotADirectoryError):
+            self.said.append(f"{name} is gone")
+        except (OSError, ValueError) as error:
+            self.said.append(f"{name} cannot be looked at ({_words(error)}): whether it changed is unknown")
+        return old
 
     def at(self, old: Dependency) -> Dependency:
         """Compare one; give it as it is to be remembered."""

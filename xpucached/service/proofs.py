@@ -23,6 +23,7 @@ from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.host import Host
@@ -77,11 +78,15 @@ class ProofKeeper:
         return _within(_NOTING, lambda: proofs.named(workload, os.environ))
 
     def needed(
-        self, model: Model, looks: Sequence[DependencySnapshot | None], passes: Sequence[RunResult]
+        self,
+        model: Model,
+        looks: Sequence[DependencySnapshot | None],
+        passes: Sequence[RunResult],
+        caches: Sequence[Path] = (),
     ) -> tuple[Dependency, ...] | None:
         """Return what the last of a variant's passes needed, which proved its model; None if that cannot be said.
 
-        ``looks`` are those before each of them.
+        ``looks`` are those before each of them, ``caches`` the directories of compilers that are no kind of ours.
         """
         done = passes[-1]
         mapped_before = frozenset(path for one in passes[:-1] for path in one.mapped)
@@ -109,7 +114,10 @@ class ProofKeeper:
                 mapped_before,
             ),
         )
-        return None if proofs.clock_was_set(before) else found
+        if found is None or proofs.clock_was_set(before):
+            return None
+        kept = _within(_NOTING, lambda: proofs.filled(map(os.fspath, caches)))
+        return (*found, *kept) if kept is not None else None
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
         good = next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)

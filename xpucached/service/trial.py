@@ -186,7 +186,7 @@ class TrialRunner:
         )
         needs = None
         if outcome is Outcome.WARMED:
-            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions)
+            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions, watched)
         return Attempt(trial, tuple(executions), after, needs)
 
     async def _doubt(
