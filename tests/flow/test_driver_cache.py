@@ -263,6 +263,8 @@ def test_a_program_that_is_another_one_at_each_start_is_named(house: GpuHouse) -
         assert run.outcome is Outcome.UNPROVEN
         assert run.detail.startswith("the second pass still compiled 1 programs")
         assert run.detail.endswith("1 of them have another key at each start, so that no cache can keep them: twice")
+        known = [one.recipe for one in house.service.context.catalog.read(all_entries)]
+        assert sorted(map(str, known)) == [*["never-again"] * 2, "recorded"]
 
     house.live(work, ("text", "source.cl", "-DX=1"), ("text", "source.cl", "-DX=$$"))
 

@@ -19,6 +19,7 @@ from xpucached.catalog.tables import (
     INHERITED,
     LAST_USED,
     MODELS,
+    RECIPES,
     RUNS,
     STORES,
     TARGETS,
@@ -65,7 +66,7 @@ class _Sampled(NamedTuple):
 
     id: int
     frees: int
-    needed: bool
+    rank: int
     value: float
 
 
@@ -186,7 +187,17 @@ def _take_worst(
         for of in (ATTRIBUTIONS, INHERITED)
         if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
     ]
-    needed = sa.and_(usable, sa.or_(*owned)) if owned else sa.false()
+    told = frozenset(connection.execute(sa.select(RECIPES.c.kind).distinct()).scalars())
+    recorded = (
+        sa.select(_E.id)
+        .join(STORES, STORES.c.id == _E.store_id)
+        .join(RECIPES, sa.and_(RECIPES.c.kind == STORES.c.kind, RECIPES.c.key == _E.key))
+        .where(_E.store_id.in_([number for number, store in stores.items() if store.kind in told]))
+    )
+    never_again = _E.id.in_(recorded.where(RECIPES.c.seen == 0))
+    needed = sa.and_(usable, sa.or_(*owned), sa.not_(never_again)) if owned else sa.false()
+    # As `Rank` of `planning` has it.
+    rank = sa.case((sa.and_(sa.not_(usable), _E.id.in_(recorded)), 0), (never_again, 1), (needed, 3), else_=2)
     harmful = defect_codes(connection, lambda one: one.effect not in BEARABLE)
     sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.not_in(harmful))
     pinned = (
@@ -218,13 +229,13 @@ def _take_worst(
         # Mixed (by two primes), because rows that were recorded one after the other may be alike in a rhythm.
         chosen = _E.id * 40_487 % 65_521 % every == 0
         rows = connection.execute(
-            sa.select(_E.id, frees, needed.label("needed"), value).where(*there, chosen).order_by("needed", "value")
+            sa.select(_E.id, frees, rank.label("rank"), value).where(*there, chosen).order_by("rank", "value")
         )
         sample = [_Sampled(*row) for row in rows if row.id not in held]
         wanted = excess
         while True:
             bound = _bound(sample, every, wanted)
-            below = [] if bound is None else [sa.tuple_(needed, value) <= sa.tuple_(*map(sa.literal, bound))]
+            below = [] if bound is None else [sa.tuple_(rank, value) <= sa.tuple_(*map(sa.literal, bound))]
             connection.execute(sa.delete(_WORST))
             connection.execute(
                 sa.insert(_WORST).from_select(["id", "frees"], sa.select(_E.id, frees).where(*there, *below))
@@ -239,7 +250,7 @@ def _take_worst(
         connection.execute(sa.insert(_SIFTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
 
 
-def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[bool, float] | None:
+def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[int, float] | None:
     """Say up to which worth a pool must be taken for so many bytes, by one of ``every`` so many rows; None: all."""
     seen = squares = 0.0
     for one in sample:
@@ -247,7 +258,7 @@ def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[bool,
         squares += one.frees * one.frees
         if every * (seen - _SPARE * math.sqrt(squares * (1 - 1 / every))) >= wanted:
             # The plan reckons by itself, and the last digit may be another one.
-            return bool(one.needed), one.value * (1 + 1e-9)
+            return one.rank, one.value * (1 + 1e-9)
     return None
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.catalog import Catalog
+    from xpucached.domain.stores import EntryId
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,13 @@ def recipe_lineages(connection: sa.Connection) -> Recipes:
     rows = connection.execute(sa.select(c.kind, c.key, c.lineage).where(c.seen >= PROVEN))
     told = {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
     return {**foretold.lineages(connection), **told}
+
+
+def note_never_again(connection: sa.Connection, entries: Iterable[EntryId]) -> None:
+    """Note of entries that the next pass compiled the same kernels under other keys; who asks again makes it untrue."""
+    c = RECIPES.c
+    for one in entries:
+        connection.execute(sa.update(RECIPES).values(seen=0).where(c.kind == one.store.kind, c.key == one.key))
 
 
 def read_all(connection: sa.Connection) -> int:

@@ -15,6 +15,7 @@ from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     ENTRIES,
     INHERITED,
+    RECIPES,
     RUNS,
     STORES,
     TARGETS,
@@ -22,6 +23,7 @@ from xpucached.catalog.tables import (
 from xpucached.domain.defects import Defect
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin
 
@@ -68,6 +70,7 @@ _Values = tuple[
     str,
     str,
     str,
+    int | None,
 ]
 
 _MODELS: Final = (
@@ -81,6 +84,10 @@ _INHERITED: Final = (
     sa.select(sa.func.json_group_array(INHERITED.c.model)).where(INHERITED.c.entry_id == _E.id).scalar_subquery()
 )
 
+_ASKED: Final = (
+    sa.select(RECIPES.c.seen).where(RECIPES.c.kind == STORES.c.kind, RECIPES.c.key == _E.key).scalar_subquery()
+)
+
 JOINED: Final = ENTRIES.join(STORES, STORES.c.id == _E.store_id).outerjoin(TARGETS, TARGETS.c.id == _E.target_id)
 
 _TIMES: Final = tuple(sa.type_coerce(_E[name], sa.BigInteger) for name in ("created", "accessed", "run_used"))
@@ -91,6 +98,9 @@ _IMAGES: Final[Mapping[str | None, ImageFormat | None]] = {None: None, **{one.va
 
 _ORIGINS: Final[Mapping[str | None, Origin | None]] = {None: None, **{one.value: one for one in Origin}}
 
+
+_RECIPES: Final = (RecipeState.NEVER_AGAIN, RecipeState.ONCE, RecipeState.RECORDED)
+"""By how many passes told it."""
 
 _STATES: Final[Mapping[str, EntryState]] = {one.value: one for one in EntryState}
 
@@ -126,6 +136,7 @@ def _selected(kernels: sa.ColumnElement[str]) -> sa.Select[tuple[object, ...]]:
         _E.ref,
         _MODELS.label("models"),
         _INHERITED.label("inherited"),
+        _ASKED.label("asked"),
     ).select_from(JOINED)
 
 
@@ -186,6 +197,7 @@ def _value(
         _,
         models,
         inherited,
+        asked,
     ) = cast("_Values", row)
     seen, to_be_seen = _models(models), _models(inherited)
     last_used, how = created, "created"
@@ -234,6 +246,7 @@ def _value(
         hits=hits or 0,
         program=program or "",
         inherited=tuple(name for name in to_be_seen if name not in seen) if to_be_seen else (),
+        recipe=None if asked is None else _RECIPES[min(asked, 2)],
     )
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, KindName, ModelName
-from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.recipes import RecipeState, RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, EntryState, Store
 from xpucached.domain.targets import Origin, Target
 
@@ -158,6 +158,7 @@ class IndexedEntry(Struct, frozen=True):
     hits: int = 0  #: how often programs were seen to load it
     program: str = ""  #: the last one, by its unit or name
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
+    recipe: RecipeState | None = None  #: None where no run told how it is compiled
     elsewhere: tuple[SameInput, ...] = ()  #: the same program in caches of other kinds; told of one entry alone
 
 

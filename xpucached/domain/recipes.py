@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from msgspec import Struct
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import EntryId
 from xpucached.domain.targets import Target
+
+
+class RecipeState(StrEnum):
+    """What is known of how an entry is compiled, where runs told of it."""
+
+    RECORDED = "recorded"
+    ONCE = "once"  #: one pass told it so far; it counts when another one has asked for the same entry
+    NEVER_AGAIN = "never-again"  #: the next pass compiled the same kernels under another key
 
 
 class RecordedRecipe(Struct, frozen=True):

@@ -12,6 +12,8 @@ low space    what is least worth keeping, until there is as much room on the fil
 over budget  what is least worth keeping of the rest, until each store, each user and all together fit
              (`ranking.over_limits`)
 
+For want of room, what nobody will ask for goes first, whatever it is worth (`ranking.Rank`).
+
 Generations follow a lineage, which is (kind, family, device).  A new driver may change the version string as well as
 its own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
 families differently (``… Level-Zero`` and ``… Level-Zero V2``), so their entries are two lineages: neither supersedes
@@ -166,15 +168,16 @@ def _over(
     def ordered() -> list[IndexedEntry]:
         value = worth(context.now, context.usable, context.rate)
         rows = [
-            (bool(one.models) and context.needed(one), value(one), *_age(one), number)
+            (context.rank(one), value(one), *_age(one), number)
             for number, one in enumerate(left)
             if not context.would_be_rewarmed(one)
         ]
         rows.sort()
         return [left[row[-1]] for row in rows]
 
+    gone = [*gone, *going]
     return over_limits(
-        ordered, every, policies, context.policy, context.disk_space, considered, [*gone, *going], context.others
+        ordered, context.rank, every, policies, context.policy, context.disk_space, considered, gone, context.others
     )
 
 

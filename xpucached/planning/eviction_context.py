@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from xpucached.domain.defects import BEARABLE
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import EntryState
-from xpucached.planning.ranking import RATE, effective, limited
+from xpucached.planning.ranking import RATE, Rank, effective, limited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,8 +88,18 @@ class EvictionContext:
         return any(name in self.models and self.models[name].pinned for name in one.models)
 
     def needed(self, one: IndexedEntry) -> bool:
-        """Return whether a registered model uses an entry on this host now."""
+        """Return whether a registered model uses an entry on this host now, and will ask for it again."""
+        if one.recipe is RecipeState.NEVER_AGAIN:
+            return False
         return self.usable(one) and any(name in self.models for name in one.models)
+
+    def rank(self, one: IndexedEntry) -> Rank:
+        """Return what an entry is to those that want room, whatever it is worth."""
+        if one.recipe is not None and not self.usable(one):
+            return Rank.STALE
+        if one.recipe is RecipeState.NEVER_AGAIN:
+            return Rank.NEVER_AGAIN
+        return Rank.NEEDED if self.needed(one) else Rank.OTHER
 
     def usable(self, one: IndexedEntry) -> bool:
         """Return whether a driver that is here can use an entry."""

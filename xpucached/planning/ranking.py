@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
@@ -24,6 +25,26 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import Store
 
 _T = TypeVar("_T")
+
+
+class Rank(IntEnum):
+    """In which order entries go where there is want of room; those of one rank by their worth."""
+
+    STALE = 0  #: a run told for which driver and compiler it is, and those are not here
+    NEVER_AGAIN = 1  #: its program asks for another one at each start
+    OTHER = 2
+    NEEDED = 3  #: a registered model uses it
+
+    @property
+    def words(self) -> str:
+        """Why it goes, as the beginning of a sentence."""
+        return _RANK_WORDS.get(self, "least worth keeping")
+
+
+_RANK_WORDS: Final = {
+    Rank.STALE: "stale: the driver or compiler that it was made with is not here",
+    Rank.NEVER_AGAIN: "its program has another key for it at each start, so nobody will look for this one",
+}
 
 HALF: Final = 14 * 86400.0
 ABSENT: Final = 0.1
@@ -106,11 +127,12 @@ class Pool:
     stores: frozenset[Store]
     excess: float  #: bytes that must go
     reason: EvictReason
-    detail: str
+    detail: str  #: how much there is, and how much may be
 
 
 def over_limits(
     left: Callable[[], Sequence[IndexedEntry]],
+    rank: Callable[[IndexedEntry], Rank],
     every: Sequence[IndexedEntry],
     policies: Mapping[Store, Policy],
     policy: Policy,
@@ -119,7 +141,7 @@ def over_limits(
     gone: Sequence[Evict],
     others: Sequence[Subtotal] = (),
 ) -> list[Evict]:
-    """Take from ``left``, which gives what may go in its order, until every limit is kept.
+    """Take from ``left``, which gives what may go in its order, by ``rank`` first, until every limit is kept.
 
     ``every`` is what is there, with what may not go; ``gone`` is what goes already: where a store lies, that is room
     which the host does not see yet.
@@ -157,7 +179,7 @@ def over_limits(
             entry = one.entry
             if entry.allocated > 0 and id(entry.id.store) in mine and id(one) not in taken:
                 excess -= entry.allocated
-                taken[id(one)] = Evict(one, pool.reason, pool.detail)
+                taken[id(one)] = Evict(one, pool.reason, f"{rank(one).words}; {pool.detail}")
     return list(taken.values())
 
 
@@ -182,7 +204,7 @@ def pools(
         free = min(disk_space[store].free or 0 for store in stores)
         free += sum(disk_space[store].trash + freed.get(store, 0) for store in stores)
         if wanted and free < wanted:
-            detail = f"least worth keeping; {free} bytes can be had on its file system, {wanted} shall be free"
+            detail = f"{free} bytes can be had on its file system, {wanted} shall be free"
             yield Pool(frozenset(stores), wanted * 100 / policy.low_water - free, EvictReason.SPACE, detail)
     for one in policy.limits:
         if one.store is not None and one.max_bytes is not None:
@@ -202,5 +224,5 @@ def _limited(
 ) -> Iterable[Pool]:
     total = sum(held[store] for store in stores)
     if total > limit:
-        detail = f"least worth keeping; {words} {total} bytes, more than the {limit} allowed"
+        detail = f"{words} {total} bytes, more than the {limit} allowed"
         yield Pool(stores, total - limit * policy.low_water / 100, EvictReason.BUDGET, detail)

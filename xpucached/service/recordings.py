@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
+from xpucached.catalog.recipes import note_never_again
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.kinds.table import KINDS
 from xpucached.planning.attribution import attribute
@@ -64,17 +65,21 @@ def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions
 def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     """Name what a variant's passes compiled under another key each time, as the rest of a sentence; empty if nothing.
 
-    That is what the second pass compiled of the same kernels as something of the first, for which it did not ask.
+    That is what the second pass compiled of the same kernels as something of the first, for which it did not ask.  It
+    is noted of both: no program will look for them.
     """
     first, last = executions[0], executions[-1]
     if first is last or not last.created:
         return ""
     rows = context.catalog.read(entries_by_id, first.created | last.created)
     names = {one.entry.id: tuple(kernel.display for kernel in one.entry.kernels) for one in rows if one.entry.kernels}
-    unasked = {names.get(one) for one in first.created - last.created - last.used} - {None}
-    again = [names[one] for one in last.created if names.get(one) in unasked]
+    before = {one: names[one] for one in first.created - last.created - last.used if one in names}
+    after = {one: names[one] for one in last.created if names.get(one) in before.values()}
+    again = list(after.values())
     if not again:
         return ""
+    gone = (one for one, kernels in before.items() if kernels in again)
+    context.catalog.write(note_never_again, [*after, *gone])
     some = sorted({name for kernels in again for name in kernels})
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     what = f"{', '.join(some[:_NAMED])}{more}"

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.planning.test_planning import NOW, STORE, decided, entry, evict, host
+from tests.unit.planning.test_planning import NEW, NOW, OLD, STORE, decided, entry, evict, host, model
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import DiskSpace, EvictReason, IndexedEntry, Limits, Policy
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import DropReason, Trashed
 from xpucached.planning.eviction import plan_eviction
@@ -58,6 +59,35 @@ def test_what_is_not_used_loses_its_worth() -> None:
     cheap = replace(entry("cheap", used=1), cost=1.0)
 
     assert list(decided(evict(slow, cheap, policy=Policy(max_bytes=1000)))) == ["slow"]
+
+
+def test_for_want_of_room_what_nobody_asks_for_again_goes_first_whatever_it_is_worth() -> None:
+    """By what runs told of how it is compiled: of what it is not known, a driver that is not here makes less worth."""
+    dear = {"cost": 1000.0}
+    stale = replace(entry("stale", environment=OLD), recipe=RecipeState.RECORDED, **dear)
+    once = replace(entry("once", environment=OLD), recipe=RecipeState.ONCE, **dear)
+    litter = replace(entry("litter", models=("net",)), recipe=RecipeState.NEVER_AGAIN, **dear)
+    unknown = replace(entry("unknown", environment=OLD, used=5))
+    cheap = replace(entry("cheap", used=1), recipe=RecipeState.RECORDED, cost=0.1)
+    needed = replace(entry("needed", models=("net",), used=40), recipe=RecipeState.RECORDED)
+    pinned = replace(entry("pinned", models=("pin",), used=40), recipe=RecipeState.NEVER_AGAIN)
+    some = (pinned, needed, cheap, unknown, litter, once, stale)
+
+    def gone(limit: int, *, asked: bool = True) -> list[tuple[str, str]]:
+        models = (model(), model("pin", pinned=True))
+        made = evict(*some, on=host(NEW), models=models, policy=Policy(max_bytes=limit), asked=asked)
+        kept = {one.entry.entry.id.key: one.detail.partition(";")[0] for one in made.evict}
+        return [(key, kept[key]) for key in kept]
+
+    assert [len(gone(limit)) for limit in (7000, 6000, 5000, 4000, 3000, 2000, 1000, 0)] == [0, 1, 2, 3, 4, 5, 6, 6]
+    words = "stale: the driver or compiler that it was made with is not here"
+    assert dict(gone(5000)) == {"stale": words, "once": words}
+    again = "its program has another key for it at each start, so nobody will look for this one"
+    assert dict(gone(4000)).items() - dict(gone(5000)).items() == {("litter", again)}
+    assert dict(gone(2000)).keys() - dict(gone(4000)).keys() == {"cheap", "unknown"}
+    assert dict(gone(2000))["cheap"] == "least worth keeping"
+    # What the daemon takes by itself it must not only make again: a model never asks for that one.
+    assert dict(gone(0, asked=False)).keys() == {"stale", "once", "litter", "unknown", "cheap"}
 
 
 def test_a_store_and_a_user_have_limits_of_their_own() -> None:

@@ -27,6 +27,7 @@ from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import record_survey
+from xpucached.catalog.tables import RECIPES, TARGETS
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, Pass, WarmReason, Workload
@@ -98,8 +99,18 @@ def fill(catalog: Catalog, chance: random.Random) -> None:
         passes = (Pass(chance.uniform(1, 50), 0.0, 0, 0, 1, 0), Pass(1.0, 0.0, 0, 0, 0, 1))
         ended = NOW - chance.randint(0, 100) * DAY
         catalog.write(finish_run, run.id, Outcome.WARMED, passes, Attribution(some, frozenset()), (), "", "", ended)
+    catalog.write(recorded, [one for one in ids if chance.random() < 0.3], chance)
     if ids:
         catalog.write(note_restored, chance.sample(ids, k=len(ids) // 10), NOW - chance.randint(0, 20) * DAY)
+
+
+def recorded(connection: sa.Connection, some: list[EntryId], chance: random.Random) -> None:
+    """Note of some that runs told how they are compiled."""
+    target = connection.scalar(sa.select(TARGETS.c.id).limit(1))
+    what: dict[str, object] = {"target_id": target, "lineage": "", "parts": {}, "facts": {}, "at": NOW}
+    for one in some if target is not None else ():
+        row = {"kind": one.store.kind, "key": one.key, "seen": chance.randint(0, 2), **what}
+        connection.execute(sa.insert(RECIPES).prefix_with("OR IGNORE").values(**row))
 
 
 def made(store: Store, number: int, chance: random.Random) -> Entry:
