@@ -242,6 +242,7 @@ ELSEWHERE: Final = {
     "RunCause": "advice",
     "Origin": "protocol",
     "RanOn": "models",
+    "RecipeState": "protocol",
     "ReplayReason": "protocol",
     "Safety": "advice",
     "Unproven": "protocol",

@@ -25,6 +25,7 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus, Run
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, Fingerprint, KindName, ModelName
 from xpucached.domain.plans import EvictionReport, IndexedEntry, ReplayReport, SameInput
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Status
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin, Target
@@ -75,6 +76,8 @@ class EntryShape(Struct, frozen=True):
     input: str | None = None
     facts: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[SameInput, ...] = ()
+    recipe: RecipeState | None = None
+    replay: str = ""
 
 
 EntryShape.__name__ = IndexedEntry.__name__  # what the description calls it

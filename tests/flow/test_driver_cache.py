@@ -24,11 +24,12 @@ from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import Architecture, KindName, ModelName
-from xpucached.domain.plans import PrewarmReport
+from xpucached.domain.plans import IndexedEntry, PrewarmReport
 from xpucached.kinds.table import with_targets
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, foretelling
 from xpucached.service.context import Context
+from xpucached.service.handlers import Handlers
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -265,6 +266,10 @@ def test_a_program_that_is_another_one_at_each_start_is_named(house: GpuHouse) -
         assert run.detail.endswith("1 of them have another key at each start, so that no cache can keep them: twice")
         known = [one.recipe for one in house.service.context.catalog.read(all_entries)]
         assert sorted(map(str, known)) == [*["never-again"] * 2, "recorded"]
+        for one in house.service.context.catalog.read(all_entries):
+            shown = await Handlers(house.service).answer(requests.GetEntry(ref=one.entry.id.ref))
+            assert isinstance(shown, IndexedEntry)
+            assert (shown.recipe, bool(shown.replay)) == (one.recipe, True)
 
     house.live(work, ("text", "source.cl", "-DX=1"), ("text", "source.cl", "-DX=$$"))
 

@@ -159,6 +159,7 @@ class IndexedEntry(Struct, frozen=True):
     program: str = ""  #: the last one, by its unit or name
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
     recipe: RecipeState | None = None  #: None where no run told how it is compiled
+    replay: str = ""  #: ``possible``, or the `NoRecipe` why it is not; told of one entry alone
     elsewhere: tuple[SameInput, ...] = ()  #: the same program in caches of other kinds; told of one entry alone
 
 

@@ -19,6 +19,18 @@ class RecipeState(StrEnum):
     ONCE = "once"  #: one pass told it so far; it counts when another one has asked for the same entry
     NEVER_AGAIN = "never-again"  #: the next pass compiled the same kernels under another key
 
+    @property
+    def words(self) -> str:
+        """Half a sentence for people."""
+        return _STATE_WORDS[self]
+
+
+_STATE_WORDS: Mapping[RecipeState, str] = {
+    RecipeState.RECORDED: "recorded, and asked for again by a second pass",
+    RecipeState.ONCE: "told by one pass; it counts when another has asked for the same entry",
+    RecipeState.NEVER_AGAIN: "of no use: its program has another key for it at each start",
+}
+
 
 class RecordedRecipe(Struct, frozen=True):
     """From what a program had an entry compiled, where the entry itself does not hold all of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from xpucached.domain.plans import NoRecipe
 from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
 from xpucached.printing import plain
 from xpucached.render.text import Cell, Colour, age, count, facts, fits, section, size, table
@@ -131,6 +132,9 @@ def brief(kernel: str) -> str:
     return short or kernel
 
 
+_HEIR: Final = ": compiled for this driver from what they used before, not seen in a run yet"
+
+
 def entry(one: IndexedEntry, style: TextStyle) -> str:
     """Write everything about one entry."""
     held = one.entry
@@ -162,7 +166,9 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
         ("seen loaded", f"{one.hits} times, last by {one.program}" if one.hits else ""),
         ("first seen", age(one.first_seen, style.now)),
         ("models", ", ".join(one.models)),
-        ("inherited", f"by {', '.join(one.inherited)}: made by replay, not seen in a run yet" if one.inherited else ""),
+        ("inherited", f"by {', '.join(one.inherited)}{_HEIR}" if one.inherited else ""),
+        ("recipe", one.recipe.words if one.recipe else ""),
+        ("replay", _replay(one.replay)),
     ]
     text = facts(pairs, style)
     if held.kernels:
@@ -174,6 +180,12 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
     if one.elsewhere:
         text += "\n" + section("Same program in other caches", _elsewhere(one.elsewhere, style), style)
     return text
+
+
+def _replay(told: str) -> str:
+    if told in set(NoRecipe):
+        return f"no: {NoRecipe(told).words}"
+    return "yes: it can be compiled again without its program" if told else ""
 
 
 def _elsewhere(values: Sequence[SameInput], style: TextStyle) -> str:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import Outcome, Warmth
 from xpucached.printing import plain, safe
-from xpucached.render.text import Cell, Colour, age, facts, seconds, section, size, table
+from xpucached.render.text import Cell, Colour, age, count, facts, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.models import Layer, ModelStatus, Run
     from xpucached.render.text import TextStyle
 
 _COLOURS: Final[Mapping[Warmth, Colour]] = {
@@ -71,6 +71,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("source", registered.source),
         ("before", ", ".join(registered.before)),
         ("entries", f"{value.entries}, {size(value.allocated)}"),
+        *((f"in {one.kind}", _layer(one)) for one in value.layers),
         ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
@@ -83,6 +84,12 @@ def model(value: ModelStatus, style: TextStyle) -> str:
     if value.run:
         parts.append(section("Last run", run(value.run, style), style))
     return "\n\n".join(parts)
+
+
+def _layer(one: Layer) -> str:
+    lost = one.entries - one.remaining
+    proven = f"it was proven with {count(one.entries, 'entry')}"
+    return f"{proven}; {lost} of them gone or damaged" if lost else f"{proven}; all are there"
 
 
 _OUTCOMES: Final = {Outcome.WARMED: Colour.GREEN, Outcome.UNCACHED: None, Outcome.CANCELLED: Colour.YELLOW}

@@ -7,6 +7,8 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from msgspec.structs import replace
+
 from xpucached import __version__, codec
 from xpucached.api import openapi, requests
 from xpucached.api.endpoints import VERSION, Request
@@ -14,6 +16,7 @@ from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
+from xpucached.domain.plans import NoRecipe
 from xpucached.service import Service
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.jobs import Event, Job
     from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.queries import EntryPage
 
     Handler = Callable[[Service, Request[object]], object]
@@ -59,6 +63,12 @@ def _restore(service: Service, asked: requests.RestoreTrash) -> Job:
     return service.context.jobs.start("restore", service.trash.restoring(asked.refs, everything=asked.all))
 
 
+async def _entry(service: Service, ref: str) -> IndexedEntry:
+    found = await service.context.read(find_entry, ref)
+    told = await asyncio.to_thread(service.context.recipe, found.entry)
+    return replace(found, replay=told if isinstance(told, NoRecipe) else "possible")
+
+
 def _empty(service: Service, asked: requests.EmptyTrash) -> Job:
     return service.context.jobs.start("empty", service.trash.emptying(asked.refs))
 
@@ -74,7 +84,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.ListDevices, lambda service, _: service.surveyor.devices()),
         _by(requests.ListStores, lambda service, _: service.context.read(all_stores)),
         _by(requests.ListEntries, _entries),
-        _by(requests.GetEntry, lambda service, asked: service.context.read(find_entry, asked.ref)),
+        _by(requests.GetEntry, lambda service, asked: _entry(service, asked.ref)),
         _by(requests.ListModels, lambda service, _: service.prewarmer.statuses()),
         _by(requests.AddModel, _add_model),
         _by(requests.GetModel, lambda service, asked: service.prewarmer.status_of(asked.name)),

@@ -15,10 +15,11 @@ from tests.support import api_stub
 from xpucached import printing
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
-from xpucached.domain.models import Outcome
+from xpucached.domain.models import Layer, Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
-from xpucached.domain.plans import ReplayPlan, ReplayReport, SameInput, ScanReport
+from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport, SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
 from xpucached.domain.trash import VerifyReport
@@ -214,6 +215,33 @@ def test_what_a_kind_says_of_an_entry_and_the_same_program_elsewhere_are_shown()
     assert ["defdefdefdef", "def", "ok", "another", "/def"] in lines
     assert "platform" not in written
     assert "platform" in entries.entry(replace(plain, entry=replace(bare, facts=())), LOOK)
+
+
+def test_whether_an_entry_can_be_compiled_again_is_shown() -> None:
+    plain = api_stub.make_entry(1)
+
+    def shown(recipe: RecipeState | None, replay: str) -> list[str]:
+        lines = entries.entry(replace(plain, recipe=recipe, replay=replay), LOOK).splitlines()
+        return [" ".join(line.split()) for line in lines if line.startswith(("recipe", "replay"))]
+
+    assert shown(None, "") == []
+    assert shown(RecipeState.RECORDED, "possible") == [
+        "recipe recorded, and asked for again by a second pass",
+        "replay yes: it can be compiled again without its program",
+    ]
+    assert shown(RecipeState.NEVER_AGAIN, NoRecipe.KIND) == [
+        "recipe of no use: its program has another key for it at each start",
+        "replay no: an entry of this kind is made by its program only: run the model",
+    ]
+    assert shown(RecipeState.ONCE, "a reason of another version")[0].startswith("recipe told by one pass")
+
+
+def test_what_is_left_of_a_models_entries_is_said_by_the_kinds_of_caches() -> None:
+    layers = (Layer(KindName("neo"), 3, 1), Layer(KindName("sycl"), 1, 1))
+    written = models.model(replace(api_stub.make_model(), layers=layers), LOOK)
+    lines = [" ".join(line.split()) for line in written.splitlines()]
+    assert "in neo it was proven with 3 entries; 2 of them gone or damaged" in lines
+    assert "in sycl it was proven with 1 entry; all are there" in lines
 
 
 def test_a_page_says_how_much_it_leaves_out() -> None:
