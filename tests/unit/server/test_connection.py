@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from msgspec.structs import replace
 
+from tests import REPOSITORY
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool, Peer
 
 if TYPE_CHECKING:
@@ -592,6 +593,22 @@ def test_where_all_are_busy_there_is_no_place_for_another_user(door: Door) -> No
     door.connect().ask("/later")
 
     assert not door.places.make_room(ANOTHER)
+
+
+def test_the_limits_are_those_that_the_manual_promises() -> None:
+    limits = ConnectionLimits()
+    table = (REPOSITORY / "docs" / "protocol.md").read_text("utf-8").partition("## Limits")[2]
+    promised = (
+        f"| {limits.head // 1024} KiB, {limits.head_time:.0f} s |",
+        f"| body of a request | {limits.body // (1 << 20)} MiB (128 KiB at the public socket",
+        f" of the host's daemon), {limits.body_time:.0f} s |",
+        f"| reads that bring one request | {limits.pieces} |",
+        f"| idle connection | {limits.idle_time:.0f} s |",
+        f"| {limits.write_time:.0f} s, and {limits.unread // (1 << 20)} MiB for all of one user |",
+        f"| connections of one user | {limits.per_user} |",
+        f"| connections of all | {limits.total} |",
+    )
+    assert [one for one in promised if one not in table] == []
 
 
 def test_one_user_holds_as_many_places_as_the_threat_model_says() -> None:

@@ -8,6 +8,7 @@ import fcntl
 import gc
 import http.client
 import json
+import math
 import os
 import re
 import socket
@@ -804,3 +805,15 @@ def test_nobody_answers_after_the_end(short_dir: Path) -> None:
         client.call(requests.GetStatus())
 
     assert caught.value.hint == "start it"
+
+
+def test_who_only_looks_in_for_others_wakes_nobody_and_who_changes_something_does(short_dir: Path) -> None:
+    """A worker ends when it has long not been asked: who tends the host asks all the time how things stand."""
+    with running(short_dir, allowed=lambda _uid, _right: False, tends=lambda _uid: True) as one:
+        assert ask(one, get("/v1/status"))[0] == 200
+        assert one.server.last_asked == -math.inf
+        assert ask(one, post("/v1/prewarm", b'{"all": true}'))[0] == 202
+        assert one.server.last_asked > 0
+    with running(short_dir) as own:
+        assert ask(own, get("/v1/status"))[0] == 200
+        assert own.server.last_asked > 0
