@@ -14,7 +14,7 @@ from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
 from xpucached.domain.models import Coverage, Layer, Model, Outcome, Proof
 from xpucached.domain.names import KindName, ModelName
-from xpucached.domain.stores import EntryState, Store
+from xpucached.domain.stores import EntryState, Store, StoreState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -107,14 +107,21 @@ def _newest_by_model(
 
 
 def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> Mapping[int, Counter[Store]]:
-    """Count by stores the entries of each run that are there and whole: what has a lock is skipped by programs."""
+    """Count by stores the entries of each run that are there and whole: what has a lock is skipped by programs.
+
+    Where something else stands in a store's place, what is known of its entries stays, and none of them is there.
+    """
     a, s = ATTRIBUTIONS.c, STORES.c
     found: defaultdict[int, Counter[Store]] = defaultdict(Counter)
     for number, kind, root, count in connection.execute(
         sa.select(a.run_id, s.kind, s.root, sa.func.count())
         .join(ENTRIES, ENTRIES.c.id == a.entry_id)
         .join(STORES, s.id == ENTRIES.c.store_id)
-        .where(among(a.run_id, numbers), ENTRIES.c.state == EntryState.OK.value)
+        .where(
+            among(a.run_id, numbers),
+            ENTRIES.c.state == EntryState.OK.value,
+            s.state != StoreState.NOT_A_DIRECTORY.value,
+        )
         .group_by(a.run_id, s.id)
     ):
         found[number][Store(KindName(kind), Path(root))] = count

@@ -1447,6 +1447,17 @@ def test_what_lies_where_a_model_caches_no_longer_is_not_left(catalog: Catalog) 
         assert found.layers == (Layer(KindName("sycl"), 2, remaining),)
 
 
+def test_no_entry_is_there_while_something_else_stands_in_the_place_of_its_store(catalog: Catalog) -> None:
+    a = entry("a")
+    catalog.write(record_scan, scan(a), architecture)
+    catalog.write(add_model, model())
+    run(catalog, model(), created=(a,))
+    for state, remaining in ((StoreState.NOT_A_DIRECTORY, 0), (StoreState.UNREADABLE, 1), (StoreState.OK, 1)):
+        catalog.write(record_scan, scan(*([a] if state is StoreState.OK else []), state=state), architecture)
+        (found,) = catalog.read(model_coverage)
+        assert (found.entries, found.remaining) == (1, remaining)
+
+
 def test_failures_are_counted_in_a_row(catalog: Catalog) -> None:
     def failures() -> int:
         return catalog.read(model_coverage)[0].failures
