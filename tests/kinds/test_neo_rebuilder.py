@@ -205,15 +205,26 @@ def test_what_is_for_another_compiler_counts_for_nothing(store: Store, place: Pa
     assert "something else" in str(rebuilder.made(recipe, later, HOST, b"", place))
 
 
-@pytest.mark.parametrize("what", ["nothing", "entry", ".trace", ".input"])
+@pytest.mark.parametrize("what", ["nothing", "entry"])
 def test_that_the_compiler_ended_well_is_not_enough(store: Store, place: Path, what: str) -> None:
     recipe = rebuilder.recipe(entry(store, TEXT), told(store)[TEXT])
     assert isinstance(recipe, Recipe)
-    for path in [*place.glob("*.trace"), *place.glob("*.input"), place / TEXT]:
-        if Path(TEXT).stem not in path.name or what in {"nothing", "entry" if path == place / TEXT else path.suffix}:
+    for path in [path for path in place.rglob("*") if path.is_file()]:
+        if Path(TEXT).stem not in path.name or what == "nothing" or path == place / TEXT:
             path.unlink()
     with pytest.raises(OSError, match="kept nothing"):
         rebuilder.made(recipe, BY_OPENCL, HOST, b"", place)
+
+
+@pytest.mark.parametrize("what", [".trace", ".input"])
+def test_what_its_trace_does_not_explain_is_not_tried_with_this_driver_again(
+    store: Store, place: Path, what: str
+) -> None:
+    recipe = rebuilder.recipe(entry(store, TEXT), told(store)[TEXT])
+    assert isinstance(recipe, Recipe)
+    for path in place.glob(f"*{what}"):
+        path.unlink()
+    assert "does not explain" in str(rebuilder.made(recipe, BY_OPENCL, HOST, b"", place))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"text"])

@@ -150,7 +150,11 @@ class Publisher:
             told, self._told = (self._told, []) if len(self._told) > most else ([], self._told)
         for kind in {kind for kind, _ in told}:
             recipes = [one for its, one in told if its == kind]
-            self._context.recipes.keep(kind, recipes, self._context.clock(), proven=True)
+            try:
+                self._context.recipes.keep(kind, recipes, self._context.clock(), proven=True)
+            except OSError as error:
+                # The next replay compiles them once more, and keeps them then.
+                log.warning("recipes of a replay could not be kept: %s", error)
 
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Return the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -130,12 +131,13 @@ class RebuildJob:
 
     def work_off(self) -> None:
         """Take one rebuild after the other, in this thread."""
-        try:
-            with scratch.directory() as place:
-                self._work_in(os.path.realpath(place))
-        except OSError as error:
-            hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
-            raise HostError(f"no temporary directory can be used: {error.strerror or error}", hint=hint) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                place = stack.enter_context(scratch.directory())
+            except OSError as error:
+                hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
+                raise HostError(f"no temporary directory can be made: {error.strerror or error}", hint=hint) from error
+            self._work_in(os.path.realpath(place))
 
     def _work_in(self, place: str) -> None:
         compilers: dict[tuple[str, CompilerSpec, tuple[tuple[str, str], ...]], CompilerProcess] = {}

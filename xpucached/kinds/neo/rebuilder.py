@@ -118,8 +118,10 @@ def made(
     """Return what the driver kept of a program, and under which name; see `Rebuilder.made`."""
     store = Store(NAME, place)
     told = recorder.collect(store, frozenset(), host).recipes
+    if not told and any(place.rglob("*_cache")):
+        return "the GPU driver's trace does not explain under which name programs look for it"
     if not told:
-        raise OSError(errno.ENODATA, "the GPU driver kept nothing that its trace explains")
+        raise OSError(errno.ENODATA, "the GPU driver kept nothing of what it compiled")
     mine = [one for one in told if (one.lineage, one.target) == (recipe.facts[_LINEAGE], environment)]
     if not mine:
         return "the GPU driver was asked for something else than by its program, which would not find it"
