@@ -246,7 +246,9 @@ def test_check(served: Running, capsys: pytest.CaptureFixture[str], verdict: Ver
     assert run(capsys, "status", "--check") == (status, f"XPUCACHED {level} - This host is {verdict}.\n", "")
 
 
-@pytest.mark.parametrize("code", ["automatic-job-failed", "catalog-failing", "store-fault"])
+@pytest.mark.parametrize(
+    "code", ["automatic-job-failed", "catalog-failing", "store-fault", "bad-settings", "conflict", "catalog-rebuilt"]
+)
 def test_check_of_a_warm_host_with_a_problem(served: Running, capsys: pytest.CaptureFixture[str], code: str) -> None:
     served.service.problems = (Problem(code, "this and that."),)
 

@@ -118,7 +118,11 @@ CHECKS: Final[Mapping[Verdict | None, int]] = {
 LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What they call these."""
 
-WARNINGS: Final = frozenset({"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"})
+WARNINGS: Final = frozenset(
+    {"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"}
+    # With these a model that somebody declared or registered may be missing, so that "all" is not all.
+    | {"bad-settings", "conflict", "catalog-rebuilt"}
+)
 """Problems with which a host is not well, however warm it is."""
 
 
