@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -46,8 +47,11 @@ def _firmware(folders: tuple[Path, ...]) -> list[str]:
             try:
                 with os.scandir(place) as entries:
                     for entry, _ in zip(entries, range(_MOST), strict=False):
-                        status = entry.stat()
-                        found[entry.path] = f"{entry.path} {status.st_size} {status.st_mtime_ns}"
+                        found[entry.path] = entry.path
+                        # A link to nothing hides none of the others.
+                        with contextlib.suppress(OSError):
+                            status = entry.stat()
+                            found[entry.path] += f" {status.st_size} {status.st_mtime_ns}"
             except OSError:
                 continue
     return sorted(found.values())

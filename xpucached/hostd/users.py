@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import sockets
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
+from xpucached.errors import HostError
 from xpucached.settings import model_files
 from xpucached.settings.sections import Workers
 
@@ -76,8 +77,13 @@ class ManagedUsers:
 
 
 def read_users(config: Settings) -> ManagedUsers:
-    """See who is looked after.  Blocks for as long as the host's user database takes."""
+    """See who is looked after.  Blocks for as long as the host's user database takes.
+
+    Raises `HostError` where the model files cannot be read: who is named in them is unknown, and not dismissed.
+    """
     named, problems = model_files.owners(config.paths.models)
+    if unread := next((one for one in problems if one.subject == os.fspath(config.paths.models)), None):
+        raise HostError(unread.message)
     numbers: dict[str, int] = {}
     for name in dict.fromkeys(named.values()):
         with contextlib.suppress(KeyError, ValueError):

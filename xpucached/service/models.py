@@ -43,16 +43,17 @@ class ModelKeeper:
     def _load(self) -> None:
         config, catalog = self._context.settings, self._context.catalog
         declared, problems = model_files.models(config.paths.models)
+        damaged = {problem.subject for problem in problems}
         if config.host_models is not None:
             theirs, more = model_files.models(config.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
             # What is wrong with others' files is theirs to hear; the host's daemon says it.
             names = {model.name for model in theirs}
             declared = (*theirs, *(model for model in declared if model.name not in names))
+            damaged |= {problem.subject for problem in more}
             log.debug("the host's model files have mistakes: %d", len(more))
         wanted = {model.name: model for model in declared}
-        damaged = {problem.subject for problem in problems}
         for model in catalog.read(all_models):
-            if model.source in damaged:
+            if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
                 wanted.setdefault(model.name, model)
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
         clashes = [

@@ -65,7 +65,8 @@ def models(directory: Path, *, user: str | None = None) -> tuple[tuple[Model, ..
     """Read every ``*.toml`` of a directory, in the order of their names.
 
     Gives the models, and what is wrong: one `Problem` per mistake, its subject the file.  Without the directory there
-    are no models, which is fine.  ``user`` says that the directory is the host's, and whose models are wanted of it.
+    are no models, which is fine; where it cannot be read, it is itself the subject.  ``user`` says that the directory
+    is the host's, and whose models are wanted of it.
     """
     found, problems = _all(directory, host=user is not None)
     return tuple(model for model, whose in found if user is None or whose == user), problems
@@ -88,7 +89,7 @@ def _all(directory: Path, *, host: bool) -> tuple[list[tuple[Model, str]], tuple
     problems: list[Problem] = []
     if len(names) > _MOST:
         message = f"{directory}: only the first {_MOST} of {len(names)} model files are read"
-        problems.append(_problem(message, directory))
+        problems.append(_problem(message, directory / "*.toml"))
     for name in names[:_MOST]:
         path = directory / name
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import pwd
@@ -349,6 +350,29 @@ def test_a_user_database_that_fails_ends_nobody(
 
     go(one, work)
     assert [problem.code for problem in one.status(None).problems] == ["names-silent"]
+    assert one._people == {OURS: "me", OURS + 1: "other"}
+
+
+def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    listdir = os.listdir
+
+    def fail(place: str | Path) -> list[str]:
+        if os.fspath(place) == os.fspath(one.settings.paths.models):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return listdir(place)
+
+    monkeypatch.setattr(os, "listdir", fail)
+
+    async def work() -> None:
+        await one._meet()
+
+    go(one, work)
+    (problem,) = one.status(None).problems
+    assert problem.code == "names-silent"
+    assert "model files cannot be read: Input/output error" in problem.message
     assert one._people == {OURS: "me", OURS + 1: "other"}
 
 
@@ -903,6 +927,14 @@ def test_the_fingerprint_changes_with_files_and_with_nothing_else(tmp_path: Path
     (tmp_path / "lib" / "libze_intel_gpu.so.1").write_text("driver")
     seen.append(stamp())
     assert len(set(seen)) == 4
+    # Links to nothing hide none of the others, in whatever order they are found.
+    for number in range(8):
+        (firmware / "xe" / f"{number}").symlink_to("nothing")
+    seen.append(stamp())
+    for name in ("guc.bin", "huc.bin"):
+        (firmware / "xe" / name).write_text("123")
+        seen.append(stamp())
+    assert len(set(seen)) == 7
     # Under two names it is still one file.
     (tmp_path / "link").symlink_to(firmware)
     assert stamp() == seen[-1]
