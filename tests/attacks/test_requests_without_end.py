@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
+from tests.support import api_stub
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, make
 from xpucached.api import requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.status import Verdict
 from xpucached.domain.users import UserSocket, UserStatus
 from xpucached.errors import Busy, Unavailable
 from xpucached.hostd import user_client
@@ -139,6 +143,36 @@ def test_silent_workers_give_up_their_turn(tmp_path: Path, monkeypatch: pytest.M
             await until(lambda: other in worker_units.started)
         finally:
             end.set()
+
+    go(host_daemon, work)
+
+
+def test_workers_that_never_end_their_work_keep_others_waiting_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = range(OURS + 1, OURS + 21)
+
+    async def ask(_uid: int, request: Request[object], **_: object) -> object:
+        # It answers at once, and is for ever about to begin.
+        said = replace(api_stub.make_status(), verdict=Verdict.STARTING)
+        asked.setdefault(_uid, request)
+        return SimpleNamespace(value=said)
+
+    asked: dict[int, Request[object]] = {}
+    monkeypatch.setattr("xpucached.hostd.work_turns._LONG", 0.05)
+    host_daemon = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    host_daemon._known.said |= {uid: UserStatus(str(uid), uid) for uid in busy}
+    monkeypatch.setattr(host_daemon._user_clients, "ask", ask)
+
+    async def work() -> None:
+        for uid in busy:
+            host_daemon._workers.follow(uid)
+        await asyncio.sleep(0)
+        await until(lambda: len(asked) == 2)
+        # Two hold up nobody for long, and it takes many to hold up all.
+        await until(lambda: len(asked) == 16)
+        await asyncio.sleep(0.2)
+        assert len(asked) == 16
 
     go(host_daemon, work)
 

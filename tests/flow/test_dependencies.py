@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -566,6 +567,39 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
         while changed()["away"] == silent and time.monotonic() < end:
             time.sleep(0.05)
         assert changed() == {"away": (), "here": (), "old": None}
+
+
+def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proofs._PATIENCE", 0.1)
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        (tmp_path / "here").touch()
+        model = Model(ModelName("net"), workload(tmp_path, "/bin/true", "here"))
+        catalog.write(add_model, model)
+        run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+        needs = proven(model.workload)
+        catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context, StoreFinder(context))
+        before = proofs.named(model.workload)
+        assert before is not None
+
+        def start(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as host:
+            host.setattr(threading.Thread, "start", start)
+            (one,) = proofs.coverage(context.present)
+            assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
+            # What is not known is not noted as nothing.
+            assert proofs.named(model.workload) is None
+            done = SimpleNamespace(mapped=(), mapped_data=(), told=None)
+            assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
+        (one,) = proofs.coverage(context.present)
+        assert one.changes == ()
 
 
 def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_unseen(

@@ -306,10 +306,10 @@ class Daemon:
         read = functools.partial(configuration.load, self._options)
         try:
             fresh = await asyncio.to_thread(deadlines.ask, "configuration", read, _READING)
-        except RuntimeError as error:
-            log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
-        except TimeoutError as error:
-            log.error("the old configuration stays: %s", error.strerror)  # noqa: TRY400 - expected
+        except (RuntimeError, TimeoutError) as error:
+            why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
+            log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
+            self._service.context.settings_problems = (Problem("bad-settings", why, "reload it again"),)
         except SettingsError as error:
             shown = configuration.loggable(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", shown.message)  # noqa: TRY400 - expected

@@ -13,6 +13,7 @@ from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Unavailable, XpucachedError
 from xpucached.hostd import units, user_client
 from xpucached.hostd.sentences import silence
+from xpucached.hostd.work_turns import WorkTurns
 
 if TYPE_CHECKING:
     from xpucached.hostd.known_users import KnownUsers
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 2
-"""So many workers that nobody waits for do their first work at the same time."""
-
 _BUSY: Final = 900.0
-"""Seconds after which the next one may begin although this one has not finished."""
+"""Seconds after which one that has not finished is no more counted among those that are at work."""
 
 _ANSWER: Final = 50.0
 """Seconds that a worker has to answer once it was started."""
@@ -70,7 +68,7 @@ class WorkerFollower:
         self._urgent: set[int] = set()
         self.aside: set[int] = set()
         """Whose worker said that its user runs a daemon of their own."""
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._turns = WorkTurns()
 
     async def stop(self) -> None:
         """Let go; workers go on by themselves."""
@@ -133,7 +131,7 @@ class WorkerFollower:
         try:
             async with contextlib.AsyncExitStack() as turn:
                 if not urgent:
-                    await turn.enter_async_context(self._turn)
+                    await turn.enter_async_context(self._turns.turn())
                 # Whatever it does, it keeps the turn no longer than this: others wait for it.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BUSY):
@@ -244,6 +242,8 @@ class WorkerFollower:
         """See to it that a user's worker is started; whether it answers then."""
         answering = self.follow(uid, urgent=True, silent=True)
         waiting = asyncio.create_task(answering.wait())
-        await asyncio.wait({waiting, self._following[uid]}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        try:
+            await asyncio.wait({waiting, self._following[uid]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
         return answering.is_set()

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
 from tests.unit.settings.test_settings import FULL
-from xpucached.daemon import host_daemon
+from xpucached.daemon import configuration, host_daemon, user_daemon
+from xpucached.domain.triggers import DriverChanged, ModelsChanged, Trigger
 from xpucached.errors import SettingsError
 from xpucached.processes import child
 from xpucached.settings import Settings, loading, reader_process
@@ -120,3 +122,27 @@ def test_a_configuration_whose_file_system_does_not_answer_keeps_the_host_s_old_
     asyncio.run(reload())
     answer.set()
     assert "the old configuration stays: its file system does not answer" in caplog.text
+
+
+def test_a_configuration_whose_file_system_does_not_answer_keeps_a_user_s_old_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(user_daemon, "_READING", 0.1)
+    answer = threading.Event()
+    monkeypatch.setattr(configuration, "load", lambda _options: answer.wait(20))
+    taken: list[Trigger] = []
+    context = SimpleNamespace(settings_problems=())
+    # Of a daemon no more than what a reload that fails needs: whatever else it touched would be an error.
+    daemon = SimpleNamespace(_options=None, _take=taken.append, _service=SimpleNamespace(context=context))
+
+    async def reload() -> None:
+        await asyncio.wait_for(user_daemon.Daemon._reload(daemon), 10)  # type: ignore[arg-type]
+
+    try:
+        asyncio.run(reload())
+    finally:
+        answer.set()
+    assert "the old configuration stays: the new configuration cannot be read now: its file system" in caplog.text
+    assert [one.code for one in context.settings_problems] == ["bad-settings"]
+    # A look at the rest is due all the same.
+    assert taken == [ModelsChanged(), DriverChanged()]
