@@ -23,7 +23,7 @@ from xpucached.host import process_table
 from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.table import built_from
-from xpucached.planning.baselines import baselines
+from xpucached.planning.baselines import baselines, summed
 from xpucached.planning.diagnosis import diagnose, trusted
 from xpucached.render import diagnosis
 from xpucached.render.text import TextStyle
@@ -398,3 +398,18 @@ def test_a_model_that_crashes_with_the_cache_on_is_told_from_one_that_is_broken(
         assert {row["figure"] for row in one.rows("model", "history", "plain")} >= {"cold-seconds", "warm-seconds"}
         assert "Usually" in one.ctl("model", "show", "plain").stdout
         assert one.end() == 0
+
+
+def test_the_passes_of_all_variants_are_added_and_the_first_failure_is_theirs() -> None:
+    first, second = Pass(1.0, 2.0, 30, 0, 4, 0), Pass(0.5, 0.25, 10, 0, 0, 4)
+    failed, ended = Pass(3.0, 1.0, 20, 5, 1, 2), Pass(1.0, 1.0, 5, -9, 0, 0)
+
+    def of(*passes: Pass) -> Trial:
+        return Trial(Variant(), Outcome.WARMED, passes)
+
+    assert summed([]) == ()
+    assert summed([of(first, second)]) == (first, second)
+    # The second variant needed no second pass: its first one was proof.
+    assert summed([of(first, second), of(failed)]) == (Pass(4.0, 3.0, 30, 5, 5, 2), Pass(3.5, 1.25, 20, 5, 1, 6))
+    assert [one.exit_status for one in summed([of(first), of(failed), of(ended)])] == [5]
+    assert [one.exit_status for one in summed([of(ended), of(failed)])] == [-9]
