@@ -154,7 +154,7 @@ def heirs(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[
     numbers = list(runs)
     if not kinds or not numbers:
         return {}
-    a, f = ATTRIBUTIONS.c, FORETOLD.c
+    a, f, r = ATTRIBUTIONS.c, FORETOLD.c, RECIPES.c
     old, new = ENTRIES.alias("old"), ENTRIES.alias("new")
     used = (
         sa.select(a.run_id, STORES.c.kind, sa.func.coalesce(_THEN.c.family, ""), sa.func.coalesce(_THEN.c.device, ""))
@@ -164,7 +164,9 @@ def heirs(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[
     )
     needed: defaultdict[int, Counter[tuple[str, str, str]]] = defaultdict(Counter)
     for number, *lineage, count in connection.execute(
-        used.outerjoin(_THEN, _THEN.c.id == old.c.target_id)
+        # What an entry was for is forgotten when it is read anew after its driver has gone; its recipe says it.
+        used.outerjoin(RECIPES, sa.and_(r.kind == STORES.c.kind, r.key == old.c.key))
+        .outerjoin(_THEN, _THEN.c.id == sa.func.coalesce(r.target_id, old.c.target_id))
         .add_columns(sa.func.count())
         .where(among(a.run_id, numbers), STORES.c.kind.in_(kinds))
         .group_by(a.run_id, STORES.c.kind, _THEN.c.family, _THEN.c.device)
@@ -174,7 +176,8 @@ def heirs(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[
     moved = (
         mine.join(STORES, STORES.c.id == old.c.store_id)
         .join(FORETOLD, sa.and_(f.kind == STORES.c.kind, f.key == old.c.key))
-        .join(_THEN, _THEN.c.id == old.c.target_id)
+        .join(RECIPES, sa.and_(r.kind == f.kind, r.key == f.key))
+        .join(_THEN, _THEN.c.id == r.target_id)
         .join(_NOW, sa.and_(_NOW.c.id == f.target_id, _ALIKE))
         .join(new, sa.and_(new.c.store_id == old.c.store_id, new.c.key == f.foretold))
         .where(among(a.run_id, numbers), new.c.state == EntryState.OK.value)

@@ -108,8 +108,8 @@ def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place)
     assert place.warm()
     kept = {one.entry.id.key: (one.entry.environment, one.models) for one in place.catalog.read(all_entries)}
     assert kept == {
-        "a": (OLD, ("net",)),
-        "b": (OLD, ("net",)),
+        "a": (None, ("net",)),
+        "b": (None, ("net",)),
         "a2": (NEW, ("net",)),
         "b2": (NEW, ("net",)),
         "c2": (None, ()),
