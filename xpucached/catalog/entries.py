@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -272,7 +274,7 @@ def _own(query: EntryQuery, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
         yield _E.size <= _bounded(query.max_size)
     if query.unused is not None:
         # Reckoned in numbers: a very long time ago is before the first date that there is.
-        yield microseconds(now) - _bounded(int(min(query.unused, _LONGEST) * 1_000_000)) >= _USED
+        yield microseconds(now) - _bounded(math.ceil(Fraction(min(query.unused, _LONGEST)) * 1_000_000)) >= _USED
 
 
 def _bounded(number: int) -> int:

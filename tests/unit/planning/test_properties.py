@@ -192,6 +192,9 @@ def filled(catalog: Catalog, some: list[Entry]) -> None:
     some=[Entry(EntryId(STORES[0], EntryKey("1/2/3/4/0")), "s0", 0, 4096, NOW, None, PRESENT)],
     query=EntryQuery(driver="\0*"),
 )
+@example(
+    some=[Entry(EntryId(STORES[0], EntryKey("1/2/3/4/0")), "s0", 0, 4096, NOW, None)], query=EntryQuery(unused=5e-324)
+)
 @settings(max_examples=300, deadline=None)
 def test_a_filter_says_the_same_as_python(shared: Catalog, some: list[Entry], query: EntryQuery) -> None:
     filled(shared, some)
