@@ -8,12 +8,16 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from xpucached import sockets
 from xpucached.hostd import users
+from xpucached.settings import loading
 from xpucached.settings.sections import Workers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.users import User
 
 
@@ -56,7 +60,31 @@ def test_who_logs_in_or_is_named_has_one_and_the_host_s_own_account_never(monkey
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
-    assert [uid for uid in names.values() if users.may_have_worker(uid, None)] == [1000]
+    assert [uid for uid in names.values() if users.may_have_worker(uid, None, had=True)] == [1000]
     everyone = Workers(include=tuple(names))
     found = users.managed_users(everyone, (), host_daemon=301)
     assert sorted(found) == [300, 1000, 1001]
+
+
+def test_while_model_files_cannot_be_read_who_had_a_worker_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("llm", 300), ("root", 0))]
+    monkeypatch.setattr(pwd, "getpwall", list)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: {one.pw_name: one for one in accounts}[name])
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {one.pw_uid: one for one in accounts}[uid])
+    read = loading.load(None, user=False, environ={})
+    config = replace(read, paths=replace(read.paths, models=tmp_path / "models.d"))
+
+    def may(uid: int = 300, *, had: bool = True) -> bool:
+        return users.may_have_worker(uid, config, had=had)
+
+    assert not may()
+    config.paths.models.touch()
+    assert (may(), may(had=False), may(0), may(301)) == (True, False, False, False)
+    config.paths.models.unlink()
+    config.paths.models.mkdir()
+    (config.paths.models / "net.toml").write_text('user = "ll')
+    assert (may(), may(had=False)) == (True, False)
+    config = replace(config, workers=Workers(exclude=("llm",)))
+    assert not may()

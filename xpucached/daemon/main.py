@@ -53,7 +53,7 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
     """Read the settings; as a worker see also whether our user may have one."""
     config = configuration.first(options)
     if options.worker:
-        worker.require_permitted()
+        worker.require_permitted(config.paths.state)
     return config
 
 

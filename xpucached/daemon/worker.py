@@ -39,8 +39,8 @@ def step_aside() -> None:
     raise RunningError(f"this user runs a daemon of their own, on {path}", hint="xpucachectl status asks that one")
 
 
-def require_permitted() -> None:
-    """Check that our user may have a worker, whoever started it.  Raises `SettingsError`."""
+def require_permitted(state: Path) -> None:
+    """Check that our user may have a worker, whoever started it; ``state`` is its own.  Raises `SettingsError`."""
     from xpucached.hostd import users  # noqa: PLC0415 - users' own daemons need none of it
 
     if os.getuid() == 0:
@@ -50,7 +50,8 @@ def require_permitted() -> None:
     except SettingsError:
         # Who may not read the host's configuration is not named in it, as far as we know.
         host_settings = None
-    if not users.may_have_worker(os.getuid(), host_settings):
+    had = (state / "catalog.sqlite").exists()
+    if not users.may_have_worker(os.getuid(), host_settings, had=had):
         raise SettingsError(
             f"user {os.getuid()} has no worker: it is nobody who logs in, and not named in the host's configuration",
             hint="an administrator can add it: include in [workers] of /etc/xpucached/xpucached.toml",

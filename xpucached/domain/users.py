@@ -64,6 +64,7 @@ class SavedState(Struct, frozen=True):
     changed: AwareDatetime | None = None
     users: tuple[UserStatus, ...] = ()
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
+    named: Mapping[ModelName, str] = {}  #: whose the models of the host's directory are
 
     def of(self) -> Mapping[int, UserStatus]:
         """Return the users by their numbers."""

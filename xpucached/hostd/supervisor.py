@@ -82,6 +82,7 @@ class HostDaemon:
         self._known = KnownUsers(kept, clock)
         self._people: Mapping[int, str] = {}
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
+        self._named = kept.named
         self._owners: Mapping[ModelName, int] = {}
         self._problems: tuple[Problem, ...] = ()
         self._unwanted: set[int] = set()
@@ -133,7 +134,8 @@ class HostDaemon:
                 await asyncio.to_thread(self._memory.keep, self._saved())
 
     def _saved(self) -> SavedState:
-        return SavedState(self._stamp, self._changed, tuple(self._known.said.values()), tuple(self._known.owed))
+        users, owed = tuple(self._known.said.values()), tuple(self._known.owed)
+        return SavedState(self._stamp, self._changed, users, owed, self._named)
 
     async def _write(self) -> None:
         """Write down what is known, now and then.  What is lost when we are killed before is asked for again."""
@@ -165,7 +167,7 @@ class HostDaemon:
 
     async def _meet(self) -> None:
         """See who is looked after, and whose models are whose; if nobody tells us in time, it stays as it was."""
-        look = functools.partial(read_users, self.settings)
+        look = functools.partial(read_users, self.settings, self._named)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CENSUS):
@@ -178,7 +180,10 @@ class HostDaemon:
             log.exception("the host's user database cannot be read")
             self._see_no_names(f"cannot be read ({error})")
             return
-        self._people, self._owners, self._problems = found.people, found.owners, found.problems
+        if found.named != self._named:
+            self._known.changed.set()
+        self._people, self._named, self._owners = found.people, found.named, found.owners
+        self._problems = found.problems
         # A number that is another account's now is somebody else, and the worker that runs is not his.
         for uid in [uid for uid, one in self._known.said.items() if self._people.get(uid) != one.user]:
             if self._known.said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:

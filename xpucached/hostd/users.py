@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from xpucached import sockets
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
-from xpucached.errors import HostError
 from xpucached.settings import model_files
 from xpucached.settings.sections import Workers
 
@@ -54,17 +53,20 @@ def _logs_in(one: pwd.struct_passwd) -> bool:
     return one.pw_shell.rpartition("/")[2] not in _NO_LOGIN
 
 
-def may_have_worker(uid: int, config: Settings | None) -> bool:
-    """Return whether a user may have a worker by the host's configuration; None is one that cannot be read."""
+def may_have_worker(uid: int, config: Settings | None, *, had: bool) -> bool:
+    """Return whether a user may have a worker by the host's configuration; None is one that cannot be read.
+
+    Who ``had`` one keeps it while a model file cannot be read, which may name this user.
+    """
     try:
         host_daemon: int | None = pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:
         host_daemon = None
     if config is None:
         return uid in managed_users(Workers(), (), host_daemon=host_daemon)
-    return uid in managed_users(
-        config.workers, model_files.owners(config.paths.models)[0].values(), host_daemon=host_daemon
-    )
+    named, problems = model_files.owners(config.paths.models)
+    owners = (*named.values(), str(uid)) if problems and had else named.values()
+    return uid in managed_users(config.workers, owners, host_daemon=host_daemon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +74,19 @@ class ManagedUsers:
     """Who is looked after, whose the models of the host's directory are, and what is wrong with their files."""
 
     people: Mapping[int, str]
+    named: Mapping[ModelName, str]
     owners: Mapping[ModelName, int]
     problems: tuple[Problem, ...]
 
 
-def read_users(config: Settings) -> ManagedUsers:
+def read_users(config: Settings, before: Mapping[ModelName, str]) -> ManagedUsers:
     """See who is looked after.  Blocks for as long as the host's user database takes.
 
-    Raises `HostError` where the model files cannot be read: who is named in them is unknown, and not dismissed.
+    ``before`` is whom the model files named last: while one cannot be read, they are not dismissed.
     """
     named, problems = model_files.owners(config.paths.models)
-    if unread := next((one for one in problems if one.subject == os.fspath(config.paths.models)), None):
-        raise HostError(unread.message)
+    if problems:
+        named = {**before, **named}
     numbers: dict[str, int] = {}
     for name in dict.fromkeys(named.values()):
         with contextlib.suppress(KeyError, ValueError):
@@ -95,7 +98,7 @@ def read_users(config: Settings) -> ManagedUsers:
     )
     owners = {model: numbers[name] for model, name in named.items() if name in numbers}
     return ManagedUsers(
-        managed_users(config.workers, numbers, host_daemon=os.getuid()), owners, (*problems, *strangers)
+        managed_users(config.workers, numbers, host_daemon=os.getuid()), named, owners, (*problems, *strangers)
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import pwd
@@ -353,27 +352,50 @@ def test_a_user_database_that_fails_ends_nobody(
     assert one._people == {OURS: "me", OURS + 1: "other"}
 
 
-def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
-    listdir = os.listdir
+def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path) -> None:
+    account = next(one for one in pwd.getpwall() if one.pw_uid not in {0, OURS} and one.pw_uid < 500)
+    models = tmp_path / "models.d"
 
-    def fail(place: str | Path) -> list[str]:
-        if os.fspath(place) == os.fspath(one.settings.paths.models):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return listdir(place)
+    def live(change: Callable[[], object] = lambda: None) -> HostDaemon:
+        """Let a daemon live in which something changes."""
+        one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+        one._known.said = dict(one._memory.recall().of())
 
-    monkeypatch.setattr(os, "listdir", fail)
+        async def work() -> None:
+            await one._meet()
+            change()
+            await one._meet()
 
-    async def work() -> None:
-        await one._meet()
+        go(one, work)
+        return one
 
-    go(one, work)
-    (problem,) = one.status(None).problems
-    assert problem.code == "names-silent"
-    assert "model files cannot be read: Input/output error" in problem.message
-    assert one._people == {OURS: "me", OURS + 1: "other"}
+    def clear() -> None:
+        file.unlink()
+        models.rmdir()
+        models.touch()
+
+    models.mkdir()
+    file = models / "net.toml"
+    file.write_text(f'user = "{account.pw_name}"\ncommand = ["/bin/true"]\n')
+    # An editor has written half of it; then a file takes the place of the directory.
+    lives = [
+        (live(lambda: file.write_text('user = "')), "not TOML: unterminated"),
+        (live(), "not TOML: unterminated"),
+        (live(clear), "model files cannot be read: Not a directory"),
+        (live(), "model files cannot be read: Not a directory"),
+    ]
+    for one, why in lives:
+        (problem,) = one.status(None).problems
+        assert problem.code == "bad-settings"
+        assert why in problem.message
+        assert one._people[account.pw_uid] == one._known.said[account.pw_uid].user == account.pw_name
+        assert one._unwanted == set()
+        assert one.meaning((ModelName("net"),)) == (account.pw_uid, ("net",))
+    # Without a file nobody is named.
+    models.unlink()
+    one = live()
+    assert account.pw_uid not in one._people
+    assert account.pw_uid not in one._known.said
 
 
 def test_a_name_that_can_be_none_is_nobody_s(tmp_path: Path) -> None:
