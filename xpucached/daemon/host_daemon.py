@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, deadlines, systemd
+from xpucached.domain.host import Problem
 from xpucached.errors import SettingsError
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
@@ -129,12 +130,14 @@ async def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None
     systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
         fresh = await asyncio.to_thread(deadlines.ask, "configuration", load, _READING)
-    except RuntimeError as error:
-        log.error("the old configuration stays: the new one cannot be read now: %s", error)  # noqa: TRY400 - expected
-    except TimeoutError as error:
-        log.error("the old configuration stays: %s", error.strerror)  # noqa: TRY400 - expected
+    except (RuntimeError, TimeoutError) as error:
+        why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
+        log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
+        host_daemon.settings_problems = (Problem("bad-settings", why, "reload it again"),)
     except SettingsError as error:
         log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
+        problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
+        host_daemon.settings_problems = (problem,)
     else:
         host_daemon.take_settings(fresh)
         logging.getLogger().setLevel(fresh.log.level.upper())

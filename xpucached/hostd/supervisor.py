@@ -85,6 +85,8 @@ class HostDaemon:
         self._named = kept.named
         self._owners: Mapping[ModelName, int] = {}
         self._problems: tuple[Problem, ...] = ()
+        self.settings_problems: tuple[Problem, ...] = ()
+        """What is wrong with a configuration that was not taken."""
         self._unwanted: set[int] = set()
         self._user_clients = UserClient(place)
         self._workers = WorkerFollower(self._known, self._user_clients, worker_units)
@@ -147,7 +149,7 @@ class HostDaemon:
 
     def take_settings(self, config: Settings) -> None:
         """Go on with other settings."""
-        self.settings = config
+        self.settings, self.settings_problems = config, ()
         self._look.set()
 
     def look(self) -> None:
@@ -258,7 +260,7 @@ class HostDaemon:
         failing = tuple(
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
-        problems = (*(self._problems if only is None else ()), *failing)
+        problems = (*((*self.settings_problems, *self._problems) if only is None else ()), *failing)
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
 
     def step_aside(self, uid: int) -> None:

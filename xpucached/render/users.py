@@ -26,6 +26,9 @@ _STATES: Final[Mapping[WorkerState, Colour | None]] = {
     WorkerState.FAILED: Colour.RED,
 }
 
+_WARNINGS: Final = WARNINGS | {"no-such-user", "names-silent"}
+"""Problems of the host's daemon itself with which a user or a model may be missing."""
+
 
 def check(value: HostStatus) -> tuple[int, str]:
     """Return the exit status for monitoring, and a sentence."""
@@ -46,6 +49,9 @@ def check(value: HostStatus) -> tuple[int, str]:
     if unwell:
         named = ", ".join(f"{one.user} ({', '.join(sorted(WARNINGS & set(one.problems)))})" for one in unwell[:5])
         return 1, f"{count(len(unwell), 'user')} with problems: {named}"
+    warnings = [problem.message for problem in value.problems if problem.code in _WARNINGS]
+    if warnings:
+        return 1, warnings[0]
     return 0, f"{count(warm, 'model')} of {count(len(value.users), 'user')}, all warm"
 
 

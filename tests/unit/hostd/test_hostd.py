@@ -25,13 +25,13 @@ from xpucached import codec, sockets, systemd
 from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
-from xpucached.daemon import rights, user_daemon
+from xpucached.daemon import host_daemon, rights, user_daemon
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
-from xpucached.errors import Busy, Conflict, Denied, NotFound, Unavailable, XpucachedError
+from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
 from xpucached.host import driver_stamp
 from xpucached.host.roots import HostRoots
 from xpucached.hostd import units, user_client
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from xpucached.domain.jobs import Event
+    from xpucached.settings import Settings
 
 T = TypeVar("T")
 
@@ -396,6 +397,27 @@ def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path)
     one = live()
     assert account.pw_uid not in one._people
     assert account.pw_uid not in one._known.said
+
+
+def test_a_configuration_that_is_refused_is_shown_until_another_one_is_taken(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    answers: list[Settings | SettingsError] = [SettingsError("workers.idle: expected a time"), one.settings]
+
+    def load() -> Settings:
+        answer = answers.pop(0)
+        if isinstance(answer, SettingsError):
+            raise answer
+        return answer
+
+    async def work() -> None:
+        await host_daemon._reload(one, load)
+        (problem,) = one.status(None).problems
+        assert (problem.code, "workers.idle" in problem.message) == ("bad-settings", True)
+        assert one.status(OURS).problems == ()
+        await host_daemon._reload(one, load)
+        assert one.status(None).problems == ()
+
+    go(one, work)
 
 
 def test_a_name_that_can_be_none_is_nobody_s(tmp_path: Path) -> None:

@@ -437,6 +437,15 @@ def test_a_host_is_not_well_before_everybody_was_heard_since_the_driver_changed(
     assert check(heard, replace(troubled, state=WorkerState.ASIDE))[0] == 0
 
 
+@pytest.mark.parametrize("code", ["bad-settings", "no-such-user", "names-silent"])
+def test_a_host_on_which_somebody_may_be_missing_is_not_well(code: str) -> None:
+    now = api_stub.NOW
+    known = (UserStatus("ann", 1, WorkerState.ASLEEP, Verdict.WARM, entries=5, warm=2, seen=now),)
+    problems = (Problem("worker-failing", "another", ""), Problem(code, "who is here is not known", "look"))
+    assert users.check(HostStatus("1", now, "stamp", now, problems, known)) == (1, "who is here is not known")
+    assert users.check(HostStatus("1", now, "stamp", now, problems[:1], known))[0] == 0
+
+
 def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
     looked = VerifyReport(False, 1, 3, seconds=1.0)  # noqa: FBT003 - it mends nothing
     style = TextStyle(api_stub.NOW)

@@ -115,13 +115,16 @@ def test_a_configuration_whose_file_system_does_not_answer_keeps_the_host_s_old_
         answer.wait(20)
         raise SettingsError("too late")
 
+    # Nothing is taken over: there is nobody who could take it.
+    daemon = SimpleNamespace(settings_problems=())
+
     async def reload() -> None:
-        # Nothing is taken over: there is nobody who could take it.
-        await asyncio.wait_for(host_daemon._reload(None, load), 10)  # type: ignore[arg-type]
+        await asyncio.wait_for(host_daemon._reload(daemon, load), 10)  # type: ignore[arg-type]
 
     asyncio.run(reload())
     answer.set()
-    assert "the old configuration stays: its file system does not answer" in caplog.text
+    assert "the old configuration stays: the new configuration cannot be read now: its file system" in caplog.text
+    assert [one.code for one in daemon.settings_problems] == ["bad-settings"]
 
 
 def test_a_configuration_whose_file_system_does_not_answer_keeps_a_user_s_old_one(
