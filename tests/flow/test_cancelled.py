@@ -13,7 +13,9 @@ from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.domain.jobs import JobState
+from xpucached.domain.plans import ScanReport
 from xpucached.kinds import sycl
+from xpucached.service.events import Events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,3 +102,36 @@ def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
         await service.stop()
 
     asyncio.run(cancel())
+
+
+def test_what_goes_on_after_a_stop_is_given_no_number_a_second_time(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.jobs.ENDING", 0.05)
+
+    async def stop(*, endless: bool) -> tuple[int, int]:
+        """Stop while a job goes on; give the last number, and the next daemon's first."""
+        service, over = alone(catalog), asyncio.Event()
+        events = service.context.events
+
+        async def work(_handle: object) -> ScanReport:
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    if not endless:
+                        raise
+            return ScanReport(0, 0, 0, 0, 0, 0.0)
+
+        service.context.jobs.start("scan", work)
+        await asyncio.sleep(0)
+        await service.stop()
+        last = events.post("said", "by what goes on").id
+        over.set()
+        return last, Events(service.context.clock, catalog).post("next", "life").id
+
+    last, first = asyncio.run(stop(endless=True))
+    assert first > last
+    # After a stop in which all ended, no number is left out.
+    last, first = asyncio.run(stop(endless=False))
+    assert first == last

@@ -95,9 +95,10 @@ class Service:
         await self._save("runs that go on", context.write(note_ending))
         ends = asyncio.create_task(self.reconciler.stop()), asyncio.create_task(context.jobs.stop())
         # What waits in a store that does not answer is left as it is, as it would be if we were killed.
-        await asyncio.wait(ends, timeout=ENDING)
+        _, late = await asyncio.wait(ends, timeout=ENDING)
         await self._save("what programs did", self._digest())
-        await self._save("events", context.events.flush(last=True))
+        # What goes on all the same may still say something, under a number that nobody is given again.
+        await self._save("events", context.events.flush(last=not late and not context.jobs.running()))
 
     async def _digest(self) -> None:
         async with self.context.automatic.part(automatic.ACTIVITY):

@@ -53,7 +53,7 @@ class Events:
         self._kept: deque[Event] = deque(kept, maxlen=_AT_HAND)
         self._unwritten: deque[Event] = deque()
         self._lost = 0
-        self._last = reserved
+        self._last = self._reserved = reserved
         self.began = reserved
         """The number of the last event that an earlier daemon may have posted."""
         self._news = asyncio.Event()
@@ -124,11 +124,12 @@ class Events:
 
     async def flush(self, *, last: bool = False) -> bool:
         """Write down what is not yet; with ``last`` no more will come.  Tells whether all is written; never raises."""
-        if self._catalog is None or not (self._unwritten or last):
+        if self._catalog is None or not (self._unwritten or last or self._reserved == self._last):
             return True
-        batch = tuple(self._unwritten)
+        batch, reserved = tuple(self._unwritten), self._last + (0 if last else _RESERVED)
         try:
-            await asyncio.to_thread(self._catalog.write, record_events, batch, self._last + (0 if last else _RESERVED))
+            await asyncio.to_thread(self._catalog.write, record_events, batch, reserved)
+            self._reserved = reserved
         except CatalogError as error:
             log.info("%d events wait until the catalog can be written: %s", len(batch), error.message)
             return False
