@@ -19,6 +19,7 @@ from xpucached.catalog.entries import all_entries
 from xpucached.catalog.recipes import RecipeStore, recipe_lineages
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
+from xpucached.catalog.tables import METADATA
 from xpucached.domain.host import Host
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe
@@ -151,6 +152,13 @@ def test_a_forged_row_is_found_before_a_run_meets_it(catalog: Catalog, store: Re
     catalog.write(lambda connection: connection.exec_driver_sql(how, (text,)))
     with pytest.raises(CatalogError):
         catalog.read(soundness.check, growing=True)
+
+
+def test_what_hangs_on_rows_that_grow_with_the_stores_grows_with_them() -> None:
+    for table in METADATA.sorted_tables:
+        parents = {key.column.table.name for column in table.c for key in column.foreign_keys}
+        if parents & soundness.GROWING:
+            assert table.name in soundness.GROWING
 
 
 def test_what_a_killed_daemon_half_wrote_goes_with_the_next_recipe(store: RecipeStore, folder: Path) -> None:
