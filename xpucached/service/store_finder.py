@@ -145,10 +145,13 @@ class StoreFinder:
             log.warning("a store cannot be made, and programs keep nothing there: %s", error)
 
     def places_of(self, models: Iterable[Model]) -> Mapping[ModelName, frozenset[Store]]:
-        """Return the stores that each model caches in, where they lay when they were last looked for."""
+        """Return the stores that each model caches in, where they lay when they were last looked for.
+
+        Asks no file system: one that does not answer would keep whoever reads the catalog waiting, once for each model.
+        """
 
         def lay(kind: KindName, path: Path) -> Store:
-            return Store(kind, self._roots.get(path) or self.real_root(path))
+            return Store(kind, self._roots.get(path) or Path(os.path.abspath(path)))  # noqa: PTH100 - a text
 
         ours = {name: lay(name, self._context.settings.managed(name)) for name in KINDS}
         named = {

@@ -11,8 +11,11 @@ import pytest
 
 from tests.support import catalogs
 from tests.support.builders import SyclStore
+from xpucached import deadlines
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import ModelName
 from xpucached.errors import NotFound
 from xpucached.service import owners, store_finder
 from xpucached.service.context import Context
@@ -84,3 +87,25 @@ def test_a_store_that_became_somebody_else_s_is_not_taken_for_known(two: Two, mo
     found, _ = two.finder.find(frozenset({two.stores[0].root}))
     assert two.stores[0].root not in {one.store.root for one in found}
     assert [one.code for one in two.finder.problems] == ["foreign-store"]
+
+
+def test_which_store_a_model_s_is_asks_no_file_system(
+    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, away = tmp_path / "link", tmp_path / "away" / ".." / "elsewhere"
+    link.symlink_to(two.stores[0].root)
+    models = [
+        Model(ModelName(name), Workload(("/bin/true",), tmp_path), store=place)
+        for name, place in (("known", link), ("unknown", away))
+    ]
+    two.finder.real_root(link)
+
+    def fails(*_: object, **__: object) -> object:
+        raise AssertionError("it may not answer")
+
+    monkeypatch.setattr(deadlines, "ask", fails)
+    roots = {
+        name: {one.root for one in stores if one.kind == "sycl"}
+        for name, stores in two.finder.places_of(models).items()
+    }
+    assert roots == {"known": {two.stores[0].root}, "unknown": {tmp_path.resolve() / "elsewhere"}}
