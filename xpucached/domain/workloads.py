@@ -129,7 +129,7 @@ class RunSpec(Struct, frozen=True):
                 yield "inputs", _REAL_INPUTS
         elif _TARGET.fullmatch(self.target) is None:
             yield "target", "expected module:function"
-        if self.inputs and self.inputs != RANDOM and not self.inputs.startswith("/"):
+        if self.inputs and self.inputs != RANDOM and (not self.inputs.startswith("/") or "\0" in self.inputs):
             yield "inputs", 'expected the absolute path of a file with text or tensors, or "random"'
 
     def _wrong_words(self) -> Iterator[tuple[str, str]]:
@@ -148,7 +148,7 @@ class RunSpec(Struct, frozen=True):
                 yield key, "named twice"
         if len(self.precisions or ("",)) * len(self.shapes or ("",)) > _MOST_VARIANTS:
             yield "shapes", f"more than {_MOST_VARIANTS} combinations of precisions and shapes"
-        if any(not path.is_absolute() for path in self.caches):
+        if any(not path.is_absolute() or "\0" in str(path) for path in self.caches):
             yield "caches", "expected absolute paths"
         if self.require_device and not self.device:
             yield "require_device", "name the device too"

@@ -241,6 +241,26 @@ def test_what_no_request_can_say_is_refused_by_its_name(request_: Request[object
         client.compose(request_)
 
 
+LOADED = {"loader": "torchscript", "python": "/python", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("directory", {"directory": "/a\0"}),
+        ("store", {"store": "/a\0"}),
+        ("exercise.caches", {"exercise": {"caches": ["/a\0"]}}),
+        ("exercise.inputs", {"exercise": {**LOADED, "target": "/m", "inputs": "/a\0"}, "command": []}),
+        ("exercise.target", {"exercise": {**LOADED, "target": "/a\0", "inputs": "random"}, "command": []}),
+    ],
+)
+def test_no_path_of_a_model_holds_what_the_kernel_takes_for_its_end(key: str, given: dict[str, object]) -> None:
+    body = {"name": "n", "command": ["/x"], "directory": "/", **given}
+    with pytest.raises(RequestError) as caught:
+        read(requests.AddModel, "", body)
+    assert caught.value.message.startswith(f"{key}: expected ")
+
+
 def test_every_request_has_a_sample_and_a_row() -> None:
     assert {type(one) for one in REQUESTS} == {row.request for row in requests.ENDPOINTS}
     assert len(requests.ENDPOINTS) == len({(row.method, row.path) for row in requests.ENDPOINTS})
