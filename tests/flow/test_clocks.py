@@ -72,6 +72,8 @@ def test_the_trash_goes_for_its_age_by_a_clock_that_is_right() -> None:
 def test_when_a_process_began_is_told_by_the_clock_as_it_is_set_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
+    # What is remembered of this clock is no other test's business.
+    monkeypatch.setattr(locks, "_offsets", type(locks._offsets)([locks._offset()]))
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as program:
         try:
             (before,) = [one for one in process_table.processes(os.getuid()) if one.pid == program.pid]

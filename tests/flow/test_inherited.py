@@ -188,7 +188,7 @@ def test_after_a_real_replay_a_model_has_its_entries_before_it_runs(
         shown = keeper.ask("model", "show", name)
         assert (shown["entries"], shown["warmth"]) == (before[name], "cold")
         assert f"for that {before[name]} entries are there already" in str(shown["why"])
-        assert "made by replay" in keeper.ctl("show", str(present[0]["ref"])).stdout
+        assert "not seen in a run yet" in keeper.ctl("show", str(present[0]["ref"])).stdout
     for name in names:
         keeper.ctl("prewarm", name)
         present = keeper.rows("ls", "--model", name, "--driver", "current")

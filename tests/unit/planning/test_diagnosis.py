@@ -348,6 +348,7 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
         place = tmp_path / str(child.pid)
         place.mkdir()
         (place / "cgroup").write_text("0::/system.slice/app.service/worker\n")
+        (place / "stat").symlink_to(f"/proc/{child.pid}/stat")
         seen = process_table.of_units(["app.service", "worker.service", "p.service"], places=HostRoots(proc=tmp_path))
         child.communicate(b"\n")
 
