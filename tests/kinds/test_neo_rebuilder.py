@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.kinds import removal
 from xpucached.kinds.neo import level_zero, rebuilder, recorder
 from xpucached.kinds.neo.targets import NAME
 
@@ -246,6 +248,23 @@ def test_it_goes_where_the_driver_would_have_put_it_and_is_counted(store: Store,
     assert sorted(path.name for path in store.root.iterdir() if path.name.startswith("cl_cache")) == []
 
 
+def test_a_disk_that_is_full_keeps_no_half_of_an_entry(
+    store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    (store.root / TEXT).unlink()
+    before = sorted(store.root.rglob("*"))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    # It is on the disk before programs can find it.
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        rebuilder.publish(recipe, BY_OPENCL, content)
+    assert sorted(store.root.rglob("*")) == before
+
+
 def test_what_a_program_has_written_meanwhile_stays(store: Store, place: Path) -> None:
     recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
     before = (store.root / TEXT).stat().st_ino
@@ -274,6 +293,23 @@ def test_while_a_program_writes_nothing_is_put_there(
             rebuilder.publish(recipe, BY_OPENCL, content)
     assert not (store.root / TEXT).exists()
     assert sorted(path.name for path in store.root.iterdir()) == before
+
+
+@pytest.mark.parametrize("how", ["hard link", "link"])
+def test_a_lock_that_is_not_the_store_s_own_lets_nothing_in(
+    store: Store, place: Path, tmp_path: Path, how: str
+) -> None:
+    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    (store.root / TEXT).unlink()
+    lock = store.root / "config.file"
+    if how == "link":
+        lock.rename(tmp_path / "away")
+        lock.symlink_to(tmp_path / "away")
+    else:
+        (tmp_path / "away").hardlink_to(lock)
+    with pytest.raises(removal.StoreClosed):
+        rebuilder.publish(recipe, BY_OPENCL, content)
+    assert not (store.root / TEXT).exists()
 
 
 @pytest.mark.parametrize("what", ["link", "pipe", "file", "root"])

@@ -312,14 +312,22 @@ def _appear_slowly(directory: int, name: str, content: bytes) -> None:
         os.close(descriptor)
 
 
-def make(directory: int, name: str, content: bytes) -> None:
-    """Make a file that is on its way to the disk when this returns.  Raises `FileExistsError`, OSError."""
+def make(directory: int, name: str, content: bytes, *, sync: bool = False) -> None:
+    """Make a file that is on its way to the disk, or with ``sync`` there.  Raises OSError: then nothing was made."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "wb") as file:
-        file.write(content)
-        file.flush()
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if sync:
+                os.fsync(descriptor)
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
         with contextlib.suppress(OSError):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.unlink(name, dir_fd=directory)
+        raise
 
 
 def read(descriptor: int, limit: int, offset: int = 0) -> bytes:

@@ -28,6 +28,10 @@ GONE: Final = ".xpucached.gone"
 """How the name of a directory ends that is on its way out."""
 
 
+class StoreClosed(OSError):
+    """Nothing can be put into a store now, whatever it is."""
+
+
 @contextlib.contextmanager
 def always(_root: int, _key: EntryKey) -> Iterator[bool]:
     """Keep nobody away: programs of this kind mind nothing that goes in one step."""

@@ -16,6 +16,7 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.domain.stores import EntryId, Store
 from xpucached.errors import XpucachedError
 from xpucached.kinds import table
+from xpucached.kinds.removal import StoreClosed
 from xpucached.service.rebuild import driver_for, note_built
 from xpucached.threads import ThreadPool
 
@@ -69,6 +70,8 @@ class Publisher:
         self.failures = list(failures)
         self.on_full: Callable[[], None] = lambda: None
         """Called when nothing more can be kept."""
+        self.on_closed: Callable[[Store], None] = lambda _store: None
+        """Called when nothing more can be kept in a store."""
 
     @property
     def heard(self) -> int:
@@ -127,6 +130,8 @@ class Publisher:
             if isinstance(error, OSError) and error.errno in _FULL:
                 # What else is compiled could not be kept either.
                 self.on_full()
+            if isinstance(error, StoreClosed):
+                self.on_closed(entry.id.store)
             return
         finally:
             self._waiting.release()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import CompilerSpec, Rebuild, Recipe
-    from xpucached.domain.stores import EntryId
+    from xpucached.domain.stores import EntryId, Store
     from xpucached.domain.targets import Origin, Target
     from xpucached.processes.compiler import CompilerProcess
     from xpucached.processes.supervised import ProcessStarter
@@ -110,6 +110,7 @@ class RebuildJob:
         self._lost: Counter[Path] = Counter()  # by store: how many took too long even at the end
         self._absent: Counter[Target] = Counter()  # how often no compiler for it could be started
         self._killed: Counter[Target] = Counter()  # how many of its compilers were, since one was not
+        self._closed: set[Store] = set()  # into these nothing can be put
         self.cancel = threading.Event()
         """Whoever sets it ends the work."""
 
@@ -166,6 +167,18 @@ class RebuildJob:
             for compiler in compilers.values():
                 compiler.close()
 
+    def _hopeless(self, one: Rebuild) -> str:
+        """Return why compiling would be in vain, whatever there is to compile; empty if it may not be."""
+        if one.entry.entry.id.store in self._closed:
+            return "nothing can be put into its store now"
+        if self._absent[one.to] >= _MOST_ABSENT:
+            return "no compiler could be started"
+        return "one compiler after the other was killed" if self._killed[one.to] >= _MOST_KILLED else ""
+
+    def leave_out(self, store: Store) -> None:
+        """Compile nothing more of a store's entries: none could be put there."""
+        self._closed.add(store)
+
     def _rebuild(self, one: Rebuild, compiler: CompilerProcess, driver: OtherDriver, place: str, *, last: bool) -> None:
         entry = one.entry.entry
         root = entry.id.store.root
@@ -173,9 +186,7 @@ class RebuildJob:
         if last and self._lost[root] >= _MOST_LATE:
             self._results.failed(one, "other programs of its store took too long to compile", blamed=True)
             return
-        if self._absent[one.to] >= _MOST_ABSENT or self._killed[one.to] >= _MOST_KILLED:
-            killed = self._absent[one.to] < _MOST_ABSENT
-            words = "one compiler after the other was killed" if killed else "no compiler could be started"
+        if words := self._hopeless(one):
             self._results.failed(one, words, blamed=False)
             return
         recipe = self._recipes.get(entry.id) or self._context.recipe(entry)

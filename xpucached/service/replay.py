@@ -51,6 +51,10 @@ log = logging.getLogger(__name__)
 
 _MOST_WORDS: Final = 5
 
+_PAUSE: Final = 3600.0
+_LONGEST_PAUSE: Final = 86400.0
+"""Seconds, at first and at most, before what came to nothing is tried again as it stands."""
+
 
 class ReplayRequest(Struct, frozen=True):
     """Which part of a replay somebody wants; nothing given is all of it, with the installed driver."""
@@ -90,6 +94,10 @@ class Replayer:
         self._busy = False
         self._nothing: tuple[object, ...] | None = None
         """What there was when a plan was last made and came out empty."""
+        self._in_vain: tuple[object, ...] | None = None
+        """What there was after a replay that brought nothing, …"""
+        self._again, self._pause = 0.0, _PAUSE
+        """… until when (monotonic) it is not tried again unasked, and the seconds to wait the next time."""
 
     @property
     def busy(self) -> bool:
@@ -127,20 +135,32 @@ class Replayer:
 
         A plan reads every entry, so none is made where the totals say that it would be empty, or the last one was.
         """
-        present = self._context.present
-        subtotals = await self._context.read(store_subtotals)
-        if not replayable(subtotals, present):
+        if not replayable(await self._context.read(store_subtotals), self._context.present):
             return False
-        stores = await self._context.read(all_stores)
-        sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
-        models = await self._context.read(all_models)
-        stamps = (present.stamp, *(one.stamp for one in present.drivers))
-        basis = (subtotals, sums, present.offered, stamps, models)
-        if basis == self._nothing:
+        basis = await self._basis()
+        if basis == self._nothing or (basis == self._in_vain and time.monotonic() < self._again):
             return False
         wanted = bool((await self.plan(ReplayRequest())).rebuild)
         self._nothing = None if wanted else basis
         return wanted
+
+    async def _basis(self) -> tuple[object, ...]:
+        """Return what a plan rests on, as far as it is had without reading every entry."""
+        present = self._context.present
+        stores = await self._context.read(all_stores)
+        sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
+        stamps = (present.stamp, *(one.stamp for one in present.drivers))
+        models = await self._context.read(all_models)
+        return (await self._context.read(store_subtotals), sums, present.offered, stamps, models)
+
+    async def _note_vain(self, *, vain: bool) -> None:
+        """Wait longer and longer where each replay compiles everything, and nothing can be kept."""
+        if not vain:
+            self._in_vain, self._pause = None, _PAUSE
+            return
+        self._in_vain = await self._basis()
+        self._again = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _plan(self, wish: ReplayRequest, drivers: Sequence[OtherDriver]) -> ReplayPlan:
         context = self._context
@@ -242,6 +262,7 @@ class Replayer:
         results = Publisher(self._context, wish, drivers, Counter(plan.skipped), unconfirmed)
         work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache)
         results.on_full = work.cancel.set
+        results.on_closed = work.leave_out
         try:
             await work.run(handle, len(plan.rebuild))
         finally:
@@ -250,6 +271,8 @@ class Replayer:
         if plan.rebuild:
             await self._context.write(forget_old_builds, self._context.clock())
             await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
+        if wish == ReplayRequest():
+            await self._note_vain(vain=bool(plan.rebuild) and not results.heard)
         handle.progress(len(plan.rebuild), len(plan.rebuild))
         there = plan.covered + results.heard
         report = ReplayReport(

@@ -160,7 +160,7 @@ class Verifier:
             entries = (await self._scanner.scan_stores(roots, full=True, progress=handle.progress)).entries
         known = [one for one in await context.read(all_stores) if not roots or one.store in roots]
         stores = [FoundStore(one.id, one.origin, one.via) for one in known if one.state is StoreState.OK]
-        unread = sum(one.state is StoreState.UNREADABLE for one in known)
+        unread = sum(one.state in {StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY} for one in known)
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):
                 findings[one.store, one.fault] = one

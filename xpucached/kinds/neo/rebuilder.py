@@ -178,7 +178,8 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
             return None
         # Called as the driver calls what it writes, so that what a death leaves is known, and goes.
         temporary = f"cl_cache.{secrets.token_hex(3)}"
-        fs.make(root, temporary, binary)
+        # After a power cut the driver would not write over half an entry, and its program fail at every start.
+        fs.make(root, temporary, binary, sync=True)
         try:
             os.chmod(temporary, file_mode, dir_fd=root)
             for number in range(_TRIES):
@@ -193,7 +194,7 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
                     if total >= 0:
                         counting.add(total, len(binary))
                     return key
-            raise OSError(errno.EBUSY, "a program holds the lock of the cache")
+            raise removal.StoreClosed(errno.EBUSY, "a program holds the lock of the cache")
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=root)
@@ -206,5 +207,9 @@ def _exclusive(root: int) -> Iterator[int | None]:
         # Whoever writes first counts what is there.
         yield -1
         return
-    with counting.locked(root) as descriptor:
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(counting.locked(root))
+        except OSError as error:
+            raise removal.StoreClosed(error.errno, error.strerror, error.filename) from error
         yield descriptor
