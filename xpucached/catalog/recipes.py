@@ -31,7 +31,7 @@ MOST: Final = 20_000
 """So many recipes are kept, and …"""
 
 ROOM: Final = 256 << 20
-"""… so many bytes of their parts; the oldest go first."""
+"""… so many bytes of their parts; the oldest go first, and of those that do not count yet more than half."""
 
 _FACTS: Final = 64 << 10
 """Bytes of the facts of one."""
@@ -194,18 +194,23 @@ def _keep(
             "at": now,
         }
         statement = insert(RECIPES).values(kind=kind, key=one.key, seen=passes, **what)
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": c.seen + passes})
-        )
+        # Who tells something else of the same key begins anew.
+        seen = sa.case((c.lineage == statement.excluded.lineage, c.seen), else_=0) + passes
+        connection.execute(statement.on_conflict_do_update(index_elements=[c.kind, c.key], set_={**what, "seen": seen}))
     _renew_targets(connection, kind, {one.key: numbers[one.target.fingerprint] for one, _ in recipes})
     wanted: dict[str, int] = {}
-    count = room = 0
-    for row in connection.execute(sa.select(c.kind, c.key, c.parts).order_by(c.at.desc(), c.key)).all():
+    # One pass of a program that asks for something else each time may tell thousands: these take half at most.
+    count, room = {True: 0, False: 0}, {True: 0, False: 0}
+    for row in connection.execute(sa.select(c.kind, c.key, c.parts, c.seen).order_by(c.at.desc(), c.key)).all():
         fresh = {digest: size for digest, size in row.parts.values() if digest not in wanted}
-        count, room = count + 1, room + sum(fresh.values())
-        if count > MOST or room > ROOM:
-            connection.execute(sa.delete(RECIPES).where(c.kind == row.kind, c.key == row.key))
-            room -= sum(fresh.values())
-        else:
+        counts, size = row.seen >= PROVEN, sum(fresh.values())
+        if (
+            sum(count.values()) < MOST
+            and sum(room.values()) + size <= ROOM
+            and (counts or (count[False] < MOST // 2 and room[False] + size <= ROOM // 2))
+        ):
+            count[counts], room[counts] = count[counts] + 1, room[counts] + size
             wanted.update(fresh)
+        else:
+            connection.execute(sa.delete(RECIPES).where(c.kind == row.kind, c.key == row.key))
     return frozenset(wanted)

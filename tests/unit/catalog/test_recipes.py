@@ -72,6 +72,24 @@ def test_what_a_second_pass_asked_for_comes_back_as_it_was_told(catalog: Catalog
     assert catalog.read(recipe_lineages) == {(KIND, EntryKey("a")): "line"}
 
 
+def test_who_tells_something_else_of_a_key_begins_anew(store: RecipeStore) -> None:
+    twice(store, recipe())
+    other = RecordedRecipe(EntryKey("a"), TARGET, "another", {"source": b"forged"}, {})
+    store.keep(KIND, [other], NOW)
+    assert store.recorded(KIND, EntryKey("a")) is None
+    store.keep(KIND, [other], NOW)
+    assert store.recorded(KIND, EntryKey("a")) == other
+
+
+def test_a_program_that_asks_for_something_else_each_time_pushes_out_nothing_that_counts(
+    store: RecipeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MOST", 5)
+    twice(store, recipe("proven"))
+    store.keep(KIND, [recipe(str(number)) for number in range(5)], NOW + timedelta(hours=1))
+    assert store.recorded(KIND, EntryKey("proven")) == recipe("proven")
+
+
 def test_a_part_that_many_have_is_kept_once_small_and_for_us_alone(store: RecipeStore, folder: Path) -> None:
     source = b"__kernel void f() {}\n" * 10_000
     twice(store, *(recipe(str(number), source) for number in range(50)))
@@ -99,10 +117,10 @@ def test_beyond_the_bounds_the_oldest_go_with_their_parts(
     assert [store.recorded(KIND, EntryKey(str(one))) is not None for one in range(4)] == [False, False, True, True]
     assert len(list(folder.iterdir())) == 3
 
-    monkeypatch.setattr(recipes, "ROOM", 3000)
+    monkeypatch.setattr(recipes, "ROOM", 6000)
     twice(store, recipe("random", os.urandom(2800)), now=NOW + timedelta(hours=9))
     assert [store.recorded(KIND, EntryKey(one)) is not None for one in ("2", "3", "random")] == [False, True, True]
-    twice(store, recipe("random", os.urandom(2995)), now=NOW + timedelta(hours=10))
+    twice(store, recipe("random", os.urandom(5990)), now=NOW + timedelta(hours=10))
     assert [store.recorded(KIND, EntryKey(one)) is not None for one in ("3", "random")] == [True, False]
     assert len(list(folder.iterdir())) == 2
 
