@@ -115,7 +115,8 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     ids = {name: EntryId(Store(KindName(name), tmp_path / name), EntryKey("a")) for name in ("sycl", "neo")}
     catalog.write(add_model, model)
     context = alone(catalog).context
-    results = [SimpleNamespace(created=frozenset(), used=frozenset({ids[told]} if told in ids else ()))]
+    used = frozenset({ids[told]} if told in ids else ())
+    results = [SimpleNamespace(created=frozenset(), used=used, mapped=())]
 
     assert recordings.untold(context, model, results) == ""  # type: ignore[arg-type] # no proof was given yet
     run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
@@ -124,6 +125,11 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     said = recordings.untold(context, model, results)  # type: ignore[arg-type]
     # A program may not ask the driver for what the runtime's cache holds.
     assert ("it told nothing of entries of sycl" in said) is (told != "sycl")
+    # It was seen to load what uses the driver's cache, and no SYCL runtime.
+    results[0].mapped = ("/usr/lib/libze_intel_gpu.so.1", "/usr/lib/libc.so.6")
+    assert (recordings.untold(context, model, results) == "") is (told != "nothing")  # type: ignore[arg-type]
+    results[0].mapped += ("/usr/lib/libsycl.so.8",)
+    assert (recordings.untold(context, model, results) == "") is (told == "sycl")  # type: ignore[arg-type]
     changed = replace(model, workload=replace(model.workload, command=("false",)))
     assert recordings.untold(context, changed, results) == ""  # type: ignore[arg-type]
 
@@ -156,6 +162,22 @@ def test_entries_that_programs_cannot_use_prove_nothing(catalog: Catalog, tmp_pa
     assert attempt.trial.outcome is (Outcome.UNPROVEN if damaged else Outcome.WARMED)
     if damaged:
         assert "1 of the 1 entries that it asked for cannot be used now (bin-" in attempt.trial.detail
+
+
+def test_what_only_the_first_pass_asked_for_and_nobody_kept_is_none_of_the_proof(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    # A trace also names what could not be written; the second pass did without.
+    root = tmp_path / "store"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    script = f"""
+        echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2
+        [ -e {tmp_path}/again ] || echo '[Persistent Cache]: device binary has been cached: {root}/1/2/3/4/0.bin' >&2
+        touch {tmp_path}/again
+    """
+    attempt = attempted(catalog, root, script, tmp_path)
+    assert [(len(one.created), len(one.used)) for one in attempt.executions] == [(1, 1), (0, 1)]
+    assert attempt.trial.outcome is Outcome.WARMED
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -326,7 +348,7 @@ def test_entries_in_a_store_that_a_model_no_longer_uses_prove_nothing(
         assert [one.remaining for one in status.layers] == [0]
 
 
-@pytest.mark.parametrize("left", ["all", "nothing", "no directory"])
+@pytest.mark.parametrize("left", ["all", "nothing", "locks", "no directory"])
 def test_a_model_whose_other_caches_are_gone_is_not_called_warm(catalog: Catalog, tmp_path: Path, left: str) -> None:
     caches = tmp_path / "caches"
     command = ("/bin/sh", "-c", f"mkdir -p {caches}/triton; touch {caches}/triton/kernel")
@@ -343,10 +365,15 @@ def test_a_model_whose_other_caches_are_gone_is_not_called_warm(catalog: Catalog
             shutil.rmtree(caches)
         if left == "nothing":
             caches.mkdir()
+        if left == "locks":
+            # As programs leave it whose files somebody has removed.
+            (caches / "triton" / "empty").mkdir(parents=True)
+            (caches / "triton" / "kernel.lock").touch()
         (caches / "more").touch() if left == "all" else None
         (status,) = await alone(catalog).prewarmer.statuses()
         return status
 
     status = asyncio.run(warm())
-    gone = "caches holds nothing any more: what was cached there is gone" if left == "nothing" else "caches is gone"
+    empty = "caches holds nothing any more: what was cached there is gone"
+    gone = empty if left in {"nothing", "locks"} else "caches is gone"
     assert (status.warmth, status.changes) == ((Warmth.WARM, ()) if left == "all" else (Warmth.CHANGED, (gone,)))

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
@@ -20,12 +22,13 @@ from tests.support.daemons import Daemon, daemon
 from xpucached.catalog import Catalog
 from xpucached.catalog.events import events_after
 from xpucached.cli import commands_jobs
+from xpucached.domain.host import Host
 from xpucached.domain.status import Status
 from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, Unconfirmed
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, automatic, scan
+from xpucached.service import Service, automatic, replay, scan
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from tests.support.runtimes import Runtime
     from xpucached.domain.jobs import Job
     from xpucached.domain.trash import TrashReport
+    from xpucached.service.replay import Replayer
+
+NOW: Final = datetime(2026, 5, 4, tzinfo=UTC)
 
 PARTS: Final = {
     "survey": ("surveyor", "survey"),
@@ -358,12 +364,49 @@ def test_models_that_wait_for_a_calm_host_hold_nobody_up(
             assert warm(one, name)
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_store_that_cannot_be_looked_at_is_not_called_sound(
-    home: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+def test_a_replay_that_brought_nothing_is_tried_again_later_and_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sycl_store.add("shown")
-    monkeypatch.setattr(scan, "answers", lambda place: not silent or place != sycl_store.root)
+    clock = [1000.0]
+    monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(replay, "replayable", lambda *_: True)
+
+    async def seen(replayer: Replayer) -> list[bool]:
+        async def plan(_wish: object) -> SimpleNamespace:
+            return SimpleNamespace(rebuild=("entry",))
+
+        monkeypatch.setattr(replayer, "plan", plan)
+        found = [await replayer.wanted()]
+        for wait in (3599.0, 1.0):
+            if wait > 1:
+                await replayer._note_vain(vain=True)
+            clock[0] += wait
+            found.append(await replayer.wanted())
+        await replayer._note_vain(vain=True)
+        clock[0] += 7199.0
+        found.append(await replayer.wanted())
+        # Something is another than it was.
+        monkeypatch.setattr(type(replayer._context), "present", Host(NOW, "boot", "6", "another"))
+        found.append(await replayer.wanted())
+        await replayer._note_vain(vain=True)
+        await replayer._note_vain(vain=False)
+        return [*found, await replayer.wanted()]
+
+    with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        assert asyncio.run(seen(alone(catalog).replayer)) == [True, False, True, False, True, True]
+
+
+@pytest.mark.parametrize("what", ["a store", "silence", "a file"])
+def test_a_store_that_cannot_be_looked_at_is_not_called_sound(
+    home: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "a file":
+        shutil.rmtree(sycl_store.root, ignore_errors=True)
+        sycl_store.root.write_bytes(b"")
+    else:
+        sycl_store.add("shown")
+    monkeypatch.setattr(scan, "answers", lambda place: what != "silence" or place != sycl_store.root)
+    unread = int(what != "a store")
 
     async def verified() -> Job:
         with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
@@ -373,5 +416,5 @@ def test_a_store_that_cannot_be_looked_at_is_not_called_sound(
 
     job = asyncio.run(verified())
     assert isinstance(job.report, VerifyReport)
-    assert (job.report.unread, job.report.findings) == (int(silent), ())
-    assert commands_jobs._sound(job) == int(silent)
+    assert (job.report.unread, job.report.findings) == (unread, ())
+    assert commands_jobs._sound(job) == unread

@@ -32,6 +32,9 @@ _REMEMBERED: Final = 20_000
 _SET: Final = 1_000_000_000
 """Nanoseconds by which a clock that is only corrected is not off."""
 
+_MOST_LOOKED: Final = 100_000
+"""Names of one compiler's cache that are looked at for a file."""
+
 _FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES})
 _ORDER: Final = {role: number for number, role in enumerate(Role)}
 
@@ -129,8 +132,25 @@ def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
 
 
 def _holds_something(path: str) -> bool:
-    with os.scandir(path) as there:
-        return next(there, None) is not None
+    """Return whether there is a file below a directory that is more than a lock.  Raises OSError for the directory."""
+    ahead, left = [path], _MOST_LOOKED
+    while ahead:
+        here = ahead.pop()
+        try:
+            with os.scandir(here) as there:
+                for one in there:
+                    left -= 1
+                    if one.is_dir(follow_symlinks=False):
+                        ahead.append(one.path)
+                    elif not one.name.endswith(".lock"):
+                        return True
+                    if left < 0:
+                        # So many directories are made for something.
+                        return True
+        except OSError:
+            if here == path:
+                raise
+    return False
 
 
 def _as_named(

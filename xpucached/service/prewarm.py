@@ -256,7 +256,8 @@ class Prewarmer:
         course.outcome, course.detail = concluded(course.trials)
         if course.outcome is Outcome.WARMED and len(variants) > 1:
             # What one variant was proven with may have gone while another one ran.
-            lost = await asyncio.to_thread(recordings.unusable, self._context, course.executions)
+            passes = [attempt.executions for attempt in course.attempts]
+            lost = await asyncio.to_thread(recordings.unusable, self._context, passes, after)
             course.outcome, course.detail = (Outcome.UNPROVEN, lost) if lost else (course.outcome, course.detail)
         if unheard := await asyncio.to_thread(recordings.unheard, stores, model.workload.directory):
             course.detail += f"; {unheard}: which of those entries it uses is not known"

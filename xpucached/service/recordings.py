@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -17,7 +18,6 @@ from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from xpucached.domain.models import Attribution, Model
     from xpucached.domain.recipes import Recording
@@ -120,9 +120,13 @@ def with_left(
     return replace(done, created=created, used=used, traced=done.traced or told), deaf
 
 
-def unusable(context: Context, executions: Iterable[RunResult]) -> str:
-    """Return why passes that asked for entries prove nothing: what is there in their places may serve no program."""
-    asked = frozenset().union(*(one.created | one.used for one in executions))
+def unusable(context: Context, variants: Sequence[Sequence[RunResult]], after: frozenset[EntryId]) -> str:
+    """Return why variants' passes that asked for entries prove nothing: what is in their places may serve no program.
+
+    What only a first pass asked for and could not be kept (``after`` is what the stores hold) is none of the proof.
+    """
+    last = frozenset().union(*(passes[-1].created | passes[-1].used for passes in variants))
+    asked = last | (after & frozenset().union(*(one.created | one.used for passes in variants for one in passes)))
     rows = context.catalog.read(entries_by_id, asked)
     lost = asked - {one.entry.id for one in rows if one.entry.state is EntryState.OK}
     if not lost:
@@ -136,10 +140,19 @@ def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> s
     """Return why passes that compiled nothing prove nothing: what is told in lines may be kept back; empty if not.
 
     What is told in files says nothing of the lines.  And a program may not ask the driver for what the runtime has.
+    One that was seen to load what uses the caches that it told of, and nothing for another, has come to do without it.
     """
     told = {entry.store.kind for one in executions for entry in one.created | one.used}
+    names = {Path(path).name for one in executions for path in one.mapped}
+    seen = {kind for kind in KINDS if any(name.startswith(KINDS[kind].discovery.LIBRARIES) for name in names)}
     before = context.catalog.read(proven_kinds, model)
-    kinds = sorted(name for name in before - told if (recorder := KINDS[name].recorder) is not None and recorder.MARKS)
+    kinds = sorted(
+        name
+        for name in before - told
+        if (recorder := KINDS[name].recorder) is not None
+        and recorder.MARKS
+        and (name in seen or not (told and told <= seen))
+    )
     why = (
         f"it told nothing of entries of {', '.join(kinds)}, which its last proof used: does it let its stderr through?"
     )

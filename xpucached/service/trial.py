@@ -160,7 +160,7 @@ class TrialRunner:
                 break
         present = _MOST if files is None else len(files)
         outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
-        if why := await self._doubt(model, outcome, executions, deaf, found.store.root, countless=countless):
+        if why := await self._doubt(model, outcome, executions, after, deaf, found.store.root, countless=countless):
             outcome, detail = Outcome.UNPROVEN, why
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
@@ -194,6 +194,7 @@ class TrialRunner:
         model: Model,
         outcome: Outcome,
         executions: Sequence[RunResult],
+        after: frozenset[EntryId],
         deaf: str,
         root: Path,
         *,
@@ -208,9 +209,9 @@ class TrialRunner:
             return f"its caches hold more than {_MOST} files: whether a pass added any is not known"
         if deaf:
             return f"what it asks for cannot be told in {deaf}"
-        return await asyncio.to_thread(recordings.unusable, self._context, executions) or await asyncio.to_thread(
-            recordings.untold, self._context, model, executions
-        )
+        return await asyncio.to_thread(
+            recordings.unusable, self._context, [executions], after
+        ) or await asyncio.to_thread(recordings.untold, self._context, model, executions)
 
     async def _execute(
         self,
