@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import ctypes
 import importlib
 import logging
 import os
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from xpucached import __version__, logs, settings
-from xpucached.daemon import configuration, worker
+from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
 from xpucached.printing import lines, safe
@@ -24,16 +22,8 @@ from xpucached.threads import ThreadPool, all_end
 
 log = logging.getLogger(__name__)
 
-_ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
-
 _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
-
-
-def share_memory() -> None:
-    """Let all threads take their memory from one place: each scan has another thread, and each would keep its own."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None)["mallopt"](_ARENA_MAX, 1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
-    share_memory()
+    memory.share()
     runner = asyncio.Runner()
     status, serving = 1, False
     try:

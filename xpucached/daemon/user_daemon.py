@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import functools
-import gc
 import hashlib
 import logging
 import math
@@ -21,7 +19,7 @@ from typing import Final
 from xpucached import __version__, deadlines, logs, settings, systemd
 from xpucached.catalog import Catalog
 from xpucached.catalog.stores import all_stores
-from xpucached.daemon import configuration, rights, worker
+from xpucached.daemon import configuration, memory, rights, worker
 from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import LEADING, Problem
@@ -184,7 +182,7 @@ class Daemon:
                     self._triggers.clear()
                     self._woken.clear()
                 again = await self._service.reconciler.reconcile(triggers)
-                await asyncio.to_thread(trim)
+                await asyncio.to_thread(memory.trim)
                 if again is not None:
                     self._look_later(again)
                 async with self._service.context.automatic.part(automatic.WATCH):
@@ -362,13 +360,6 @@ def _answering(stores: Iterable[Path]) -> list[Path]:
 def _means(config: settings.Settings) -> WatchOptions:
     watch_socket = config.watch.socket if config.watch.mode == "auto" else None
     return WatchOptions(watch_socket, loads=config.watch.loads, inotify=config.watch.mode != "polling")
-
-
-def trim() -> None:
-    """Give memory back that a scan needed: the C library keeps what was freed, and we rest for an hour."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None)["malloc_trim"](0)
 
 
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
