@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+STOP: Final = 20.0
+"""Seconds that a daemon's stop may take in all, until what has not ended is left as it is; systemd kills after 30."""
+
 _POOLS: Final[WeakSet[ThreadPool]] = WeakSet()
+_DEFAULTS: Final[list[ThreadPool]] = []
+"""Not forgotten when a loop has another one: what they began may still go on."""
 
 
 class ThreadPool(ThreadPoolExecutor):
@@ -51,6 +57,13 @@ class ThreadPool(ThreadPoolExecutor):
             raise
         taken.set_result(True)
         return asked
+
+
+def renew(loop: asyncio.AbstractEventLoop) -> None:
+    """Give a loop new threads: those that it had may all wait for a file system that does not answer."""
+    pool = ThreadPool(thread_name_prefix="asyncio")
+    _DEFAULTS.append(pool)
+    loop.set_default_executor(pool)
 
 
 def all_end(seconds: float) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -135,3 +137,24 @@ def test_what_goes_on_after_a_stop_is_given_no_number_a_second_time(
     # After a stop in which all ended, no number is left out.
     last, first = asyncio.run(stop(endless=False))
     assert first == last
+
+
+def test_a_stop_takes_no_longer_than_it_may_however_long_its_parts_could(catalog: Catalog) -> None:
+    async def stop() -> float:
+        service, over = alone(catalog), asyncio.Event()
+
+        async def work(_handle: object) -> ScanReport:
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await over.wait()
+            return ScanReport(0, 0, 0, 0, 0, 0.0)
+
+        service.context.jobs.start("scan", work)
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        # Of it two times three are for what is saved.
+        await service.stop(6.2)
+        over.set()
+        return time.monotonic() - began
+
+    assert asyncio.run(stop()) < 3

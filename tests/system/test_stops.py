@@ -29,6 +29,23 @@ main._ENDING = user_daemon._STOPPING = 0.5
 sys.exit(main.main(["--user"]))
 """
 
+# The same, and nobody has a thread left, either.
+_STUCK_IN_ALL_THREADS = """
+import asyncio, pathlib, sys, threading
+from xpucached import threads
+from xpucached.daemon import main, user_daemon
+from xpucached.service.reconcile import Reconciler
+async def stuck(*given):
+    for _ in range(100):
+        asyncio.ensure_future(asyncio.to_thread(threading.Event().wait))
+    await asyncio.sleep(0.5)
+    pathlib.Path(sys.argv.pop()).touch()
+    await asyncio.Event().wait()
+Reconciler.reconcile = stuck
+main._ENDING = user_daemon._STOPPING = 0.5
+sys.exit(main.main(["--user"]))
+"""
+
 _STUCK_IN_THE_USER_DATABASE = """
 import pathlib, sys, threading
 from xpucached.daemon import main
@@ -75,6 +92,15 @@ def test_a_daemon_stops_though_a_look_at_a_store_never_ends(
     assert "Traceback" not in log
     # Its socket is gone, as after any stop.
     assert not list((short_dir / "xpucached").iterdir())
+
+
+def test_a_daemon_saves_what_matters_though_none_of_its_threads_ever_ends(tmp_path: Path, short_dir: Path) -> None:
+    one = Daemon(tmp_path, short_dir, {})
+    (short_dir / "xpucached").mkdir(mode=0o700, exist_ok=True)
+    log = stop(_STUCK_IN_ALL_THREADS, tmp_path / "stuck", {**one.environment, "HOME": str(tmp_path)})
+    assert "is left as it is" in log
+    assert "not written down" not in log
+    assert "Traceback" not in log
 
 
 def test_the_host_s_daemon_stops_though_the_user_database_never_answers(tmp_path: Path, short_dir: Path) -> None:

@@ -25,7 +25,7 @@ from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
 from xpucached.server.public_thread import PublicListener, across
-from xpucached.threads import ThreadPool
+from xpucached.threads import STOP, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ _BODY: Final = 128 << 10
 async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     """Run the host's daemon until a signal says stop; ``load`` reads the configuration again."""
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPool(thread_name_prefix="asyncio"))
+    renew(loop)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -88,13 +88,17 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
             task.result()
     finally:
         systemd.notify("STOPPING=1")
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        await host_daemon.stop()
-        for listener in listeners:
-            await listener.stop()
+        # Threads may wait for a user database that does not answer: what is to be saved does not.
+        renew(loop)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP):
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    await asyncio.wait(tasks)
+                await host_daemon.stop()
+                for listener in listeners:
+                    await listener.stop()
         if not given:
             with contextlib.suppress(OSError):
                 unix_sockets.clear(config.paths.socket)

@@ -33,8 +33,9 @@ from xpucached.server import http_listener, unix_sockets
 from xpucached.service import Service, automatic, owners, quota
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
+from xpucached.service.jobs import SAVING
 from xpucached.systemd import notify, ping
-from xpucached.threads import ThreadPool
+from xpucached.threads import STOP, renew
 from xpucached.watch.watcher import Watcher, WatchOptions
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Daemon:
         self._triggers: set[Trigger] = set()
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self.end = math.inf  # of the stop, on the loop's clock
         self._outdated = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
@@ -148,17 +150,19 @@ class Daemon:
                 # It never returns, so it failed: better to end, and be started again, than to live on deaf.
                 task.result()
         finally:
+            self.end = self._loop.time() + STOP
             notify("STOPPING=1")
             log.info("stopping")
+            # A thread may be in a store that does not answer: what is to be saved does not wait for it.
+            renew(self._loop)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 self._loop.remove_signal_handler(number)
             self._schedule.stop()
             for task in (stop, *tasks):
                 task.cancel()
             watcher = asyncio.create_task(self._end_watch())
-            # A thread of theirs may be in a store that does not answer: what is to be saved does not wait for it.
             await asyncio.wait([stop, *tasks, watcher], timeout=_STOPPING)
-            await self._service.stop()
+            await self._service.stop(self.end - self._loop.time())
 
     async def _end_watch(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -364,7 +368,7 @@ def _means(config: settings.Settings) -> WatchOptions:
 
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     """Run the daemon on its state, its catalog and its socket."""
-    asyncio.get_running_loop().set_default_executor(ThreadPool(thread_name_prefix="asyncio"))
+    renew(asyncio.get_running_loop())
     with alone(config.paths.state):
         # A worker's state goes by its user's number, and numbers are given away again.
         account = worker.account() if options.worker else None
@@ -381,11 +385,16 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             listener = http_listener.Server(Handlers(service), may, tends=tends)
             await listener.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.paths.socket)
+            daemon = Daemon(options, config, service, listener)
             try:
-                await Daemon(options, config, service, listener).run()
+                await daemon.run()
             finally:
-                await listener.stop()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(daemon.end):
+                        await listener.stop()
                 if not given:
                     unix_sockets.clear(config.paths.socket)
         finally:
-            await asyncio.to_thread(catalog.close)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVING):
+                    await asyncio.to_thread(catalog.close)

@@ -35,6 +35,7 @@ from xpucached.service.survey import Surveyor
 from xpucached.service.trash import TrashKeeper
 from xpucached.service.upkeep import Upkeep
 from xpucached.service.verify import Verifier
+from xpucached.threads import STOP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -89,13 +90,17 @@ class Service:
         """Whether something goes on, or has yet to begin."""
         return not self.context.ready or self.upkeep.busy or bool(self.context.jobs.running())
 
-    async def stop(self) -> None:
-        """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done."""
-        context = self.context
+    async def stop(self, seconds: float = STOP) -> None:
+        """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done.
+
+        What does not end is left as it is so early that the rest can be saved in so many ``seconds``.
+        """
+        context, loop = self.context, asyncio.get_running_loop()
+        until = loop.time() + seconds - 2 * SAVING
         await self._save("runs that go on", context.write(note_ending))
         ends = asyncio.create_task(self.reconciler.stop()), asyncio.create_task(context.jobs.stop())
         # What waits in a store that does not answer is left as it is, as it would be if we were killed.
-        _, late = await asyncio.wait(ends, timeout=ENDING)
+        _, late = await asyncio.wait(ends, timeout=max(0.0, min(ENDING, until - loop.time())))
         await self._save("what programs did", self._digest())
         # What goes on all the same may still say something, under a number that nobody is given again.
         await self._save("events", context.events.flush(last=not late and not context.jobs.running()))
