@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan, ReplayReason
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import EntryState, Store
 from xpucached.planning.repair import unfit
 
@@ -114,14 +115,15 @@ def plan_replay(
     scope, pace = scope or ReplayScope(), pace or Pace()
     targets = _Targets(host, scope)
     there, old, skipped = _sorted(entries, host, scope, targets, lineages, shared)
-    outdated = _outdated(old)
+    # What runs told of the GPU driver's entries says which are of one program; their kernels' names do not.
+    outdated = _outdated({place: some for place, some in old.items() if place[0][0].kind not in shared})
     rebuild: list[Rebuild] = []
     used: dict[EntryId, datetime] = {}
     for (place, line), generations in old.items():
         reason = _reason(generations, models, scope.models, now)
         if reason is None:
             continue
-        newest = max(generations, key=lambda one: (one.entry.state is EntryState.OK, one.entry.created))
+        newest = max(generations, key=_fitness)
         owners = dict.fromkeys(chain(newest.models, *(one.models for one in generations)))
         newest = replace(newest, models=tuple(owners))
         used[newest.entry.id] = max(one.last_used for one in generations)
@@ -294,6 +296,11 @@ def _reason(
 def _unfit(one: IndexedEntry) -> NoRecipe | None:
     """Return what the catalog already knows to stand against a rebuild; reading it may show more."""
     return unfit(one.entry) if one.entry.state is EntryState.OK else NoRecipe.DAMAGED
+
+
+def _fitness(one: IndexedEntry) -> tuple[bool, bool, datetime]:
+    """Order the generations of an entry by what can be compiled from them; what was only foretold has no recipe."""
+    return (one.entry.state is EntryState.OK, one.recipe is RecipeState.RECORDED, one.entry.created)
 
 
 def _urgency(one: IndexedEntry, used: datetime, models: Mapping[ModelName, Model]) -> tuple[int, float, str]:

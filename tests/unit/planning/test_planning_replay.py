@@ -13,6 +13,7 @@ from xpucached.domain.defects import Defect
 from xpucached.domain.host import DriverInUse
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry, NoRecipe, Rebuild, ReplayReason, Subtotal
+from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
@@ -604,6 +605,25 @@ def test_what_runs_told_is_rebuilt_and_what_they_did_not_is_counted() -> None:
 
     plan = planned_with_drivers(old, there, told={"old": "a", "new": "a"})
     assert (plan.rebuild, plan.covered, plan.skipped) == ((), 1, {})
+
+
+def test_an_entry_that_was_only_foretold_hides_none_whose_recipe_is_known() -> None:
+    """Another program compiled it, so that nobody knows how; and what is damaged is no use with a recipe."""
+    told = {"recorded": "a", "foretold": "a"}
+    recorded = replace(of_the_driver("recorded", OLDER, created=9), recipe=RecipeState.RECORDED)
+    foretold = of_the_driver("foretold", created=5, models=("big",))
+    (rebuild,) = planned_with_drivers(recorded, foretold, told=told).rebuild
+    assert (rebuild.entry.entry, rebuild.entry.models) == (recorded.entry, ("big",))
+
+    damaged = replace(recorded, entry=replace(recorded.entry, state=EntryState.DEFECTIVE))
+    assert [one.entry.entry for one in planned_with_drivers(damaged, foretold, told=told).rebuild] == [foretold.entry]
+
+
+def test_other_programs_whose_kernels_have_the_same_names_are_no_newer_build_in_the_drivers_cache() -> None:
+    old = of_the_driver("old", created=90, used=20, kernels=("main",))
+    other = of_the_driver("other", created=10, used=1, kernels=("main",))
+    plan = planned_with_drivers(old, other, told={"old": "a", "other": "b"})
+    assert ({one.entry for one in plan.rebuild}, plan.skipped) == ({old, other}, {})
 
 
 def test_a_program_is_compiled_once_for_the_runtime_and_the_driver() -> None:
