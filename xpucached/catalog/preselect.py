@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from xpucached.catalog import entries, targets
 from xpucached.catalog.defects import defect_codes
+from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from xpucached.domain.names import ModelName
     from xpucached.domain.plans import IndexedEntry, Preselection
     from xpucached.domain.targets import Target
 
@@ -169,10 +171,7 @@ def _take_worst(
     To sort a million would take longer than all the rest: a sample tells up to which worth to take, and the sum of what
     that gives whether it was right.
     """
-    driver = connection.connection.driver_connection
-    if driver is not None:
-        # Not every SQLite was built with it.
-        driver.create_function("exp2", 1, math.exp2, deterministic=True)
+    _make_exp2(connection)
     rate, half, absent = worth
     usable = sa.or_(
         _E.target_id.is_(None),
@@ -196,8 +195,10 @@ def _take_worst(
     )
     never_again = _E.id.in_(recorded.where(RECIPES.c.seen == 0))
     needed = sa.and_(usable, sa.or_(*owned), sa.not_(never_again)) if owned else sa.false()
+    proves = sa.and_(sa.not_(usable), _owned_by(preselection.foretold)) if preselection.foretold else sa.false()
+    stale = sa.and_(sa.not_(usable), _E.id.in_(recorded))
     # As `Rank` of `planning` has it.
-    rank = sa.case((sa.and_(sa.not_(usable), _E.id.in_(recorded)), 0), (never_again, 1), (needed, 3), else_=2)
+    rank = sa.case((proves, 3), (stale, 0), (never_again, 1), (needed, 3), else_=2)
     harmful = defect_codes(connection, lambda one: one.effect not in BEARABLE)
     sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.not_in(harmful))
     pinned = (
@@ -248,6 +249,24 @@ def _take_worst(
                 break
             wanted *= 1.5
         connection.execute(sa.insert(_SIFTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
+
+
+def _make_exp2(connection: sa.Connection) -> None:
+    driver = connection.connection.driver_connection
+    if driver is not None:
+        # Not every SQLite was built with it.
+        driver.create_function("exp2", 1, math.exp2, deterministic=True)
+
+
+def _owned_by(models: Iterable[ModelName]) -> sa.ColumnElement[bool]:
+    names = list(models)
+    seen = (
+        sa.select(ATTRIBUTIONS.c.entry_id)
+        .join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
+        .where(among(RUNS.c.model, names))
+    )
+    inherited = sa.select(INHERITED.c.entry_id).where(among(INHERITED.c.model, names))
+    return sa.or_(_E.id.in_(seen), _E.id.in_(inherited))
 
 
 def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[int, float] | None:

@@ -14,6 +14,9 @@ over budget  what is least worth keeping of the rest, until each store, each use
 
 For want of room, what nobody will ask for goes first, whatever it is worth (`ranking.Rank`).
 
+Where a model is warm because all lies there that was foretold for another compiler, its proof counts the earlier
+compiler's entries: these are neither superseded nor unused, and for want of room they go among the last.
+
 Generations follow a lineage, which is (kind, family, device).  A new driver may change the version string as well as
 its own (``OpenCL 3.0`` became ``OpenCL 3.1``), and that is still one lineage.  The two Level Zero adapters name their
 families differently (``… Level-Zero`` and ``… Level-Zero V2``), so their entries are two lineages: neither supersedes
@@ -67,13 +70,15 @@ def plan_eviction(
     disk_space: Iterable[DiskSpace] = (),
     others: Sequence[Subtotal] = (),
     rate: float | None = None,
+    foretold: frozenset[ModelName] = frozenset(),
 ) -> EvictionPlan:
     """Decide which entries may go, in which order, and why.
 
-    ``presence`` is the host's history, ``warm`` names the models that are warm now, ``models`` are all that are
-    registered.  With ``reasons`` only those are considered.  Without ``asked`` nobody looks the plan over: then a
-    driver that this host never offered is taken for a container's while its entries were used lately.  ``disk_space``
-    tells how much room there is where stores lie.  The plan for what this plan leaves is empty.
+    ``presence`` is the host's history, ``warm`` names the models that are warm now, ``foretold`` those of them whose
+    proof counts by what was foretold, and ``models`` are all that are registered.  With ``reasons`` only those are
+    considered.  Without ``asked`` nobody looks the plan over: then a driver that this host never offered is taken for a
+    container's while its entries were used lately.  ``disk_space`` tells how much room there is where stores lie.  The
+    plan for what this plan leaves is empty.
 
     ``others`` are there too, but `sift` says that no decision falls on them; ``rate`` is what a byte of all costs.
     """
@@ -82,7 +87,7 @@ def plan_eviction(
     of_stores = {room.store: room for room in disk_space}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate)
+    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate, foretold)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
@@ -207,7 +212,8 @@ def _decide(
     limit = context.policy_of(one.entry.id.store).max_unused
     if EvictReason.UNUSED in considered and limit is not None:
         idle = (context.now - one.last_used).total_seconds()
-        if idle > limit and not context.would_be_rewarmed(one) and context.use_is_known(one):
+        stays = context.would_be_rewarmed(one) or context.proves(one)
+        if idle > limit and not stays and context.use_is_known(one):
             used = one.last_used
             day = f"{used.year}-{used.month:02}-{used.day:02}"  # strftime would take most of the decision's time
             return Evict(one, EvictReason.UNUSED, f"not used for {idle / 86400:.0f} days, since {day}")
@@ -332,7 +338,7 @@ def _successor_since(target: Target, present: Sequence[Target], context: Evictio
 
 def _warm_without(one: IndexedEntry, context: EvictionContext) -> bool:
     """Warm before evict: every registered model that has this entry must be warm by others now."""
-    return all(name in context.warm for name in one.models if name in context.models)
+    return all(name in context.warm for name in one.models if name in context.models) and not context.proves(one)
 
 
 # -- devices that went, and the budget ----------------------------------------------------------------------------

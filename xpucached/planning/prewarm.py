@@ -134,6 +134,13 @@ def foretold(good: Run, host: Host) -> bool:
     return not set(good.environments) <= set(host.environments)
 
 
+def rests_on_heirs(coverage: Coverage, host: Host) -> bool:
+    """Return whether a proof counts only because of what lies where it was foretold for another compiler."""
+    coverage = applicable(coverage, host)
+    good = coverage.good
+    return good is not None and foretold(good, host) and _holds(good, coverage.heirs, host)
+
+
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
     if last is None or last.outcome in _SILENT:
         return Need(WarmReason.NEVER, "it has never been warmed")

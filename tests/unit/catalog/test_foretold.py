@@ -27,7 +27,7 @@ from xpucached.domain.plans import Policy
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
-from xpucached.planning.prewarm import plan_prewarm
+from xpucached.planning.prewarm import plan_prewarm, rests_on_heirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +89,12 @@ class Place:
         return bool(plan_prewarm([NET], coverage, self.host, Policy(), NOW + timedelta(days=1)).covered)
 
 
+    def rests(self) -> bool:
+        """Return whether the model's proof counts only by what was foretold."""
+        (coverage,) = self.catalog.read(model_coverage)
+        return rests_on_heirs(coverage, self.host)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as opened:
@@ -97,15 +103,16 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place) -> None:
     place.warmed("a", "b", told=("a", "b"))
-    assert (place.warm(), place.foretell()) == (True, [])
+    assert (place.warm(), place.rests(), place.foretell()) == (True, False, [])
     place.survey(NEW)
     assert (place.warm(), place.foretell(), place.foretell()) == (False, ["a", "b"], [])
     place.look("a", "b", "a2")
     assert not place.warm()
     place.look("a", "b", "a2", "b2", "c2", damaged="b2")
     assert not place.warm()
+    assert not place.rests()
     place.look("a", "b", "a2", "b2", "c2")
-    assert place.warm()
+    assert (place.warm(), place.rests()) == (True, True)
     kept = {one.entry.id.key: (one.entry.environment, one.models) for one in place.catalog.read(all_entries)}
     assert kept == {
         "a": (None, ("net",)),
@@ -119,7 +126,7 @@ def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place)
     place.survey(replace(OLD, facts=(("compiler", "c"),)))
     assert (place.warm(), place.foretell()) == (False, ["a", "b"])
     place.survey(OLD)
-    assert place.warm()
+    assert (place.warm(), place.rests()) == (True, False)
 
 
 @pytest.mark.parametrize("what", ["nothing", "untold", "unknown", "another driver"])

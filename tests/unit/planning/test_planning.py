@@ -582,6 +582,7 @@ def evict(
     asked: bool = True,
     disk_space: tuple[DiskSpace, ...] = (),
     others: tuple[Subtotal, ...] = (),
+    foretold: tuple[str, ...] = (),
 ) -> EvictionPlan:
     return plan_eviction(
         entries,
@@ -595,6 +596,7 @@ def evict(
         asked=asked,
         disk_space=disk_space,
         others=others,
+        foretold=frozenset(map(ModelName, foretold)),
     )
 
 

@@ -176,8 +176,13 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         for store in STORES
     )
     reasons = chance.choice((None, frozenset({EvictReason.BUDGET}), frozenset({EvictReason.SUPERSEDED})))
+    foretold = frozenset(chance.sample(sorted(models), k=chance.randint(0, 2)))
     whole = plan_eviction(
-        every, on, presence, warm, models, policy, NOW, reasons=reasons, asked=asked, disk_space=disk_space
+        *(every, on, presence, warm, models, policy, NOW),
+        reasons=reasons,
+        asked=asked,
+        disk_space=disk_space,
+        foretold=foretold,
     )
     preselection = sift(
         catalog.read(store_subtotals),
@@ -189,6 +194,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         reasons=reasons,
         asked=asked,
         disk_space=disk_space,
+        foretold=foretold,
     )
     with pytest.MonkeyPatch.context() as patch:
         # A store is large from here on; and what a sample says may be far too little.
@@ -209,8 +215,37 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         disk_space=disk_space,
         others=others,
         rate=rate,
+        foretold=foretold,
     )
     assert sifted == whole
+
+
+def test_what_proves_a_model_by_what_was_foretold_goes_after_the_others(catalog: Catalog) -> None:
+    empty(catalog)
+    old, new = ENVIRONMENTS[:2]
+    on = Host(NOW, "", "", "", environments=(new,))
+    catalog.write(record_survey, on)
+    born = NOW - 9 * DAY
+    entries = [Entry(EntryId(STORES[0], EntryKey(f"{number}/0")), "s", 1, 4096, born, None, new) for number in range(5)]
+    entries[0] = replace(entries[0], environment=old)
+    found = FoundStore(STORES[0], StoreOrigin.CONFIGURED, "test")
+    catalog.write(record_scan, Scan(found, NOW, StoreState.OK, 0, tuple(entries)), architecture)
+    net = Model(ModelName("net"), Workload(("x",), Path("/"), {}, 1.0))
+    catalog.write(add_model, net)
+    run = catalog.write(begin_run, net, WarmReason.NEVER, "", NOW)
+    proof = Attribution(frozenset({entries[0].id}), frozenset())
+    catalog.write(finish_run, run.id, Outcome.WARMED, (), proof, (), "", "", NOW)
+    catalog.write(recorded, [entries[0].id], random.Random(1))  # noqa: S311
+
+    def gone(limit: int, *foretold: ModelName) -> list[bool]:
+        """Return of each that goes whether it is the one."""
+        models, policy = {net.name: net}, Policy(max_unused=None, max_bytes=limit * 4096)
+        plan = evict.decided(catalog, on, frozenset(models), models, policy, NOW, foretold=frozenset(foretold))
+        return sorted(one.entry.entry.id == entries[0].id for one in plan.evict)
+
+    assert (gone(4), gone(4, net.name)) == ([True], [False])
+    assert gone(1, net.name) == [False] * 4
+    assert gone(0, net.name) == [False] * 4 + [True]
 
 
 @pytest.mark.flow
