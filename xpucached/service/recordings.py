@@ -74,16 +74,17 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     rows = context.catalog.read(entries_by_id, first.created | last.created)
     names = {one.entry.id: tuple(kernel.display for kernel in one.entry.kernels) for one in rows if one.entry.kernels}
     before = {one: names[one] for one in first.created - last.created - last.used if one in names}
-    after = {one: names[one] for one in last.created if names.get(one) in before.values()}
-    again = list(after.values())
-    if not again:
+    earlier = frozenset(before.values())
+    after = {one: names[one] for one in last.created if names.get(one) in earlier}
+    if not after:
         return ""
+    again = frozenset(after.values())
     gone = (one for one, kernels in before.items() if kernels in again)
     context.catalog.write(note_never_again, [*after, *gone])
     some = sorted({name for kernels in again for name in kernels})
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     what = f"{', '.join(some[:_NAMED])}{more}"
-    return f"; {len(again)} of them have another key at each start, so that no cache can keep them: {what}"
+    return f"; {len(after)} of them have another key at each start, so that no cache can keep them: {what}"
 
 
 def clear(stores: Iterable[FoundStore]) -> None:
