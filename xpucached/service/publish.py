@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xpucached.domain.names import KindName, ModelName
     from xpucached.domain.plans import Rebuild, Recipe
     from xpucached.domain.recipes import RecordedRecipe
+    from xpucached.planning.replay import Lineages
     from xpucached.service.context import Context
     from xpucached.service.replay import ReplayRequest
 
@@ -40,6 +41,9 @@ _MOST_WAITING: Final = 16
 
 _MOST_TOLD: Final = 64
 """So many recipes are held before they are written down together."""
+
+_MOST_HELD: Final = 10 * _MOST_TOLD
+"""So many are held where they cannot be written down."""
 
 
 class Publisher:
@@ -63,6 +67,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._published: list[Future[None]] = []
         self._told: list[tuple[KindName, RecordedRecipe]] = []  # how what was published is compiled, to be kept
+        self._lineages: Lineages | None = None
         self.rebuilt = 0
         self.present = 0
         self.compile_seconds = 0.0
@@ -102,7 +107,7 @@ class Publisher:
     def close(self) -> None:
         """Wait until all is written."""
         self._publisher.shutdown()
-        self._keep_recipes(0)
+        self._keep_recipes()
 
     def check(self) -> None:
         """Raise what writing raised."""
@@ -147,19 +152,22 @@ class Publisher:
         if recipe.made is not None:
             with self._lock:
                 self._told.append((kind, recipe.made))
-            self._keep_recipes(_MOST_TOLD)
+                enough = len(self._told) % _MOST_TOLD == 0
+            if enough:
+                self._keep_recipes()
 
-    def _keep_recipes(self, most: int) -> None:
-        """Write down what was noted, if it is more than that."""
+    def _keep_recipes(self) -> None:
+        """Write down what was noted; what cannot be is held until the next time."""
         with self._lock:
-            told, self._told = (self._told, []) if len(self._told) > most else ([], self._told)
+            told, self._told = self._told, []
         for kind in {kind for kind, _ in told}:
             recipes = [one for its, one in told if its == kind]
             try:
                 self._context.recipes.keep(kind, recipes, self._context.clock(), proven=True)
-            except OSError as error:
-                # The next replay compiles them once more, and keeps them then.
+            except (OSError, XpucachedError) as error:
                 log.warning("recipes of a replay could not be kept: %s", error)
+                with self._lock:
+                    self._told = [*((kind, one) for one in recipes), *self._told][:_MOST_HELD]
 
     def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Return the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
@@ -172,15 +180,21 @@ class Publisher:
         entry = one.entry.entry
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
         context, into = self._context, self._wish.into_of(entry.id.store.kind)
-        lineage = table.lineages(context.catalog.read(recipe_lineages))[entry.id.store.kind](entry.id.key)
-        if lineage is not None:
-            store = Store(entry.id.store.kind, into) if into is not None else entry.id.store
-            context.catalog.write(
-                record_refusal,
-                store,
-                lineage,
-                one.to.fingerprint,
-                driver_for(one, self._drivers).stamp,
-                words,
-                context.clock(),
-            )
+        try:
+            if self._lineages is None:
+                # What a replay compiles was there before it.
+                self._lineages = table.lineages(context.catalog.read(recipe_lineages))
+            lineage = self._lineages[entry.id.store.kind](entry.id.key)
+            if lineage is not None:
+                context.catalog.write(
+                    record_refusal,
+                    Store(entry.id.store.kind, into) if into is not None else entry.id.store,
+                    lineage,
+                    one.to.fingerprint,
+                    driver_for(one, self._drivers).stamp,
+                    words,
+                    context.clock(),
+                )
+        except XpucachedError as error:
+            # The next replay tries the entry again.
+            log.warning("it could not be noted that an entry was refused: %s: %s", entry.id.key, error)

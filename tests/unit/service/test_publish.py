@@ -1,0 +1,137 @@
+"""What a replay notes while it goes on: where the catalog fails, that costs the note and not the replay."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import catalogs
+from xpucached.catalog.recipes import recipe_lineages
+from xpucached.catalog.refusals import refused_by
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import IndexedEntry, Rebuild, Recipe, ReplayReason
+from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.stores import Entry, EntryId, Store
+from xpucached.domain.targets import Target
+from xpucached.errors import CatalogError
+from xpucached.kinds.neo.targets import NAME
+from xpucached.service import publish
+from xpucached.service.context import Context
+from xpucached.service.publish import Publisher
+from xpucached.service.replay import ReplayRequest
+from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import sqlalchemy as sa
+
+    from xpucached.catalog.recipes import Recipes
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+OLD: Final = Target(NAME, "Level Zero", "B580", "1")
+NEW: Final = Target(NAME, "Level Zero", "B580", "2")
+
+
+class House:
+    """A replay of entries of one store."""
+
+    def __init__(self, context: Context, store: Path) -> None:
+        self.context = context
+        self._store = Store(NAME, store)
+        self.results = Publisher(context, ReplayRequest(), (OtherDriver((NEW,), "stamp", {}),))
+
+    def recipe(self, number: int) -> RecordedRecipe:
+        return RecordedRecipe(EntryKey(f"0/0/{number:016x}.l0_cache"), OLD, f"lineage {number}", {}, {})
+
+    def rebuild(self, number: int) -> Rebuild:
+        id_ = EntryId(self._store, self.recipe(number).key)
+        entry = Entry(id_, "s", 1, 1, NOW, None, OLD)
+        return Rebuild(IndexedEntry(entry, None, None, (), NOW, NOW, "run"), NEW, ReplayReason.USED)
+
+    def tell(self, *numbers: int) -> None:
+        """Note how these were compiled."""
+        for number in numbers:
+            entry = self.rebuild(number).entry.entry
+            self.results._note_recipe(NAME, Recipe(entry.id, b"", b"", made=self.recipe(number)))
+
+    def kept(self) -> int:
+        return len(self.context.catalog.read(recipe_lineages))
+
+    def refused(self) -> set[str]:
+        return {tail for _, tail, _ in self.context.catalog.read(refused_by, "stamp")}
+
+
+@pytest.fixture
+def house(home: Path, tmp_path: Path) -> Iterator[House]:
+    settings = loading.load(None, user=True, environ={**os.environ, "HOME": str(home)})
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        made = House(Context(settings, catalog, {}, lambda: NOW), tmp_path / "store")
+        yield made
+        made.results.close()
+
+
+def failing(times: int, works: Callable[..., object]) -> Callable[..., object]:
+    """Return what fails so often before it works."""
+    left = [times]
+
+    def called(*given: object, **named: object) -> object:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise CatalogError("the catalog failed")
+        return works(*given, **named)
+
+    return called
+
+
+def test_what_stays_of_keys_is_read_once_for_all_that_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+
+    def counted(connection: sa.Connection) -> Recipes:
+        asked.append(None)
+        return recipe_lineages(connection)
+
+    monkeypatch.setattr(publish, "recipe_lineages", counted)
+    house.context.recipes.keep(NAME, [house.recipe(number) for number in range(3)], NOW, proven=True)
+    for number in range(3):
+        house.results.failed(house.rebuild(number), "no", blamed=True)
+    assert house.refused() == {"lineage 0", "lineage 1", "lineage 2"}
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_refusal_that_cannot_be_noted_ends_no_replay(
+    house: House, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.context.recipes.keep(NAME, [house.recipe(0), house.recipe(1)], NOW, proven=True)
+    monkeypatch.setattr(house.context.catalog, what, failing(1, getattr(house.context.catalog, what)))
+    house.results.failed(house.rebuild(0), "no", blamed=True)
+    house.results.failed(house.rebuild(1), "no", blamed=True)
+    assert (len(house.results.failures), house.refused()) == (2, {"lineage 1"})
+
+
+def test_recipes_that_cannot_be_kept_are_kept_with_the_next_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = publish._MOST_TOLD
+    monkeypatch.setattr(house.context.recipes, "keep", failing(2, house.context.recipes.keep))
+    house.tell(*range(2 * many - 1))
+    assert house.kept() == 0
+    house.tell(2 * many - 1)
+    assert house.kept() == 0
+    house.results.close()
+    assert house.kept() == 2 * many
+
+
+def test_a_catalog_that_keeps_nothing_neither_ends_a_replay_nor_fills_the_memory(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "_MOST_HELD", publish._MOST_TOLD)
+    monkeypatch.setattr(house.context.recipes, "keep", failing(1000, house.context.recipes.keep))
+    house.tell(*range(3 * publish._MOST_TOLD))
+    house.results.close()
+    assert (house.kept(), len(house.results._told)) == (0, publish._MOST_HELD)
