@@ -245,7 +245,7 @@ class FullKind(FakeKind):
 
     def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
         alike = target.lineage == told.target.lineage and target.toolchain == told.target.toolchain
-        alike = alike and (entry.store.root / entry.key).exists()
+        (entry.store.root / entry.key).stat()
         return EntryKey(f"{self.lineage_key(told.key)}-{target.fingerprint}.{self.name}") if alike else None
 
     def forget(self, store: Store) -> None:

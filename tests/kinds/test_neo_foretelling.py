@@ -127,8 +127,12 @@ def test_an_image_is_read_from_its_entry_and_counts_only_as_it_was(tmp_path: Pat
     path = tmp_path / "store" / one.key
     path.write_bytes(path.read_bytes().replace(b"\x03\x02\x23\x07\x00\x04", b"\x03\x02\x23\x07\x00\x05"))
     assert recorder.foretell(entry, one, later) is None
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(OSError, match=r"\[Errno"):
+        recorder.foretell(entry, one, later)
     path.unlink()
-    assert recorder.foretell(entry, one, later) is None
+    with pytest.raises(FileNotFoundError):
+        recorder.foretell(entry, one, later)
 
 
 # -- and what it then does ---------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ _ALIKE = sa.and_(
 def unforetold(connection: sa.Connection, seen: int, most: int) -> tuple[Unforetold, ...]:
     """Return recipes that so many passes asked for, and targets for which they are not foretold yet.
 
-    Those of one input come in a row, and none whose entry is nowhere.
+    Those of one input come in a row, and none whose entry is nowhere, or not whole.
     """
     r, f = RECIPES.c, FORETOLD.c
     mine = sa.and_(f.kind == r.kind, f.key == r.key, f.target_id == _NOW.c.id)
@@ -42,7 +42,7 @@ def unforetold(connection: sa.Connection, seen: int, most: int) -> tuple[Unforet
         sa.select(STORES.c.root)
         .select_from(STORES)
         .join(ENTRIES, sa.and_(ENTRIES.c.store_id == STORES.c.id, ENTRIES.c.key == r.key))
-        .where(STORES.c.kind == r.kind)
+        .where(STORES.c.kind == r.kind, ENTRIES.c.state == EntryState.OK.value)
         .order_by(STORES.c.id)
         .limit(1)
         .correlate(RECIPES)

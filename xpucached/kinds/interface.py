@@ -183,7 +183,8 @@ class Recorder(Protocol):
     def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
         """Return under which key programs will look for an entry when only its compiler is another.
 
-        Without asking a driver, and only what is sure: None if nobody can foretell it.
+        Without asking a driver, and only what is sure: None if nobody can foretell it.  Raises OSError if the entry
+        cannot be read now, which says nothing.
         """
 
     def forget(self, store: Store) -> None:

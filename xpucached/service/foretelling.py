@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from xpucached.domain.names import EntryKey
     from xpucached.domain.recipes import Unforetold
     from xpucached.service.context import Context
+
+log = logging.getLogger(__name__)
 
 _BATCH: Final = 200
 """So many are noted at a time."""
@@ -29,16 +32,39 @@ async def look(context: Context) -> None:
 
 
 def _look(context: Context) -> bool:
-    """Return whether nothing is left."""
+    """Return whether nothing is left that can be foretold now."""
     until = time.monotonic() + _SECONDS
-    while some := context.catalog.read(foretold.unforetold, PROVEN, _BATCH):
+    unread: set[Unforetold] = set()
+    progress = False
+    while some := [one for one in _wanted(context, len(unread)) if one not in unread]:
+        told: list[tuple[Unforetold, EntryKey | None]] = []
+        for one in some:
+            try:
+                told.append((one, _foretell(context, one)))
+            except OSError as error:
+                # It may be read the next time, and that nobody can tell would be final.
+                log.debug("where programs will look cannot be foretold now: %s: %s", one.entry.key, error)
+                unread.add(one)
+            if time.monotonic() > until:
+                break
+        context.catalog.write(foretold.note, told)
+        progress = progress or bool(told)
         if time.monotonic() > until:
-            return False
-        context.catalog.write(foretold.note, [(one, _foretell(context, one)) for one in some])
+            # What cannot be read would only take the next look as long.
+            return not progress
     return True
 
 
+def _wanted(context: Context, unread: int) -> tuple[Unforetold, ...]:
+    return context.catalog.read(foretold.unforetold, PROVEN, _BATCH + unread)
+
+
 def _foretell(context: Context, one: Unforetold) -> EntryKey | None:
+    """Return where programs will look; None if nobody can tell.  Raises OSError if that is not known now."""
     recorder = KINDS[one.entry.store.kind].recorder if one.entry.store.kind in KINDS else None
+    if recorder is None:
+        return None
     told = context.recipes.recorded(one.entry.store.kind, one.entry.key)
-    return None if recorder is None or told is None else recorder.foretell(one.entry, told, one.target)
+    if told is None:
+        raise FileNotFoundError("its recipe cannot be read")
+    return recorder.foretell(one.entry, told, one.target)

@@ -88,7 +88,6 @@ class Place:
         coverage = self.catalog.read(model_coverage)
         return bool(plan_prewarm([NET], coverage, self.host, Policy(), NOW + timedelta(days=1)).covered)
 
-
     def rests(self) -> bool:
         """Return whether the model's proof counts only by what was foretold."""
         (coverage,) = self.catalog.read(model_coverage)
@@ -127,6 +126,15 @@ def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place)
     assert (place.warm(), place.foretell()) == (False, ["a", "b"])
     place.survey(OLD)
     assert (place.warm(), place.rests()) == (True, False)
+
+
+def test_nothing_is_foretold_from_an_entry_that_is_damaged_until_it_is_mended(place: Place) -> None:
+    place.warmed("a", "b", told=("a", "b"))
+    place.survey(NEW)
+    place.look("a", "b", damaged="a")
+    assert (place.foretell(), place.foretell()) == (["b"], [])
+    place.look("a", "b")
+    assert (place.foretell(), place.foretell()) == (["a"], [])
 
 
 @pytest.mark.parametrize("what", ["nothing", "untold", "unknown", "another driver"])

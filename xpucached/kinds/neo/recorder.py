@@ -7,6 +7,7 @@ entry's name comes out of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -114,12 +115,13 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
 def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
     """Return where programs will look for an entry of another compiler's; see `Recorder.foretell`."""
     given = told.parts.get("input")
-    try:
-        if given is None:
+    if given is None:
+        try:
             with fs.root_directory(os.fspath(entry.store.root)) as (root, _):
                 given = zebin.image(_program(root, entry.key, _LONGEST))
-    except (OSError, ValueError):
-        return None
+        except ValueError as error:
+            # It changed since it was found to be whole.
+            raise OSError(errno.EBADMSG, str(error)) from error
     return _NAMES.key(told, given, target)
 
 
