@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from tests.kinds.test_neo_recorder import BY_OPENCL, BY_ZERO, HOST, RECORDED
+from tests.kinds.test_neo_recorder import BY_OPENCL, BY_ZERO, HOST, LIBRARY, RECORDED
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.recipes import RecordedRecipe
@@ -227,6 +227,14 @@ def test_what_its_trace_does_not_explain_is_not_tried_with_this_driver_again(
     for path in place.glob(f"*{what}"):
         path.unlink()
     assert "does not explain" in str(rebuilder.made(recipe, BY_OPENCL, HOST, b"", place))
+
+
+def test_a_compiler_that_was_replaced_meanwhile_is_no_fault_of_the_driver(store: Store, place: Path) -> None:
+    recipe = rebuilder.recipe(entry(store, TEXT), told(store)[TEXT])
+    assert isinstance(recipe, Recipe)
+    later = replace(HOST, driver=(replace(LIBRARY, size=LIBRARY.size + 1),))
+    with pytest.raises(OSError, match="replaced just now"):
+        rebuilder.made(recipe, BY_OPENCL, later, b"", place)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"text"])

@@ -117,7 +117,10 @@ def made(
 ) -> tuple[Recipe, bytes] | str:
     """Return what the driver kept of a program, and under which name; see `Rebuilder.made`."""
     store = Store(NAME, place)
+    replaced = recorder.is_of_other_compiler(store, host)
     told = recorder.collect(store, frozenset(), host).recipes
+    if replaced:
+        raise OSError(errno.ESTALE, "the GPU driver's compiler has been replaced just now")
     if not told and any(place.rglob("*_cache")):
         return "the GPU driver's trace does not explain under which name programs look for it"
     if not told:

@@ -26,7 +26,7 @@ from xpucached.domain.stores import Store
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import layout, trace, zebin
 from xpucached.kinds.neo.foretelling import Foreteller, lineage
-from xpucached.kinds.neo.targets import target_of
+from xpucached.kinds.neo.targets import compilers, target_of
 
 if TYPE_CHECKING:
     from xpucached.domain.host import Host
@@ -123,6 +123,20 @@ def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey |
             # It changed since it was found to be whole.
             raise OSError(errno.EBADMSG, str(error)) from error
     return _NAMES.key(told, given, target)
+
+
+def is_of_other_compiler(store: Store, host: Host) -> bool:
+    """Return whether a trace names a compiler that is not this host's: it has been replaced just now."""
+    try:
+        with fs.root_to_change(os.fspath(store.root)) as (root, _):
+            for name in (one for one in _traces(root)[: 2 * _MOST] if one.endswith(_TRACE)):
+                with fs.regular_file(root, name) as (descriptor, _), contextlib.suppress(ValueError):
+                    found = trace.read(fs.read(descriptor, trace.LONGEST + 1)).compiler
+                    if (found.size, found.modified) not in compilers(host):
+                        return True
+    except OSError:
+        return False
+    return False
 
 
 def forget(store: Store) -> None:

@@ -32,19 +32,19 @@ def targets(host: Host) -> tuple[Target, ...]:
     Which of several compilers a driver loads is not known: then entries are for all of them together, and a change of
     any one is a change for all.  Nothing where no compiler is seen.
     """
-    compilers = _compilers(host)
-    if not compilers:
+    files = compilers(host)
+    if not files:
         return ()
-    return tuple(dict.fromkeys(_target(answer, compilers) for _, answer in _answers(host)))
+    return tuple(dict.fromkeys(_target(answer, files) for _, answer in _answers(host)))
 
 
 def target_of(lookup: Lookup, host: Host) -> Target | None:
     """Return for what the entry is that a program asked for on this host; None if that cannot be said."""
-    compilers = _compilers(host)
-    if (lookup.compiler.size, lookup.compiler.modified) not in compilers:
+    files = compilers(host)
+    if (lookup.compiler.size, lookup.compiler.modified) not in files:
         return None
     found = {
-        _target(answer, compilers)
+        _target(answer, files)
         for device, answer in _answers(host)
         if gpu_devices.is_level_zero(answer) != lookup.opencl and _is_of(device, answer, lookup)
     }
@@ -62,7 +62,7 @@ def architecture(target: Target) -> Architecture:
     return found or Architecture(target.device)
 
 
-def _compilers(host: Host) -> list[tuple[int, int]]:
+def compilers(host: Host) -> list[tuple[int, int]]:
     """Return size and time of each compiler's file."""
     return sorted(
         {(one.size, int(one.modified.timestamp())) for one in host.driver if _COMPILER.match(one.target.name)}
@@ -73,10 +73,10 @@ def _answers(host: Host) -> Iterator[tuple[Device, DriverAnswer]]:
     return ((device, one) for device in host.devices for one in device.answers if gpu_devices.is_gpu(one))
 
 
-def _target(answer: DriverAnswer, compilers: Iterable[tuple[int, int]]) -> Target:
+def _target(answer: DriverAnswer, files: Iterable[tuple[int, int]]) -> Target:
     family = _FAMILIES[gpu_devices.is_level_zero(answer)]
-    files = ", ".join(f"{size} {modified}" for size, modified in compilers)
-    return Target(NAME, family, answer.device, answer.driver, (("compiler", files),))
+    text = ", ".join(f"{size} {modified}" for size, modified in files)
+    return Target(NAME, family, answer.device, answer.driver, (("compiler", text),))
 
 
 def _is_of(device: Device, answer: DriverAnswer, lookup: Lookup) -> bool:
