@@ -217,8 +217,14 @@ def test_who_finds_all_that_was_foretold_is_warm_without_a_run(house: ReplayHous
         house.change_compiler()
         await foretelling.look(context)
         assert (await house.status()).warmth is Warmth.COLD
+        before = house.content().keys()
         assert (await house.replayed()).rebuilt == len(FEW)
         assert (await house.status()).warmth is Warmth.WARM
+        # What that rests on goes by no age.
+        policy = replace(context.settings.policy, grace=0.0, max_unused=0.0)
+        context.settings = replace(context.settings, policy=policy)
+        plan = await house.service.evictor.plan(reasons=("unused",))
+        assert {one.entry.entry.id.key for one in plan.evict} == house.content().keys() - before
         # One of them gone, it is so no more.
         house.root.joinpath(min(house.content().keys() & house.cold(FEW).keys())).unlink()
         stores = house.service.finder.run_stores(house.service.finder.managed())
