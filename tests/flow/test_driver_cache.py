@@ -27,7 +27,7 @@ from xpucached.domain.names import Architecture, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry, PrewarmReport
 from xpucached.kinds.table import with_targets
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, foretelling
+from xpucached.service import Service, predicting
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.settings import loading
@@ -191,7 +191,7 @@ def test_another_compiler_makes_a_model_cold_before_anything_ran(house: GpuHouse
 
 
 def test_models_are_cold_under_another_compiler_until_what_they_look_for_is_there(house: GpuHouse) -> None:
-    """What was compiled under the other one by anybody is found where it was foretold, and no model runs for that."""
+    """What was compiled under the other one by anybody is found where it was predicted, and no model runs for that."""
     other = house.place / "other"
     other.mkdir()
     library = (house.gpu.libraries / "libigc.so.2").resolve()
@@ -210,7 +210,7 @@ def test_models_are_cold_under_another_compiler_until_what_they_look_for_is_ther
             assert await program.wait() == 0
         service = house.service
         await service.scanner.entries_now(service.finder.run_stores(service.finder.managed()))
-        await foretelling.look(service.context)
+        await predicting.look(service.context)
         return await house.status()
 
     async def work() -> None:

@@ -26,7 +26,7 @@ from xpucached.domain.plans import NoRecipe, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
-from xpucached.service import compare, foretelling, replay
+from xpucached.service import compare, predicting, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,7 +156,7 @@ def test_after_another_compiler_all_is_made_again_without_the_model(house: Repla
             assert (len(planned.plan.rebuild), planned.skipped) == (len(JOBS), {})
             report = await house.replayed()
             assert (report.rebuilt, report.failed, report.skipped, report.failures) == (len(JOBS), 0, {}, ())
-            # What is made again is noted, and where nobody could foretell all of it the model's own run is the proof.
+            # What is made again is noted, and where nobody could predict all of it the model's own run is the proof.
             status = await house.status()
             assert status.warmth is Warmth.COLD
             assert status.why.endswith(f"for that {len(JOBS)} entries are there already, of {len(JOBS)} that it had")
@@ -210,12 +210,12 @@ def test_attention_compiled_by_onednn_is_made_again_without_it(
 FEW: Final = (*JOBS[:2], JOBS[8])
 
 
-def test_who_finds_all_that_was_foretold_is_warm_without_a_run(house: ReplayHouse) -> None:
+def test_who_finds_all_that_was_predicted_is_warm_without_a_run(house: ReplayHouse) -> None:
     async def work() -> None:
         context = house.service.context
         await house.warmed()
         house.change_compiler()
-        await foretelling.look(context)
+        await predicting.look(context)
         assert (await house.status()).warmth is Warmth.COLD
         before = house.content().keys()
         assert (await house.replayed()).rebuilt == len(FEW)

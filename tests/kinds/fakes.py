@@ -243,7 +243,7 @@ class FullKind(FakeKind):
         asked = frozenset(one.key for one in found)
         return Recording(asked - before, asked & before, tuple(found))
 
-    def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+    def predict(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
         alike = target.lineage == told.target.lineage and target.toolchain == told.target.toolchain
         (entry.store.root / entry.key).stat()
         return EntryKey(f"{self.lineage_key(told.key)}-{target.fingerprint}.{self.name}") if alike else None

@@ -405,7 +405,7 @@ def test_what_is_compiled_again_is_found_by_the_next_look(filled: Filled) -> Non
         expected = rebuilder.expected_key(recipe, target)
         key = rebuilder.publish(recipe, target, binary)
         assert key is not None
-        # Who foretells a name foretells the right one.
+        # Who predicts a name predicts the right one.
         assert expected in {None, key}
         assert rebuilder.compiler(target, filled.root) == rebuilder.compiler(target, filled.root)
         # What the driver does not decide stays as it was.

@@ -209,11 +209,11 @@ def test_whatever_decides_about_a_program_changes_its_name() -> None:
     made = {maker.key(one, given, IP) for one in others} | {maker.key(read, given, None), maker.key(read, b"x", IP)}
     assert len(made) == len(others) + 2
     assert path.stem not in made
-    foretold = maker.key(read, given, IP, replace(compiler, modified=compiler.modified + 1))
-    assert foretold == maker.key(others[6], given, IP)
+    predicted = maker.key(read, given, IP, replace(compiler, modified=compiler.modified + 1))
+    assert predicted == maker.key(others[6], given, IP)
 
 
-FORETOLD = {
+PREDICTED = {
     "14393921d7ce9d06": "e2d726d92ec2b6d1",
     "24c2875a139227f0": "88392e606b5d1506",
     "25297eb0a9ff01c5": "4d616358049e5e02",
@@ -232,7 +232,7 @@ def test_the_name_under_another_compiler_is_known_before_anything_is_compiled() 
         read = trace.read(path.read_bytes())
         compiler = replace(read.compiler, modified=LATER)
         made[path.stem] = maker.key(read, path.with_suffix(".input").read_bytes(), IP, compiler)
-    assert made == FORETOLD
+    assert made == PREDICTED
 
 
 def test_many_programs_of_one_text_are_hashed_as_one() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from xpucached.catalog import foretold
+from xpucached.catalog import predicted
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
@@ -45,7 +45,9 @@ def model_coverage(
             remaining[number][store.kind] += count
         elsewhere[number] = there[number].total() - mine.total()
     layers = {number: _layers(row.layers, remaining[number]) for number, row in some.items()}
-    heirs = foretold.heirs(connection, (row.id for rows in (*proofs.values(), list(good.values())) for row in rows))
+    successors = predicted.successors(
+        connection, (row.id for rows in (*proofs.values(), list(good.values())) for row in rows)
+    )
     failures = _failures(connection, workloads)
     inherited = _inherited(connection)
     return tuple(
@@ -65,12 +67,12 @@ def model_coverage(
                     row.attributed,
                     remaining[row.id].total(),
                     layers[row.id],
-                    heirs.get(row.id, ()),
+                    successors.get(row.id, ()),
                     elsewhere[row.id],
                 )
                 for row in proofs[name]
             ),
-            heirs=heirs.get(good[name].id, ()) if name in good else (),
+            successors=successors.get(good[name].id, ()) if name in good else (),
         )
         for name in workloads
     )

@@ -195,7 +195,7 @@ def _take_worst(
     )
     never_again = _E.id.in_(recorded.where(RECIPES.c.seen == 0))
     needed = sa.and_(usable, sa.or_(*owned), sa.not_(never_again)) if owned else sa.false()
-    proves = sa.and_(sa.not_(usable), _owned_by(preselection.foretold)) if preselection.foretold else sa.false()
+    proves = sa.and_(sa.not_(usable), _owned_by(preselection.predicted)) if preselection.predicted else sa.false()
     stale = sa.and_(sa.not_(usable), _E.id.in_(recorded))
     # As `Rank` of `planning` has it.
     rank = sa.case((proves, 3), (stale, 0), (never_again, 1), (needed, 3), else_=2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import foretold, targets
+from xpucached.catalog import predicted, targets
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.tables import ENTRIES, RECIPES, STORES, TARGETS
 from xpucached.domain.names import EntryKey, KindName
@@ -95,11 +95,11 @@ class RecipeStore:
 
 
 def recipe_lineages(connection: sa.Connection) -> Recipes:
-    """Return what stays of keys when the toolchain changes: of those that recipes are for, and that they foretell."""
+    """Return what stays of keys when the toolchain changes: of those that recipes are for, and that they predict."""
     c = RECIPES.c
     rows = connection.execute(sa.select(c.kind, c.key, c.lineage).where(c.seen >= PROVEN))
     told = {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
-    return {**foretold.lineages(connection), **told}
+    return {**predicted.lineages(connection), **told}
 
 
 def note_never_again(connection: sa.Connection, entries: Iterable[EntryId]) -> None:

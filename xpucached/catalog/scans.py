@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import builds, departed, foretold, recipes, targets
+from xpucached.catalog import builds, departed, predicted, recipes, targets
 from xpucached.catalog.defects import defect_codes, note_defects
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.stores import is_store
@@ -132,7 +132,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
     if scan.entries:
         builds.claim(connection, store)
         recipes.note_targets(connection, store)
-        foretold.claim(connection, store)
+        predicted.claim(connection, store)
     return _delta(connection, store, added=added, changed=changed, vanished=gone)
 
 

@@ -31,9 +31,9 @@ from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     DEPARTED,
     ENTRIES,
-    FORETOLD,
     INHERITED,
     METADATA,
+    PREDICTED,
     RECIPES,
     REFUSALS,
     RUNTIME_CHECKS,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import StrEnum
 
-GROWING: Final = frozenset(one.name for one in (ENTRIES, ATTRIBUTIONS, INHERITED, DEPARTED, RECIPES, FORETOLD))
+GROWING: Final = frozenset(one.name for one in (ENTRIES, ATTRIBUTIONS, INHERITED, DEPARTED, RECIPES, PREDICTED))
 """The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always."""
 
 _EARLIEST: Final = -62_135_596_800_000_000

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0024"
+REVISION: Final = "0025"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -367,18 +367,18 @@ RECIPES: Final = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# Where programs will look for what a recipe is of when nothing but the compiler is another: see `Recorder.foretell`.
-FORETOLD: Final = sa.Table(
-    "foretold",
+# Where programs will look for what a recipe is of when nothing but the compiler is another: see `Recorder.predict`.
+PREDICTED: Final = sa.Table(
+    "predicted",
     METADATA,
     *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "key")),  # of the recipe
     sa.Column("target_id", _parent("targets.id"), primary_key=True),
-    sa.Column("foretold", sa.Text),  # null: nobody can tell
-    sa.Column("bequeathed", sa.Boolean(create_constraint=False), nullable=False),  # as `builds.models`
+    sa.Column("predicted_key", sa.Text),  # null: nobody can tell
+    sa.Column("passed_on", sa.Boolean(create_constraint=False), nullable=False),  # as `builds.models`
     sa.ForeignKeyConstraint(["kind", "key"], ["recipes.kind", "recipes.key"], ondelete="CASCADE"),
     sqlite_with_rowid=False,
 )
-sa.Index(None, FORETOLD.c.foretold)
+sa.Index(None, PREDICTED.c.predicted_key)
 
 RUNTIME_CHECKS: Final = sa.Table(
     "runtime_checks",

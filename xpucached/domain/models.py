@@ -202,7 +202,7 @@ class Proof(Struct, frozen=True):
     entries: int  #: that it created or used
     remaining: int  #: of those, still there and whole, where its programs look for them
     layers: tuple[Layer, ...] = ()  #: the same by the kinds of caches; empty where that was not noted
-    heirs: tuple[Target, ...] = ()
+    successors: tuple[Target, ...] = ()
     """What is here now in place of what it was proven for, and has all it needs: only the compiler is another."""
     elsewhere: int = 0  #: of its entries, those in a store that the model does not cache in now
 
@@ -222,7 +222,7 @@ class Coverage(Struct, frozen=True):
     layers: tuple[Layer, ...] = ()  #: entries by the kinds of caches; empty where that was not noted
     elsewhere: int = 0  #: of the good run's, those in a store that the model does not cache in now
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
-    heirs: tuple[Target, ...] = ()  #: as `Proof.heirs`, of the good run
+    successors: tuple[Target, ...] = ()  #: as `Proof.successors`, of the good run
 
 
 class Warmth(StrEnum):

@@ -117,7 +117,7 @@ class Preselection(Struct, frozen=True):
     present: frozenset[Target] = frozenset()
     upheld: bool = False  #: what a model needs does not go
     pinned: frozenset[ModelName] = frozenset()
-    foretold: frozenset[ModelName] = frozenset()  #: what proves these does not go first
+    predicted: frozenset[ModelName] = frozenset()  #: what proves these does not go first
     held: frozenset[EntryId] = frozenset()
 
 

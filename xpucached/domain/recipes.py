@@ -42,7 +42,7 @@ class RecordedRecipe(Struct, frozen=True):
     facts: Mapping[str, str]  #: what is short
 
 
-class Unforetold(Struct, frozen=True):
+class Unpredicted(Struct, frozen=True):
     """An entry whose recipe is known, and a target of this host for which nobody has asked its kind yet."""
 
     entry: EntryId

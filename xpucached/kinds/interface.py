@@ -180,10 +180,10 @@ class Recorder(Protocol):
         entries that do not hold all from which they were compiled.  Raises nothing for what it meets.
         """
 
-    def foretell(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+    def predict(self, entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
         """Return under which key programs will look for an entry when only its compiler is another.
 
-        Without asking a driver, and only what is sure: None if nobody can foretell it.  Raises OSError if the entry
+        Without asking a driver, and only what is sure: None if nobody can predict it.  Raises OSError if the entry
         cannot be read now, which says nothing.
         """
 
@@ -229,7 +229,7 @@ class Rebuilder(Protocol):
         """
 
     def expected_key(self, recipe: Recipe, target: Target) -> EntryKey | None:
-        """Tell under which key programs will look for what is compiled for a target; None if nobody can foretell it."""
+        """Tell under which key programs will look for what is compiled for a target; None if nobody can predict it."""
 
     def made(
         self, recipe: Recipe, environment: Target, host: Host, binary: bytes, place: Path

@@ -14,7 +14,7 @@ over budget  what is least worth keeping of the rest, until each store, each use
 
 For want of room, what nobody will ask for goes first, whatever it is worth (`ranking.Rank`).
 
-Where a model is warm because all lies there that was foretold for another compiler, its proof counts the earlier
+Where a model is warm because all lies there that was predicted for another compiler, its proof counts the earlier
 compiler's entries: these are neither superseded nor unused, and for want of room they go among the last.
 
 Generations follow a lineage, which is (kind, family, device).  A new driver may change the version string as well as
@@ -70,12 +70,12 @@ def plan_eviction(
     disk_space: Iterable[DiskSpace] = (),
     others: Sequence[Subtotal] = (),
     rate: float | None = None,
-    foretold: frozenset[ModelName] = frozenset(),
+    predicted: frozenset[ModelName] = frozenset(),
 ) -> EvictionPlan:
     """Decide which entries may go, in which order, and why.
 
-    ``presence`` is the host's history, ``warm`` names the models that are warm now, ``foretold`` those of them whose
-    proof counts by what was foretold, and ``models`` are all that are registered.  With ``reasons`` only those are
+    ``presence`` is the host's history, ``warm`` names the models that are warm now, ``predicted`` those of them whose
+    proof counts by what was predicted, and ``models`` are all that are registered.  With ``reasons`` only those are
     considered.  Without ``asked`` nobody looks the plan over: then a driver that this host never offered is taken for a
     container's while its entries were used lately.  ``disk_space`` tells how much room there is where stores lie.  The
     plan for what this plan leaves is empty.
@@ -87,7 +87,7 @@ def plan_eviction(
     of_stores = {room.store: room for room in disk_space}
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
-    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate, foretold)
+    context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate, predicted)
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:

@@ -42,7 +42,7 @@ class EvictionContext:
     disk_space: Mapping[Store, DiskSpace]
     others: Sequence[Subtotal] = ()  #: entries that stay: they only count for the limits and the generations
     rate: float = RATE  #: seconds that compiling a byte takes, where it was not measured
-    foretold: frozenset[ModelName] = frozenset()  #: models that are warm by what an earlier compiler's entries prove
+    predicted: frozenset[ModelName] = frozenset()  #: models that are warm by what an earlier compiler's entries prove
     _policy_memo: dict[Store, Policy] = field(default_factory=dict, init=False)
     # Entries share their few targets, and a hash takes long: so these go by `id`.
     _usable_memo: dict[int, bool] = field(default_factory=dict, init=False)
@@ -96,7 +96,7 @@ class EvictionContext:
 
     def proves(self, one: IndexedEntry) -> bool:
         """Return whether a model is warm only as long as an entry is there for which its programs do not look now."""
-        return not self.usable(one) and any(name in self.foretold for name in one.models)
+        return not self.usable(one) and any(name in self.predicted for name in one.models)
 
     def rank(self, one: IndexedEntry) -> Rank:
         """Return what an entry is to those that want room, whatever it is worth."""

@@ -40,7 +40,7 @@ def sift(
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
     disk_space: Iterable[DiskSpace] = (),
-    foretold: frozenset[ModelName] = frozenset(),
+    predicted: frozenset[ModelName] = frozenset(),
 ) -> Preselection:
     """Say what `plan_eviction`, which takes the same, has to look at; ``subtotals`` are what there is, all together."""
     considered = frozenset(EvictReason) if reasons is None else reasons
@@ -65,7 +65,7 @@ def sift(
         present=frozenset(host.offered),
         upheld=not asked,
         pinned=frozenset(name for name, model in models.items() if model.pinned),
-        foretold=foretold,
+        predicted=predicted,
         held=frozenset(EntryId(store, key) for store, room in of_stores.items() for key in room.held),
     )
     here = {one.lineage for one in host.offered}

@@ -67,10 +67,10 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         return _never_warmed(model, coverage.last if coverage is not None else None, host)
     if good.workload != model.workload.digest:
         return Need(WarmReason.CHANGED, "its workload changed since it was warmed")
-    gone = sorted(one for one in good.environments if not _offered(one, coverage.heirs, host))
+    gone = sorted(one for one in good.environments if not _offered(one, coverage.successors, host))
     if gone:
         return Need(WarmReason.DRIVER, _gone(gone[0], host) + _rebuilt(coverage))
-    if not _holds(good, coverage.heirs, host):
+    if not _holds(good, coverage.successors, host):
         return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
@@ -93,9 +93,9 @@ def listed(changes: Sequence[str]) -> str:
 
 def applicable(coverage: Coverage, host: Host) -> Coverage:
     """Let that proof count which holds for the drivers that a model's programs meet now; else the newest."""
-    if coverage.good is None or _holds(coverage.good, coverage.heirs, host):
+    if coverage.good is None or _holds(coverage.good, coverage.successors, host):
         return coverage
-    subtotal = [one for one in coverage.proofs if _holds(one.run, one.heirs, host)]
+    subtotal = [one for one in coverage.proofs if _holds(one.run, one.successors, host)]
     if not subtotal:
         return coverage
     best = max(subtotal, key=lambda one: (one.remaining >= one.entries, one.run.id))
@@ -105,23 +105,23 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
         entries=best.entries,
         remaining=best.remaining,
         layers=best.layers,
-        heirs=best.heirs,
+        successors=best.successors,
         elsewhere=best.elsewhere,
         changes=(),
     )
 
 
-def _holds(run: Run, heirs: Collection[Target], host: Host) -> bool:
+def _holds(run: Run, successors: Collection[Target], host: Host) -> bool:
     """Return whether a run shows anything for what programs meet now."""
     if not run.environments:
         return run.host == host.signature
-    return all(_offered(one, heirs, host) for one in run.environments)
+    return all(_offered(one, successors, host) for one in run.environments)
 
 
-def _offered(environment: Target, heirs: Collection[Target], host: Host) -> bool:
+def _offered(environment: Target, successors: Collection[Target], host: Host) -> bool:
     """Return whether programs meet an environment, or one with another compiler that has all that they look for."""
     return environment in host.environments or any(
-        _alike(one, environment) and one in host.environments for one in heirs
+        _alike(one, environment) and one in host.environments for one in successors
     )
 
 
@@ -129,16 +129,16 @@ def _alike(one: Target, other: Target) -> bool:
     return (one.lineage, one.toolchain) == (other.lineage, other.toolchain)
 
 
-def foretold(good: Run, host: Host) -> bool:
+def met_another_compiler(good: Run, host: Host) -> bool:
     """Return whether the run that shows that a model is warm met another compiler."""
     return not set(good.environments) <= set(host.environments)
 
 
-def rests_on_heirs(coverage: Coverage, host: Host) -> bool:
-    """Return whether a proof counts only because of what lies where it was foretold for another compiler."""
+def rests_on_successors(coverage: Coverage, host: Host) -> bool:
+    """Return whether a proof counts only because of what lies where it was predicted for another compiler."""
     coverage = applicable(coverage, host)
     good = coverage.good
-    return good is not None and foretold(good, host) and _holds(good, coverage.heirs, host)
+    return good is not None and met_another_compiler(good, host) and _holds(good, coverage.successors, host)
 
 
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
@@ -152,9 +152,9 @@ def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:
 
 
 def _gone(environment: Target, host: Host) -> str:
-    heirs = [one for one in host.environments if one.lineage == environment.lineage]
-    present = sorted({one.toolchain for one in heirs})
-    alike = next((one for one in heirs if one.toolchain == environment.toolchain), None)
+    successors = [one for one in host.environments if one.lineage == environment.lineage]
+    present = sorted({one.toolchain for one in successors})
+    alike = next((one for one in successors if one.toolchain == environment.toolchain), None)
     if alike is not None:
         what = " and ".join(sorted({name for name, _ in set(environment.facts) ^ set(alike.facts)}))
         return f"the {what} of driver {environment.toolchain} changed since it was warmed for {environment.device}"

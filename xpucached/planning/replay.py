@@ -299,7 +299,7 @@ def _unfit(one: IndexedEntry) -> NoRecipe | None:
 
 
 def _fitness(one: IndexedEntry) -> tuple[bool, bool, datetime]:
-    """Order the generations of an entry by what can be compiled from them; what was only foretold has no recipe."""
+    """Order the generations of an entry by what can be compiled from them; what was only predicted has no recipe."""
     return (one.entry.state is EntryState.OK, one.recipe is RecipeState.RECORDED, one.entry.created)
 
 

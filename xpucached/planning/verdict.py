@@ -16,7 +16,7 @@ from xpucached.planning.prewarm import (
     applicable,
     describe,
     failure,
-    foretold,
+    met_another_compiler,
     need,
     uncached,
 )
@@ -41,7 +41,7 @@ UNNOTED: Final = (
     " again (xpucachectl prewarm NAME --force)"
 )
 
-FORETOLD: Final = " with another compiler, and all that its programs look for under this one is there, too"
+PREDICTED: Final = " with another compiler, and all that its programs look for under this one is there, too"
 
 _THEN: Final = "; "
 """Stands between what a model waits for and why it is cold."""
@@ -71,8 +71,8 @@ def warmth(
         good = coverage.good if coverage is not None else None
         count = coverage.entries if coverage is not None else 0
         proof = f"run {good.id} proved it on {good.finished or good.started:%Y-%m-%d %H:%M} UTC" if good else "proved"
-        if good is not None and foretold(good, host):
-            proof += FORETOLD
+        if good is not None and met_another_compiler(good, host):
+            proof += PREDICTED
         if good is not None and coverage is not None and not coverage.noted:
             proof += UNNOTED.replace("NAME", model.name)
         kinds = ", ".join(f"{one.entries} {one.kind}" for one in coverage.layers) if coverage is not None else ""

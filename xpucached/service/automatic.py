@@ -38,7 +38,7 @@ MODELS: Final = Part("models", "reading of the model files", "changes of model f
 RUNTIMES: Final = Part("runtimes", "check of the models' SYCL runtimes", "it is not known whether they are safe")
 SCAN: Final = Part("scan", "look at the stores", "what is shown of the stores may be old")
 FORETELL: Final = Part(
-    "foretell", "reckoning of what programs look for under another compiler", "models that are warm may be called cold"
+    "predict", "reckoning of what programs look for under another compiler", "models that are warm may be called cold"
 )
 CATALOG: Final = Part("catalog", "check of the catalog", "damage in the catalog may go unnoticed")
 MEND: Final = Part(

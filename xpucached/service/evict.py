@@ -24,7 +24,7 @@ from xpucached.errors import CatalogError, Conflict, RequestError
 from xpucached.kinds import table
 from xpucached.planning.eviction import plan_eviction, plan_named
 from xpucached.planning.preselect import sift
-from xpucached.planning.prewarm import rests_on_heirs
+from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.planning.trash import SCARCE
 from xpucached.service.context import to_its_end
@@ -69,7 +69,7 @@ def decided(
     reasons: frozenset[EvictReason] | None = None,
     asked: bool = True,
     disk_space: Sequence[DiskSpace] = (),
-    foretold: frozenset[ModelName] = frozenset(),
+    predicted: frozenset[ModelName] = frozenset(),
 ) -> EvictionPlan:
     """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
     with _uncollected():
@@ -84,7 +84,7 @@ def decided(
             reasons=reasons,
             asked=asked,
             disk_space=disk_space,
-            foretold=foretold,
+            predicted=predicted,
         )
         some, others, rate = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
         return plan_eviction(
@@ -100,7 +100,7 @@ def decided(
             disk_space=disk_space,
             others=others,
             rate=rate,
-            foretold=foretold,
+            predicted=predicted,
         )
 
 
@@ -169,7 +169,7 @@ class Evictor:
 
         def decide() -> EvictionPlan:
             proofs = context.catalog.read(model_coverage, self._scanner.finder.places_of(known.values()))
-            resting = {one.model for one in proofs if rests_on_heirs(one, context.present.seen_by(one.model))}
+            resting = {one.model for one in proofs if rests_on_successors(one, context.present.seen_by(one.model))}
             return decided(
                 context.catalog,
                 context.present,
@@ -180,7 +180,7 @@ class Evictor:
                 reasons=wanted,
                 asked=asked,
                 disk_space=self._trash.disk_space() if disk_space is None else disk_space,
-                foretold=warm & resting,
+                predicted=warm & resting,
             )
 
         return await asyncio.to_thread(decide)

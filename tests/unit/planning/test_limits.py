@@ -90,19 +90,19 @@ def test_for_want_of_room_what_nobody_asks_for_again_goes_first_whatever_it_is_w
     assert dict(gone(0, asked=False)).keys() == {"stale", "once", "litter", "unknown", "cheap"}
 
 
-def test_what_proves_a_model_that_is_warm_by_what_was_foretold_is_taken_only_for_want_of_room_and_last() -> None:
+def test_what_proves_a_model_that_is_warm_by_what_was_predicted_is_taken_only_for_want_of_room_and_last() -> None:
     """An earlier compiler's entries are counted: without them the model would be cold, whatever its programs find."""
     old = replace(entry("old", environment=OLD, models=("net",), used=40), recipe=RecipeState.RECORDED)
     stale = replace(entry("stale", environment=OLD, used=1), recipe=RecipeState.RECORDED, cost=1000.0)
     other = entry("other", used=1)
 
-    def gone(policy: Policy, *, foretold: bool = True) -> list[str]:
-        named = ("net",) if foretold else ()
-        made = evict(old, stale, other, models=(model(),), warm=("net",), policy=policy, foretold=named)
+    def gone(policy: Policy, *, predicted: bool = True) -> list[str]:
+        named = ("net",) if predicted else ()
+        made = evict(old, stale, other, models=(model(),), warm=("net",), policy=policy, predicted=named)
         return sorted(decided(made))
 
     for policy in (Policy(keep_driver_generations=0), Policy(max_unused=30 * 86400.0), Policy(max_bytes=2000)):
-        assert "old" in gone(policy, foretold=False)
+        assert "old" in gone(policy, predicted=False)
         assert "old" not in gone(policy)
     assert gone(Policy(max_bytes=2000)) == ["stale"]
     assert gone(Policy(max_bytes=1000)) == ["other", "stale"]

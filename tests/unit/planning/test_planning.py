@@ -582,7 +582,7 @@ def evict(
     asked: bool = True,
     disk_space: tuple[DiskSpace, ...] = (),
     others: tuple[Subtotal, ...] = (),
-    foretold: tuple[str, ...] = (),
+    predicted: tuple[str, ...] = (),
 ) -> EvictionPlan:
     return plan_eviction(
         entries,
@@ -596,7 +596,7 @@ def evict(
         asked=asked,
         disk_space=disk_space,
         others=others,
-        foretold=frozenset(map(ModelName, foretold)),
+        predicted=frozenset(map(ModelName, predicted)),
     )
 
 

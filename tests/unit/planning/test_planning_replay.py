@@ -607,16 +607,16 @@ def test_what_runs_told_is_rebuilt_and_what_they_did_not_is_counted() -> None:
     assert (plan.rebuild, plan.covered, plan.skipped) == ((), 1, {})
 
 
-def test_an_entry_that_was_only_foretold_hides_none_whose_recipe_is_known() -> None:
+def test_an_entry_that_was_only_predicted_hides_none_whose_recipe_is_known() -> None:
     """Another program compiled it, so that nobody knows how; and what is damaged is no use with a recipe."""
-    told = {"recorded": "a", "foretold": "a"}
+    told = {"recorded": "a", "predicted": "a"}
     recorded = replace(of_the_driver("recorded", OLDER, created=9), recipe=RecipeState.RECORDED)
-    foretold = of_the_driver("foretold", created=5, models=("big",))
-    (rebuild,) = planned_with_drivers(recorded, foretold, told=told).rebuild
+    predicted = of_the_driver("predicted", created=5, models=("big",))
+    (rebuild,) = planned_with_drivers(recorded, predicted, told=told).rebuild
     assert (rebuild.entry.entry, rebuild.entry.models) == (recorded.entry, ("big",))
 
     damaged = replace(recorded, entry=replace(recorded.entry, state=EntryState.DEFECTIVE))
-    assert [one.entry.entry for one in planned_with_drivers(damaged, foretold, told=told).rebuild] == [foretold.entry]
+    assert [one.entry.entry for one in planned_with_drivers(damaged, predicted, told=told).rebuild] == [predicted.entry]
 
 
 def test_other_programs_whose_kernels_have_the_same_names_are_no_newer_build_in_the_drivers_cache() -> None:

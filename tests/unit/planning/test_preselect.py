@@ -176,13 +176,13 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         for store in STORES
     )
     reasons = chance.choice((None, frozenset({EvictReason.BUDGET}), frozenset({EvictReason.SUPERSEDED})))
-    foretold = frozenset(chance.sample(sorted(models), k=chance.randint(0, 2)))
+    predicted = frozenset(chance.sample(sorted(models), k=chance.randint(0, 2)))
     whole = plan_eviction(
         *(every, on, presence, warm, models, policy, NOW),
         reasons=reasons,
         asked=asked,
         disk_space=disk_space,
-        foretold=foretold,
+        predicted=predicted,
     )
     preselection = sift(
         catalog.read(store_subtotals),
@@ -194,7 +194,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         reasons=reasons,
         asked=asked,
         disk_space=disk_space,
-        foretold=foretold,
+        predicted=predicted,
     )
     with pytest.MonkeyPatch.context() as patch:
         # A store is large from here on; and what a sample says may be far too little.
@@ -215,12 +215,12 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         disk_space=disk_space,
         others=others,
         rate=rate,
-        foretold=foretold,
+        predicted=predicted,
     )
     assert sifted == whole
 
 
-def test_what_proves_a_model_by_what_was_foretold_goes_after_the_others(catalog: Catalog) -> None:
+def test_what_proves_a_model_by_what_was_predicted_goes_after_the_others(catalog: Catalog) -> None:
     empty(catalog)
     old, new = ENVIRONMENTS[:2]
     on = Host(NOW, "", "", "", environments=(new,))
@@ -237,10 +237,10 @@ def test_what_proves_a_model_by_what_was_foretold_goes_after_the_others(catalog:
     catalog.write(finish_run, run.id, Outcome.WARMED, (), proof, (), "", "", NOW)
     catalog.write(recorded, [entries[0].id], random.Random(1))  # noqa: S311
 
-    def gone(limit: int, *foretold: ModelName) -> list[bool]:
+    def gone(limit: int, *predicted: ModelName) -> list[bool]:
         """Return of each that goes whether it is the one."""
         models, policy = {net.name: net}, Policy(max_unused=None, max_bytes=limit * 4096)
-        plan = evict.decided(catalog, on, frozenset(models), models, policy, NOW, foretold=frozenset(foretold))
+        plan = evict.decided(catalog, on, frozenset(models), models, policy, NOW, predicted=frozenset(predicted))
         return sorted(one.entry.entry.id == entries[0].id for one in plan.evict)
 
     assert (gone(4), gone(4, net.name)) == ([True], [False])

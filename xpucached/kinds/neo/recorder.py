@@ -25,7 +25,7 @@ from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import layout, trace, zebin
-from xpucached.kinds.neo.foretelling import Foreteller, lineage
+from xpucached.kinds.neo.predicting import KeyPredictor, lineage
 from xpucached.kinds.neo.targets import compilers, target_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _MAKER: Final = trace.KeyMaker()
 """One for all passes: a replay reads a trace for each program of a library, and most have the same input."""
 
 
-_NAMES: Final = Foreteller()
+_NAMES: Final = KeyPredictor()
 
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
@@ -112,8 +112,8 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
         return Recording(deaf=error.strerror or str(error))
 
 
-def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
-    """Return where programs will look for an entry of another compiler's; see `Recorder.foretell`."""
+def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:
+    """Return where programs will look for an entry of another compiler's; see `Recorder.predict`."""
     given = told.parts.get("input")
     if given is None:
         try:

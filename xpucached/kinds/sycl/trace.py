@@ -62,8 +62,8 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
     return Recording()
 
 
-def foretell(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:  # noqa: ARG001
-    """Return nothing: its entries say themselves what they are for; see `Recorder.foretell`."""
+def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:  # noqa: ARG001
+    """Return nothing: its entries say themselves what they are for; see `Recorder.predict`."""
     return None
 
 

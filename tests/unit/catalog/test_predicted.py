@@ -1,4 +1,4 @@
-"""Where programs will look under another compiler: what was foretold is known for what it is, and counts when whole."""
+"""Where programs will look under another compiler: what was predicted is known for it, and counts when it is whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import catalogs
-from xpucached.catalog import foretold
+from xpucached.catalog import predicted
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
@@ -27,7 +27,7 @@ from xpucached.domain.plans import Policy
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
-from xpucached.planning.prewarm import plan_prewarm, rests_on_heirs
+from xpucached.planning.prewarm import plan_prewarm, rests_on_successors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,11 +77,11 @@ class Place:
         used = frozenset(EntryId(STORE, EntryKey(key)) for key in keys)
         self.catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(used, frozenset()), (OLD,), "", "", NOW)
 
-    def foretell(self, *unknown: str) -> list[str]:
-        """Foretell all but those; give of what."""
-        some = self.catalog.read(foretold.unforetold, PROVEN, 10)
+    def predict(self, *unknown: str) -> list[str]:
+        """Predict all but those; give of what."""
+        some = self.catalog.read(predicted.unpredicted, PROVEN, 10)
         told = [(one, None if one.entry.key in unknown else EntryKey(f"{one.entry.key}2")) for one in some]
-        self.catalog.write(foretold.note, told)
+        self.catalog.write(predicted.note, told)
         return [one.entry.key for one in some]
 
     def warm(self) -> bool:
@@ -89,9 +89,9 @@ class Place:
         return bool(plan_prewarm([NET], coverage, self.host, Policy(), NOW + timedelta(days=1)).covered)
 
     def rests(self) -> bool:
-        """Return whether the model's proof counts only by what was foretold."""
+        """Return whether the model's proof counts only by what was predicted."""
         (coverage,) = self.catalog.read(model_coverage)
-        return rests_on_heirs(coverage, self.host)
+        return rests_on_successors(coverage, self.host)
 
 
 @pytest.fixture
@@ -100,11 +100,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield Place(opened, tmp_path / "recipes")
 
 
-def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place) -> None:
+def test_a_model_is_warm_again_when_all_that_was_predicted_is_there(place: Place) -> None:
     place.warmed("a", "b", told=("a", "b"))
-    assert (place.warm(), place.rests(), place.foretell()) == (True, False, [])
+    assert (place.warm(), place.rests(), place.predict()) == (True, False, [])
     place.survey(NEW)
-    assert (place.warm(), place.foretell(), place.foretell()) == (False, ["a", "b"], [])
+    assert (place.warm(), place.predict(), place.predict()) == (False, ["a", "b"], [])
     place.look("a", "b", "a2")
     assert not place.warm()
     place.look("a", "b", "a2", "b2", "c2", damaged="b2")
@@ -121,27 +121,27 @@ def test_a_model_is_warm_again_when_all_that_was_foretold_is_there(place: Place)
         "c2": (None, ()),
     }
     assert place.catalog.read(recipe_lineages)[KIND, EntryKey("a2")] == "of a"
-    # With a third compiler none of that counts, and it is foretold anew.
+    # With a third compiler none of that counts, and it is predicted anew.
     place.survey(replace(OLD, facts=(("compiler", "c"),)))
-    assert (place.warm(), place.foretell()) == (False, ["a", "b"])
+    assert (place.warm(), place.predict()) == (False, ["a", "b"])
     place.survey(OLD)
     assert (place.warm(), place.rests()) == (True, False)
 
 
-def test_nothing_is_foretold_from_an_entry_that_is_damaged_until_it_is_mended(place: Place) -> None:
+def test_nothing_is_predicted_from_an_entry_that_is_damaged_until_it_is_mended(place: Place) -> None:
     place.warmed("a", "b", told=("a", "b"))
     place.survey(NEW)
     place.look("a", "b", damaged="a")
-    assert (place.foretell(), place.foretell()) == (["b"], [])
+    assert (place.predict(), place.predict()) == (["b"], [])
     place.look("a", "b")
-    assert (place.foretell(), place.foretell()) == (["a"], [])
+    assert (place.predict(), place.predict()) == (["a"], [])
 
 
 @pytest.mark.parametrize("what", ["nothing", "untold", "unknown", "another driver"])
 def test_what_is_not_known_to_be_there_makes_a_model_cold(place: Place, what: str) -> None:
     place.warmed("a", "b", told=("a",) if what == "untold" else ("a", "b"))
     place.survey(replace(NEW, toolchain="2") if what == "another driver" else NEW)
-    told = place.foretell(*("b" if what == "unknown" else ""))
+    told = place.predict(*("b" if what == "unknown" else ""))
     place.look("a", "b", "a2", "b2")
     assert told == {"untold": ["a"], "another driver": []}.get(what, ["a", "b"])
     assert place.warm() == (what == "nothing")
@@ -150,7 +150,7 @@ def test_what_is_not_known_to_be_there_makes_a_model_cold(place: Place, what: st
 def test_what_a_later_run_does_not_use_is_not_inherited_again(place: Place) -> None:
     place.warmed("a", told=("a",))
     place.survey(NEW)
-    place.foretell()
+    place.predict()
     place.look("a", "a2")
     run = place.catalog.write(begin_run, NET, WarmReason.MANUAL, place.host.signature, NOW)
     place.look("a", "a2", "c2")

@@ -1,4 +1,4 @@
-"""Foretelling looks at all that can be read, for a while, and takes for told only what was."""
+"""Predicting looks at all that can be read, for a while, and takes for told only what was."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.support import catalogs
-from tests.unit.catalog.test_foretold import KIND, NEW, Place
+from tests.unit.catalog.test_predicted import KIND, NEW, Place
 from xpucached.domain.names import EntryKey
-from xpucached.service import foretelling
+from xpucached.service import predicting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +35,10 @@ class House:
         self.lost: set[str] = set()
         place.warmed(*"abcde", told=tuple("abcde"))
         place.survey(NEW)
-        monkeypatch.setattr(foretelling, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(foretelling, "KINDS", {KIND: SimpleNamespace(recorder=self)})
+        monkeypatch.setattr(predicting, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(predicting, "KINDS", {KIND: SimpleNamespace(recorder=self)})
 
-    def foretell(self, entry: EntryId, _told: RecordedRecipe, _target: Target) -> EntryKey:
+    def predict(self, entry: EntryId, _told: RecordedRecipe, _target: Target) -> EntryKey:
         self.asked.append(entry.key)
         self.now += 9
         if entry.key in self.unreadable:
@@ -52,7 +52,7 @@ class House:
         """Return whether nothing is left, and what the kind was asked for."""
         self.asked.clear()
         context = SimpleNamespace(catalog=self._place.catalog, recipes=self)
-        return foretelling._look(cast("Context", context)), "".join(self.asked)
+        return predicting._look(cast("Context", context)), "".join(self.asked)
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_after_some_time_the_rest_waits_and_what_is_done_is_noted(house: House) 
     assert [house.look(), house.look(), house.look()] == [(False, "abc"), (True, "de"), (True, "")]
 
 
-def test_what_cannot_be_read_just_now_is_foretold_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foretelling, "_SECONDS", 1000.0)
-    monkeypatch.setattr(foretelling, "_BATCH", 1)
+def test_what_cannot_be_read_just_now_is_predicted_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicting, "_SECONDS", 1000.0)
+    monkeypatch.setattr(predicting, "_BATCH", 1)
     house.unreadable, house.lost = {"a", "d"}, {"b"}
     assert [house.look(), house.look()] == [(True, "acde"), (True, "ad")]
     house.unreadable, house.lost = set(), set()

@@ -11,9 +11,9 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import targets
 from xpucached.catalog.lists import among
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, FORETOLD, INHERITED, RECIPES, RUNS, STORES, TARGETS
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, PREDICTED, RECIPES, RUNS, STORES, TARGETS
 from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.recipes import Unforetold
+from xpucached.domain.recipes import Unpredicted
 from xpucached.domain.stores import EntryId, EntryState, Store
 from xpucached.domain.targets import Origin
 
@@ -31,12 +31,12 @@ _ALIKE = sa.and_(
 """Only the compiler is another."""
 
 
-def unforetold(connection: sa.Connection, seen: int, most: int) -> tuple[Unforetold, ...]:
-    """Return recipes that so many passes asked for, and targets for which they are not foretold yet.
+def unpredicted(connection: sa.Connection, seen: int, most: int) -> tuple[Unpredicted, ...]:
+    """Return recipes that so many passes asked for, and targets for which they are not predicted yet.
 
     Those of one input come in a row, and none whose entry is nowhere, or not whole.
     """
-    r, f = RECIPES.c, FORETOLD.c
+    r, f = RECIPES.c, PREDICTED.c
     mine = sa.and_(f.kind == r.kind, f.key == r.key, f.target_id == _NOW.c.id)
     place = (
         sa.select(STORES.c.root)
@@ -58,15 +58,15 @@ def unforetold(connection: sa.Connection, seen: int, most: int) -> tuple[Unforet
         .limit(most)
     )
     return tuple(
-        Unforetold(EntryId(Store(KindName(row.of), Path(row.root)), EntryKey(row.name)), targets.value(row))
+        Unpredicted(EntryId(Store(KindName(row.of), Path(row.root)), EntryKey(row.name)), targets.value(row))
         for row in rows
     )
 
 
-def note(connection: sa.Connection, told: Iterable[tuple[Unforetold, EntryKey | None]]) -> None:
+def note(connection: sa.Connection, told: Iterable[tuple[Unpredicted, EntryKey | None]]) -> None:
     """Note where programs will look, or that nobody can tell; of targets that are not here now it is forgotten."""
     connection.execute(
-        sa.delete(FORETOLD).where(FORETOLD.c.target_id.not_in(sa.select(TARGETS.c.id).where(TARGETS.c.present)))
+        sa.delete(PREDICTED).where(PREDICTED.c.target_id.not_in(sa.select(TARGETS.c.id).where(TARGETS.c.present)))
     )
     rows = list(told)
     numbers = targets.ensure(connection, dict.fromkeys(one.target for one, _ in rows))
@@ -74,27 +74,29 @@ def note(connection: sa.Connection, told: Iterable[tuple[Unforetold, EntryKey | 
         known = sa.select(RECIPES.c.key).where(RECIPES.c.kind == one.entry.store.kind, RECIPES.c.key == one.entry.key)
         if connection.execute(known).first() is not None:
             connection.execute(
-                insert(FORETOLD)
+                insert(PREDICTED)
                 .values(
                     kind=one.entry.store.kind,
                     key=one.entry.key,
                     target_id=numbers[one.target.fingerprint],
-                    foretold=key,
-                    bequeathed=False,
+                    predicted_key=key,
+                    passed_on=False,
                 )
                 .on_conflict_do_nothing()
             )
-    for store in connection.execute(sa.select(STORES.c.id).where(STORES.c.kind.in_(sa.select(FORETOLD.c.kind)))):
+    for store in connection.execute(sa.select(STORES.c.id).where(STORES.c.kind.in_(sa.select(PREDICTED.c.kind)))):
         claim(connection, store.id)
 
 
 def claim(connection: sa.Connection, store: int) -> None:
-    """Give entries of a store that lie where it was foretold what they are for, and the models that need them."""
-    if connection.execute(sa.select(FORETOLD.c.key).limit(1)).first() is None:
+    """Give entries of a store that lie where it was predicted what they are for, and the models that need them."""
+    if connection.execute(sa.select(PREDICTED.c.key).limit(1)).first() is None:
         return
-    f, e = FORETOLD.c, ENTRIES.c
+    f, e = PREDICTED.c, ENTRIES.c
     mine = (
-        sa.select(f.target_id).join(STORES, STORES.c.kind == f.kind).where(STORES.c.id == store, f.foretold == e.key)
+        sa.select(f.target_id)
+        .join(STORES, STORES.c.kind == f.kind)
+        .where(STORES.c.id == store, f.predicted_key == e.key)
     ).limit(1)
     connection.execute(
         sa.update(ENTRIES)
@@ -104,11 +106,11 @@ def claim(connection: sa.Connection, store: int) -> None:
     old, new = ENTRIES.alias("old"), ENTRIES.alias("new")
     places = (
         sa.select(f.kind, f.key, f.target_id, old.c.id.label("old"), new.c.id.label("new"))
-        .select_from(FORETOLD)
+        .select_from(PREDICTED)
         .join(STORES, STORES.c.kind == f.kind)
         .join(old, sa.and_(old.c.store_id == STORES.c.id, old.c.key == f.key))
-        .join(new, sa.and_(new.c.store_id == STORES.c.id, new.c.key == f.foretold))
-        .where(STORES.c.id == store, ~f.bequeathed)
+        .join(new, sa.and_(new.c.store_id == STORES.c.id, new.c.key == f.predicted_key))
+        .where(STORES.c.id == store, ~f.passed_on)
     )
     for row in connection.execute(places).all():
         needing = (
@@ -127,34 +129,34 @@ def claim(connection: sa.Connection, store: int) -> None:
             connection.execute(insert(INHERITED).values(entry_id=row.new, model=model).on_conflict_do_nothing())
         # Once: what a model does not use any more by the word of a later run, it must not get back.
         connection.execute(
-            sa.update(FORETOLD)
-            .values(bequeathed=True)
+            sa.update(PREDICTED)
+            .values(passed_on=True)
             .where(f.kind == row.kind, f.key == row.key, f.target_id == row.target_id)
         )
 
 
 def lineages(connection: sa.Connection) -> dict[tuple[KindName, EntryKey], str]:
-    """Return what stays of the keys that were foretold."""
-    f, r = FORETOLD.c, RECIPES.c
+    """Return what stays of the keys that were predicted."""
+    f, r = PREDICTED.c, RECIPES.c
     rows = connection.execute(
-        sa.select(f.kind, f.foretold, r.lineage)
-        .select_from(FORETOLD)
+        sa.select(f.kind, f.predicted_key, r.lineage)
+        .select_from(PREDICTED)
         .join(RECIPES, sa.and_(r.kind == f.kind, r.key == f.key))
-        .where(f.foretold.is_not(None))
+        .where(f.predicted_key.is_not(None))
     )
     return {(KindName(kind), EntryKey(key)): lineage for kind, key, lineage in rows}
 
 
-def heirs(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[Target, ...]]:
+def successors(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[Target, ...]]:
     """Return the targets for which all is there that each of these runs used for others of the same driver.
 
     All of a device and interface counts as one; and of a kind of cache of which something is not known, nothing does.
     """
-    kinds = frozenset(connection.execute(sa.select(FORETOLD.c.kind).distinct()).scalars())
+    kinds = frozenset(connection.execute(sa.select(PREDICTED.c.kind).distinct()).scalars())
     numbers = list(runs)
     if not kinds or not numbers:
         return {}
-    a, f, r = ATTRIBUTIONS.c, FORETOLD.c, RECIPES.c
+    a, f, r = ATTRIBUTIONS.c, PREDICTED.c, RECIPES.c
     old, new = ENTRIES.alias("old"), ENTRIES.alias("new")
     used = (
         sa.select(a.run_id, STORES.c.kind, sa.func.coalesce(_THEN.c.family, ""), sa.func.coalesce(_THEN.c.device, ""))
@@ -175,11 +177,11 @@ def heirs(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, tuple[
     mine = sa.select(a.run_id, _NOW.c.id, sa.func.count()).select_from(ATTRIBUTIONS).join(old, old.c.id == a.entry_id)
     moved = (
         mine.join(STORES, STORES.c.id == old.c.store_id)
-        .join(FORETOLD, sa.and_(f.kind == STORES.c.kind, f.key == old.c.key))
+        .join(PREDICTED, sa.and_(f.kind == STORES.c.kind, f.key == old.c.key))
         .join(RECIPES, sa.and_(r.kind == f.kind, r.key == f.key))
         .join(_THEN, _THEN.c.id == r.target_id)
         .join(_NOW, sa.and_(_NOW.c.id == f.target_id, _ALIKE))
-        .join(new, sa.and_(new.c.store_id == old.c.store_id, new.c.key == f.foretold))
+        .join(new, sa.and_(new.c.store_id == old.c.store_id, new.c.key == f.predicted_key))
         .where(among(a.run_id, numbers), new.c.state == EntryState.OK.value)
         .group_by(a.run_id, _NOW.c.id)
     )

@@ -36,7 +36,7 @@ def lineage(lookup: trace.Lookup, digest: str) -> str:
     return found.hexdigest()[:32]
 
 
-class Foreteller:
+class KeyPredictor:
     """Makes the names; an input that comes again is hashed once."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Foreteller:
         self._maker = trace.KeyMaker()
 
     def key(self, told: RecordedRecipe, given: bytes, target: Target) -> EntryKey | None:
-        """Return where the entry will lie that is made of ``given`` for a target; None if nobody can foretell it.
+        """Return where the entry will lie that is made of ``given`` for a target; None if nobody can predict it.
 
         Of text that includes other text the driver hashes what the front end made of it, which comes with the compiler:
         so SPIR-V for which it was asked through OpenCL may be another next time.

@@ -1,4 +1,4 @@
-"""Where the driver will look when its compiler is another: foretold from recipes, and what the driver then does."""
+"""Where the driver will look when its compiler is another: predicted from recipes, and what the driver then does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xpucached.domain.host import DriverFile
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import EntryId, Store
 from xpucached.kinds.neo import recorder, targets, trace
-from xpucached.kinds.neo.foretelling import Foreteller, lineage
+from xpucached.kinds.neo.predicting import KeyPredictor, lineage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,10 +50,10 @@ def heir(target: Target, host: Host) -> Target:
     return found
 
 
-def test_a_name_is_foretold_for_another_compiler_and_for_nothing_else(
+def test_a_name_is_predicted_for_another_compiler_and_for_nothing_else(
     told: Mapping[str, tuple[RecordedRecipe, bytes]],
 ) -> None:
-    names = Foreteller()
+    names = KeyPredictor()
     every = {name: names.key(one, given, heir(one.target, LATER)) for name, (one, given) in told.items()}
     assert every == {
         "14393921d7ce9d06": "6/5/652c368a156652cb.cl_cache",
@@ -79,7 +79,7 @@ def test_a_name_is_foretold_for_another_compiler_and_for_nothing_else(
 def test_a_flat_name_stays_flat(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
     one, given = told["14393921d7ce9d06"]
     flat = replace(one, key=EntryKey("14393921d7ce9d06.cl_cache"))
-    assert Foreteller().key(flat, given, heir(BY_OPENCL, LATER)) == "652c368a156652cb.cl_cache"
+    assert KeyPredictor().key(flat, given, heir(BY_OPENCL, LATER)) == "652c368a156652cb.cl_cache"
 
 
 @pytest.mark.parametrize(
@@ -92,28 +92,28 @@ def test_a_flat_name_stays_flat(told: Mapping[str, tuple[RecordedRecipe, bytes]]
         (b"{", b"["),
     ],
 )
-def test_what_a_recipe_does_not_say_is_not_foretold(
+def test_what_a_recipe_does_not_say_is_not_predicted(
     told: Mapping[str, tuple[RecordedRecipe, bytes]], what: bytes, other: bytes
 ) -> None:
     one, given = told["14393921d7ce9d06"]
     driver = one.parts["driver"].replace(what, other)
     assert driver != one.parts["driver"]
-    assert Foreteller().key(replace(one, parts={"driver": driver}), given, heir(BY_OPENCL, LATER)) is None
+    assert KeyPredictor().key(replace(one, parts={"driver": driver}), given, heir(BY_OPENCL, LATER)) is None
     for name in one.facts:
         for facts in ({**one.facts, name: "x"}, {key: text for key, text in one.facts.items() if key != name}):
-            assert Foreteller().key(replace(one, facts=facts), given, heir(BY_OPENCL, LATER)) is None
-    assert Foreteller().key(replace(one, parts={}), given, heir(BY_OPENCL, LATER)) is None
+            assert KeyPredictor().key(replace(one, facts=facts), given, heir(BY_OPENCL, LATER)) is None
+    assert KeyPredictor().key(replace(one, parts={}), given, heir(BY_OPENCL, LATER)) is None
 
 
-def test_what_the_front_end_may_have_made_is_not_foretold(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
+def test_what_the_front_end_may_have_made_is_not_predicted(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
     """A text that includes another goes through it first, and another compiler comes with another one."""
     (one, _), (_, image) = told["14393921d7ce9d06"], told["24c2875a139227f0"]
     later = heir(BY_OPENCL, LATER)
-    assert Foreteller().key(one, image, later) is None
+    assert KeyPredictor().key(one, image, later) is None
     asked = trace.read((RECORDED / "14393921d7ce9d06.trace").read_bytes())
     mine = replace(one, lineage=lineage(asked, hashlib.sha256(image).hexdigest()))
-    assert Foreteller().key(mine, image, later) is None
-    assert Foreteller().key(replace(one, lineage="another"), one.parts["input"], later) is None
+    assert KeyPredictor().key(mine, image, later) is None
+    assert KeyPredictor().key(replace(one, lineage="another"), one.parts["input"], later) is None
 
 
 def test_an_image_is_read_from_its_entry_and_counts_only_as_it_was(tmp_path: Path) -> None:
@@ -122,17 +122,17 @@ def test_an_image_is_read_from_its_entry_and_counts_only_as_it_was(tmp_path: Pat
     one, _ = told["fda88f9b82d687e4"]
     entry, later = EntryId(Store(targets.NAME, tmp_path / "store"), one.key), heir(one.target, LATER)
     assert "input" not in one.parts
-    assert recorder.foretell(entry, one, later) == "c/8/c8f5d1afcea6da3a.l0_cache"
+    assert recorder.predict(entry, one, later) == "c/8/c8f5d1afcea6da3a.l0_cache"
 
     path = tmp_path / "store" / one.key
     path.write_bytes(path.read_bytes().replace(b"\x03\x02\x23\x07\x00\x04", b"\x03\x02\x23\x07\x00\x05"))
-    assert recorder.foretell(entry, one, later) is None
+    assert recorder.predict(entry, one, later) is None
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(OSError, match=r"\[Errno"):
-        recorder.foretell(entry, one, later)
+        recorder.predict(entry, one, later)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        recorder.foretell(entry, one, later)
+        recorder.predict(entry, one, later)
 
 
 # -- and what it then does ---------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def host_of(library: Path) -> Host:
 
 
 @pytest.mark.runtime
-def test_the_driver_looks_where_it_was_foretold(gpu: SimulatedGpu, tmp_path: Path) -> None:
+def test_the_driver_looks_where_it_was_predicted(gpu: SimulatedGpu, tmp_path: Path) -> None:
     (tmp_path / "source.cl").write_text(SOURCE)
     options = [f"-DX={number}" for number in range(5)]
     jobs = [("text", tmp_path / "source.cl", one) for one in options]
@@ -170,8 +170,8 @@ def test_the_driver_looks_where_it_was_foretold(gpu: SimulatedGpu, tmp_path: Pat
 
     told = collected(build("before", ""), host_of(before))
     assert len(told) == len(jobs)
-    host, names = host_of(after), Foreteller()
-    foretold = {names.key(one, given, heir(one.target, host)) for one, given in told.values()}
+    host, names = host_of(after), KeyPredictor()
+    predicted = {names.key(one, given, heir(one.target, host)) for one, given in told.values()}
     store = build("after", f"{tmp_path}/other:")
-    assert {str(path.relative_to(store)) for path in store.rglob("*_cache")} == foretold
-    assert not foretold & {one.key for one, _ in told.values()}
+    assert {str(path.relative_to(store)) for path in store.rglob("*_cache")} == predicted
+    assert not predicted & {one.key for one, _ in told.values()}
