@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import pytest
+import sqlalchemy as sa
 
+from tests import REPOSITORY
 from tests.support import catalogs
 from xpucached.catalog import Catalog, recipes, soundness
 from xpucached.catalog.blobs import LARGEST, Blobs
@@ -19,7 +21,7 @@ from xpucached.catalog.entries import all_entries
 from xpucached.catalog.recipes import RecipeStore, recipe_lineages
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
-from xpucached.catalog.tables import METADATA
+from xpucached.catalog.tables import METADATA, RECIPES
 from xpucached.domain.host import Host
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe
@@ -156,8 +158,9 @@ def test_a_disk_that_is_full_keeps_no_half_of_a_text(
     assert list(folder.iterdir()) == []
 
 
+PARTS: Final = "UPDATE recipes SET parts = ? WHERE key = 'b'"
 FORGED: Final = {
-    "UPDATE recipes SET parts = ? WHERE key = 'b'": ("", "[]", '{"a": 1}', '{"a": [1, 2]}', '{"a": ["d", "2"]}'),
+    PARTS: ("", "[]", '{"a": 1}', '{"a": [1, 2]}', '{"a": ["d", "2"]}', '{"a": ["d", -1]}'),
     "UPDATE recipes SET facts = ? WHERE key = 'b'": ("{", "[]", '{"a": 1}'),
 }
 
@@ -170,6 +173,12 @@ def test_a_forged_row_is_found_before_a_run_meets_it(catalog: Catalog, store: Re
     catalog.write(lambda connection: connection.exec_driver_sql(how, (text,)))
     with pytest.raises(CatalogError):
         catalog.read(soundness.check, growing=True)
+
+
+def test_a_part_that_a_crash_left_empty_makes_no_catalog_unsound(catalog: Catalog, store: RecipeStore) -> None:
+    twice(store, recipe("b"))
+    catalog.write(lambda connection: connection.exec_driver_sql(PARTS, ('{"a": ["d", 0]}',)))
+    assert catalog.read(recipes.read_all) == 1
 
 
 def test_what_hangs_on_rows_that_grow_with_the_stores_grows_with_them() -> None:
@@ -185,6 +194,98 @@ def test_what_a_killed_daemon_half_wrote_goes_with_the_next_recipe(store: Recipe
     (folder / "notes").write_bytes(b"not ours")
     twice(store, recipe("b"))
     assert sorted(len(path.name) for path in folder.iterdir()) == [5, 64, 64]
+
+
+def kept(catalog: Catalog) -> set[str]:
+    """Return the keys of all recipes, also of those that do not count yet."""
+    return set(catalog.read(lambda connection: connection.execute(sa.select(RECIPES.c.key)).scalars().all()))
+
+
+def test_the_bounds_are_those_that_the_documentation_names() -> None:
+    said = (REPOSITORY / "docs/kinds.md").read_text("utf-8").replace("\n", " ")
+    assert f"At most {recipes.MOST:,} recipes and {recipes.ROOM >> 20} MiB of texts are kept" in said
+    assert f"a text of more than {LARGEST >> 20} MiB is not kept" in said
+
+
+def test_what_is_just_small_enough_is_kept(
+    catalog: Catalog, store: RecipeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "LARGEST", 100)
+    monkeypatch.setattr(recipes, "_FACTS", 100)
+    facts = {"options": "x" * (100 - len('{"options": ""}'))}
+    fits = RecordedRecipe(EntryKey("fits"), TARGET, "line", {"source": bytes(100)}, facts)
+    bare = RecordedRecipe(EntryKey("bare"), TARGET, "line", {}, {})
+    chatty = RecordedRecipe(EntryKey("chatty"), TARGET, "line", {}, {"options": facts["options"] + "x"})
+    assert store.keep(KIND, [fits, bare, chatty, recipe("large", bytes(101))], NOW) == 2
+    assert kept(catalog) == {"fits", "bare"}
+
+
+def test_one_pass_tells_no_more_than_is_kept_of_all(
+    catalog: Catalog, store: RecipeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MOST", 2)
+    assert store.keep(KIND, [recipe("a"), recipe("b"), recipe("c")], NOW, proven=True) == 1
+    assert kept(catalog) == {"a", "b"}
+
+
+def test_of_what_does_not_count_yet_the_newest_half_stays(
+    catalog: Catalog, store: RecipeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MOST", 4)
+    for number in range(3):
+        store.keep(KIND, [recipe(str(number))], NOW + timedelta(hours=number))
+    assert kept(catalog) == {"1", "2"}
+    # Those that count take all of it.
+    for number in range(5):
+        store.keep(KIND, [recipe(f"counts{number}")], NOW + timedelta(hours=4 + number), proven=True)
+    assert kept(catalog) == {"counts1", "counts2", "counts3", "counts4"}
+
+
+@pytest.mark.parametrize(("proven", "share"), [(True, 1), (False, 2)])
+def test_recipes_fill_their_room_to_the_last_byte(
+    catalog: Catalog, store: RecipeStore, folder: Path, monkeypatch: pytest.MonkeyPatch, *, proven: bool, share: int
+) -> None:
+    def keep(key: str, at: int, parts: Mapping[str, bytes]) -> None:
+        told = RecordedRecipe(EntryKey(key), TARGET, "line", parts, {})
+        store.keep(KIND, [told], NOW + timedelta(hours=at), proven=proven)
+
+    keep("first", 0, {"source": b"one"})
+    keep("second", 1, {"source": b"another"})
+    room = sum(path.stat().st_size for path in folder.iterdir())
+    monkeypatch.setattr(recipes, "ROOM", room * share)
+    keep("third", 2, {})
+    assert kept(catalog) == {"first", "second", "third"}
+    monkeypatch.setattr(recipes, "ROOM", room * share - 1)
+    keep("fourth", 3, {})
+    assert kept(catalog) == {"second", "third", "fourth"}
+
+
+def test_what_goes_for_want_of_room_goes_of_its_own_kind(
+    catalog: Catalog, store: RecipeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MOST", 2)
+    other = KindName("other")
+    store.keep(KIND, [recipe()], NOW, proven=True)
+    for hour in (1, 2):
+        store.keep(other, [recipe("ab"[hour - 1])], NOW + timedelta(hours=hour), proven=True)
+    assert store.recorded(KIND, EntryKey("a")) is None
+    assert store.recorded(other, EntryKey("a")) == recipe()
+
+
+def test_what_is_never_asked_for_again_counts_only_after_two_more_passes(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path
+) -> None:
+    twice(store, recipe("a"), recipe("b"))
+    other = KindName("other")
+    store.keep(other, [recipe("a")], NOW, proven=True)
+    catalog.write(recipes.note_never_again, [EntryId(Store(KIND, tmp_path), EntryKey("a"))])
+    assert store.recorded(KIND, EntryKey("a")) is None
+    assert store.recorded(KIND, EntryKey("b")) == recipe("b")
+    assert store.recorded(other, EntryKey("a")) == recipe("a")
+    store.keep(KIND, [recipe("a")], NOW)
+    assert store.recorded(KIND, EntryKey("a")) is None
+    store.keep(KIND, [recipe("a")], NOW)
+    assert store.recorded(KIND, EntryKey("a")) == recipe("a")
 
 
 def scanned(catalog: Catalog, root: Store, targets: Mapping[str, Target | None]) -> dict[str, tuple[object, object]]:
@@ -228,3 +329,40 @@ def test_what_was_compiled_by_a_recipe_that_counts_counts_at_once(catalog: Catal
     store.keep(KIND, [recipe()], NOW, proven=True)
     assert store.recorded(KIND, EntryKey("a")) == recipe()
     assert catalog.read(recipe_lineages) == {(KIND, EntryKey("a")): "line"}
+
+
+def test_an_entry_is_for_the_driver_under_which_it_was_asked_for_last(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path
+) -> None:
+    later, declared = Target(KIND, "P", "D", "2"), Target(KIND, "P", "D", "3")
+    catalog.write(record_survey, Host(NOW, "boot", "6", "stamp", environments=(TARGET, later)))
+    other = KindName("other")
+    for kind in (KIND, other):
+        store.keep(kind, [recipe("a"), recipe("b")], NOW, proven=True)
+    scanned(catalog, Store(other, tmp_path), {"a": None})
+    scanned(catalog, Store(KIND, tmp_path), {"a": None, "b": None, "c": declared, "new": None})
+    told = [recipe("a", target=later), recipe("c", target=later), recipe("new", target=later)]
+    store.keep(KIND, told, NOW)
+    found = {
+        (one.entry.id.store.kind, one.entry.id.key): (one.entry.environment, one.origin)
+        for one in catalog.read(all_entries)
+    }
+    assert found == {
+        (KIND, "a"): (later, Origin.OBSERVED),
+        (KIND, "b"): (TARGET, Origin.OBSERVED),
+        # What an entry says of itself counts more.
+        (KIND, "c"): (declared, Origin.DECLARED),
+        (KIND, "new"): (later, Origin.OBSERVED),
+        (other, "a"): (TARGET, Origin.OBSERVED),
+    }
+
+
+def test_what_was_not_asked_for_stays_what_it_was_said_to_be(
+    catalog: Catalog, store: RecipeStore, tmp_path: Path
+) -> None:
+    catalog.write(record_survey, Host(NOW, "boot", "6", "stamp", environments=(TARGET,)))
+    twice(store, recipe("a"), recipe("b"))
+    root = Store(KIND, tmp_path)
+    scanned(catalog, root, {"a": None, "b": None})
+    store.keep(KIND, [], NOW, {EntryKey("a")})
+    assert {one.entry.id.key: one.entry.environment for one in catalog.read(all_entries)} == {"a": None, "b": TARGET}
