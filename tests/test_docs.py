@@ -22,6 +22,7 @@ from xpucached import domain
 from xpucached.api import requests
 from xpucached.cli import arguments, commands
 from xpucached.domain.activity import FileAct
+from xpucached.domain.checks import LEVELS, PROBLEMS, Level
 from xpucached.domain.defects import Defect, Effect, RepairAction
 from xpucached.domain.dependencies import Role
 from xpucached.domain.jobs import JobState
@@ -35,7 +36,6 @@ from xpucached.errors import XpucachedError
 from xpucached.kinds import interface, sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
-from xpucached.render.status import CHECKS, LEVELS
 from xpucached.settings.keys import keys
 
 if TYPE_CHECKING:
@@ -272,12 +272,13 @@ def test_every_word_of_the_domain_is_explained_somewhere(words: type[StrEnum]) -
 
 
 def test_the_statuses_of_the_check_are_in_the_manual() -> None:
-    table = rows(section(page("docs/operations.md"), "For monitoring"))
-    told = {verdict: int(row[0]) for row in table for verdict in codes(row[2])}
+    text = section(page("docs/operations.md"), "For monitoring")
+    told = [(codes(state)[0], int(status)) for state, status, *_ in rows(text)]
+    named = {code for _, _, when, _ in rows(text) for code in codes(when)}
 
-    assert told == {str(verdict): status for verdict, status in CHECKS.items() if verdict is not None}
-    assert [row[1] for row in table] == list(LEVELS)
-    assert "nobody answers" in table[CHECKS[None]][2]
+    assert told == [(str(state), int(level)) for state, level in LEVELS.items()]
+    assert {code for code in PROBLEMS if not code.startswith("probe-")} <= named
+    assert all(f"{int(level)} ({level.name})" in text for level in Level)
 
 
 # -- kinds.md -------------------------------------------------------------------------------------------------------

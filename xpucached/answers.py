@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Request
+from xpucached.domain import checks
 from xpucached.domain.queries import EntryPage
-from xpucached.domain.status import Status
 from xpucached.printing import plain, safe
 from xpucached.render import diagnosis, entries, host, jobs, models, status, trash, users
 from xpucached.render.text import TextStyle, section
@@ -84,10 +84,6 @@ def _page(value: EntryPage, style: TextStyle) -> str | None:
     return f"{entries.entries(value.entries, style)}\n{entries.entry_total(value, len(value.entries))}"
 
 
-def _check(value: Status, _style: TextStyle) -> str:
-    return status.monitoring(*status.check(value))
-
-
 def _lines(value: Mapping[str, str], _style: TextStyle) -> str | None:
     """Write variables for who reads them line by line; None for any that is more than a line."""
     lines = [f"{name}={text}" for name, text in sorted(value.items())]
@@ -99,7 +95,7 @@ _add(
     requests.GetStatus,
     status.status,
     lambda value: value.verdict,
-    check=_check,
+    check=lambda value, style: status.monitoring(checks.check(value, style.now)),
     remarks=lambda value, _style: "\n".join(diagnosis.unsafe(value.problems)),
 )
 _add(requests.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
@@ -131,5 +127,5 @@ _add(
     host_requests.GetHost,
     users.host_users,
     lambda value: "\n".join(one.user for one in value.users),
-    check=lambda value, _style: status.monitoring(*users.check(value)),
+    check=lambda value, style: status.monitoring(checks.check_host(value, style.now)),
 )

@@ -22,6 +22,7 @@ from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.endpoints import Right
 from xpucached.cli import program, progress, quick
+from xpucached.domain.checks import Level, check
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
@@ -29,7 +30,7 @@ from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import Unavailable
-from xpucached.render.status import CHECKS, LEVELS
+from xpucached.render.status import monitoring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,7 +235,7 @@ def test_escapes_do_not_reach_the_terminal(served: Running, capsys: pytest.Captu
         (Verdict.WARM, 0, "OK"),
         (Verdict.COLD, 1, "WARNING"),
         (Verdict.WARMING, 1, "WARNING"),
-        (Verdict.STARTING, 1, "WARNING"),
+        (Verdict.STARTING, 3, "UNKNOWN"),
         (Verdict.NO_MODELS, 1, "WARNING"),
         (Verdict.FAILED, 2, "CRITICAL"),
         (Verdict.NO_DEVICE, 3, "UNKNOWN"),
@@ -243,16 +244,35 @@ def test_escapes_do_not_reach_the_terminal(served: Running, capsys: pytest.Captu
 def test_check(served: Running, capsys: pytest.CaptureFixture[str], verdict: Verdict, status: int, level: str) -> None:
     served.service.verdict = verdict
 
-    assert run(capsys, "status", "--check") == (status, f"XPUCACHED {level} - This host is {verdict}.\n", "")
+    assert run(capsys, "status", "--check") == (
+        status,
+        f"XPUCACHED {level} - This host is {verdict}. | {FIGURES}\n",
+        "",
+    )
+
+
+FIGURES: Final = "warm=1;1:;;0;1 cold=0;0;;0;1 failing=0;;0;0;1 entries=3;;;0 size=12288B;;;0"
+"""Those of the stub's one model."""
 
 
 @pytest.mark.parametrize(
-    "code", ["automatic-job-failed", "catalog-failing", "store-fault", "bad-settings", "conflict", "catalog-rebuilt"]
+    ("code", "level"),
+    [
+        ("automatic-job-failed", Level.WARNING),
+        ("catalog-failing", Level.UNKNOWN),
+        ("store-fault", Level.WARNING),
+        ("bad-settings", Level.UNKNOWN),
+        ("conflict", Level.UNKNOWN),
+        ("catalog-rebuilt", Level.WARNING),
+    ],
 )
-def test_check_of_a_warm_host_with_a_problem(served: Running, capsys: pytest.CaptureFixture[str], code: str) -> None:
-    served.service.problems = (Problem(code, "this and that."),)
+def test_check_of_a_warm_host_with_a_problem(
+    served: Running, capsys: pytest.CaptureFixture[str], code: str, level: Level
+) -> None:
+    served.service.problems = (Problem(code, "this | that."),)
 
-    assert run(capsys, "status", "--check") == (1, "XPUCACHED WARNING - This host is warm. But this and that.\n", "")
+    line = f"XPUCACHED {level.name} - This host is warm. But this / that. | {FIGURES}\n"
+    assert run(capsys, "status", "--check") == (level, line, "")
 
 
 def test_check_without_a_daemon(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -797,8 +817,10 @@ def test_a_check_in_the_short_way_ends_as_it_says(
         return make_status(verdict)
 
     monkeypatch.setattr(served.service, "status", status)
-    assert quick.answer(["status", "--check"]) == CHECKS[verdict]
-    assert capsys.readouterr().out == f"XPUCACHED {LEVELS[CHECKS[verdict]]} - {make_status(verdict).sentence}\n"
+    judged = check(make_status(verdict), NOW)
+    assert quick.answer(["status", "--check"]) == judged.level
+    assert capsys.readouterr().out == f"{monitoring(judged)}\n"
+    assert monitoring(judged).startswith(f"XPUCACHED {judged.level.name} - {make_status(verdict).sentence} | warm=")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,35 @@ def test_without_driver_it_runs_and_says_what_is_missing(host: Daemon, sycl_stor
     assert not (host.run / "xpucached" / "xpucached.sock").exists() or host.ctl("status", check=None).returncode == 69
 
 
+def test_a_check_knows_nothing_between_a_change_of_the_driver_and_its_answer(host: Daemon) -> None:
+    host.start()
+    host.until(lambda: host.ask("status")["looked"] is not None)
+    before = host.ask("status")
+    host.configure("[schedule]\nsettle = '3s'\n")
+    host.ctl("driver-changed")
+    host.until(lambda: not host.ask("status")["look_due"])
+    assert str(host.ask("status")["looked"]) > str(before["looked"])
+
+    assert host.process is not None
+    host.process.send_signal(signal.SIGHUP)
+    # It is told once more while it waits until nothing happens any more.
+    host.until(lambda: host.ask("status")["look_due"] is True)
+    checked = host.ctl("status", "--check", check=None)
+    assert checked.returncode == 3
+    assert "has not answered since" in checked.stdout
+    host.until(lambda: not host.ask("status")["look_due"])
+    assert "has not answered since" not in host.ctl("status", "--check", check=None).stdout
+
+
+def test_a_refused_configuration_is_not_known_to_be_well(host: Daemon) -> None:
+    host.start()
+    host.configure("[schedule]\nsettle = 'soon'\n")
+    assert host.process is not None
+    host.process.send_signal(signal.SIGHUP)
+    host.until(lambda: host.ctl("status", "--check", check=None).stdout.count("is refused") > 0)
+    assert host.ctl("status", "--check", check=None).returncode == 3
+
+
 def test_second_daemon_on_the_same_state_is_refused(host: Daemon) -> None:
     host.start()
     second = subprocess.run(

@@ -8,40 +8,43 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from xpucached import __version__, codec, messages
 from xpucached.api import host_requests, requests
 from xpucached.cli import listing
+from xpucached.domain import checks
 from xpucached.domain.jobs import Event
 from xpucached.errors import Unavailable
 from xpucached.kinds.variables import CACHE_VARIABLES
 from xpucached.printing import plain
-from xpucached.render import diagnosis, jobs, models, status, users
+from xpucached.render import diagnosis, jobs, models, status
 from xpucached.render.text import TextStyle, section
 from xpucached.render.variables import unknown_variables, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
+    from xpucached.domain.checks import Check
     from xpucached.domain.models import ModelStatus
 
 _T = TypeVar("_T")
 
 
-def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T], tuple[int, str]]) -> int:
+def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T, datetime], Check]) -> int:
     if not output.options.check:
         return output.show(request)
     answer = output.client.call(request)
-    level, sentence = check(answer.value)
-    output.tell(answer, lambda _value, _style: status.monitoring(level, sentence))
-    return level
+    judged = check(answer.value, output.style.now)
+    output.tell(answer, lambda _value, _style: status.monitoring(judged))
+    return judged.level
 
 
 def _status(output: Output) -> int:
-    return _check_or_show(output, requests.GetStatus(), status.check)
+    return _check_or_show(output, requests.GetStatus(), checks.check)
 
 
 def host(output: Output) -> int:
     """Return how the host stands."""
-    return _check_or_show(output, host_requests.GetHost(), users.check)
+    return _check_or_show(output, host_requests.GetHost(), checks.check_host)
 
 
 def _env(output: Output) -> int:

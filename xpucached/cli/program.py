@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TextIO, cast
 from xpucached import codec
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import arguments, commands, setup
+from xpucached.domain.checks import unanswered
 from xpucached.errors import XpucachedError
 from xpucached.messages import Json
 from xpucached.printing import Clean, plain
-from xpucached.render.status import CHECKS, monitoring
+from xpucached.render.status import monitoring
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -62,8 +63,9 @@ def _run(argv: Sequence[str]) -> int:
 def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:
     if check:
         # Monitoring knows four answers, and "nobody there" is the fourth.
-        print(monitoring(CHECKS[None], error.message))
-        return CHECKS[None]
+        silent = unanswered(error.message)
+        print(monitoring(silent))
+        return silent.level
     if as_json:
         body: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
         print(codec.dumps({"api": VERSION, "error": body}).decode("ascii"))

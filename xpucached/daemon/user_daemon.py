@@ -72,7 +72,6 @@ _STOPPING: Final = 5.0
 _CLOCK: Final = 15.0
 """Seconds between two looks at the clock."""
 
-
 _RUNS: Final = {"warmed": "model-warmed", "cancelled": "", "uncached": ""}
 """What the journal hears of runs that did not fail; of those that prove nothing it hears nothing."""
 
@@ -113,6 +112,7 @@ class Daemon:
             return
         if not isinstance(trigger, Periodic):
             self._stirred = self._loop.time()
+        self._service.context.notices += isinstance(trigger, DriverChanged)
         self._triggers.add(trigger)
         self._woken.set()
 

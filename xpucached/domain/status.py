@@ -47,3 +47,6 @@ class Status(Struct, frozen=True):
     jobs: tuple[Job, ...]
     changes: tuple[DriverChange, ...]
     watching: Watching = field(default_factory=Watching)
+    looked: AwareDatetime | None = None  #: when the last whole look began in which nothing failed
+    look_every: float = 0.0  #: seconds after which it is made again
+    look_due: bool = False  #: the driver may have changed, and has not answered since

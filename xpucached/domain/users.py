@@ -39,6 +39,10 @@ class UserStatus(Struct, frozen=True):
     models: tuple[ModelName, ...] = ()
     problems: tuple[str, ...] = ()  #: codes
     seen: AwareDatetime | None = None  #: when he last said so
+    looked: AwareDatetime | None = None  #: when the look began that this rests on; None is before the boot, too
+    failed: tuple[ModelName, ...] = ()  #: models that could not be warmed
+    declared: tuple[ModelName, ...] = ()  #: models that the host's directory declares for this user
+    working: bool = False  #: a replay or prewarm was under way
 
     @property
     def matters(self) -> bool:
@@ -55,6 +59,8 @@ class HostStatus(Struct, frozen=True):
     changed: AwareDatetime | None  #: when that last became another
     problems: tuple[Problem, ...]
     users: tuple[UserStatus, ...]
+    looked: AwareDatetime | None = None  #: when users and driver were last looked at since the daemon started
+    look_every: float = 0.0  #: seconds after which that is done again
 
 
 class SavedState(Struct, frozen=True):

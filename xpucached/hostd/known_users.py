@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from xpucached.domain.users import SavedState, UserStatus, WorkerState
+from xpucached.errors import SettingsError
 from xpucached.hostd import user_client
 from xpucached.hostd.owed import Owed
 
@@ -37,13 +38,17 @@ class KnownUsers:
         """Note that some users' workers are to look again."""
         self.owed.add(uid for uid, one in self.said.items() if whom(one))
 
+    def forget_looks(self) -> None:
+        """Rest on no look that was made before the host started."""
+        self.said = {uid: replace(one, looked=None) for uid, one in self.said.items()}
+
     def hear(self, uid: int, status: Status) -> None:
         """Take what a user's worker says of itself."""
         known = self.said.get(uid)
         if known is None:
             return
         fresh = user_client.digest(known, status, self._clock())
-        if replace(fresh, seen=None) != replace(known, seen=None):
+        if replace(fresh, seen=None, looked=None) != replace(known, seen=None, looked=None):
             self.changed.set()
         self.said[uid] = fresh
         self.failing.pop(uid, None)
@@ -54,3 +59,11 @@ class KnownUsers:
             self.failing.setdefault(uid, self._clock())
         if known := self.said.get(uid):
             self.said[uid] = replace(known, state=state, sentence=known.sentence if sentence is None else sentence)
+
+    def say_failed(self, uid: int, sentence: str, *, refused: bool = False) -> None:
+        """Note that a worker does not do what it should; ``refused``: because its user's configuration is."""
+        self.say(uid, state=WorkerState.FAILED, sentence=sentence)
+        if known := self.said.get(uid):
+            # What it said of its files when it ran is not why it fails now.
+            others = tuple(code for code in known.problems if code != SettingsError.code)
+            self.said[uid] = replace(known, problems=(*others, SettingsError.code) if refused else others)

@@ -68,13 +68,16 @@ class StateFile:
             with os.fdopen(os.open(self._motd, flags), "w", encoding="utf-8") as shown:
                 shown.write(_COLD if any(one.cold for one in known.users) else "")
 
+    @property
+    def _began(self) -> Path:
+        # The kernel's own number for the boot is in a part of /proc that we do not see.
+        return self._runtime / "began"
+
     def first_since_boot(self) -> bool:
         """Return whether we are the first of us since the host started: nothing in /run outlives that."""
-        # The kernel's own number for the boot is in a part of /proc that we do not see.
-        try:
-            with (self._runtime / "began").open("x"):
-                return True
-        except FileExistsError:
-            return False
-        except OSError:
-            return True
+        return not os.path.lexists(self._began)
+
+    def note_boot(self) -> None:
+        """Note that what is kept is from after the start of the host."""
+        with contextlib.suppress(OSError):
+            self._began.touch()

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached import __version__, systemd
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Request
@@ -79,6 +81,7 @@ class HostDaemon:
         self._memory = StateFile(config.paths.state, runtime)
         kept = self._memory.recall()
         self._stamp, self._changed = kept.stamp, kept.changed
+        self._looked: datetime | None = None
         self._known = KnownUsers(kept, clock)
         self._people: Mapping[int, str] = {}
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
@@ -107,6 +110,9 @@ class HostDaemon:
         if await asyncio.to_thread(self._memory.first_since_boot):
             # What happened while the host was off, nobody told us.
             self._known.owe(lambda _one: True)
+            self._known.forget_looks()
+            await asyncio.to_thread(self._memory.keep, self._saved())
+            await asyncio.to_thread(self._memory.note_boot)
         else:
             self._known.owe(lambda one: one.state in {WorkerState.AWAKE, WorkerState.STARTING})
         await self._compare()
@@ -210,7 +216,9 @@ class HostDaemon:
 
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone."""
+        began = self._clock()
         found = await asyncio.to_thread(driver_stamp.fingerprint, self.settings.driver.variables)
+        self._looked = began
         if found == self._stamp:
             return
         before, self._stamp = self._stamp, found
@@ -254,14 +262,20 @@ class HostDaemon:
 
     def status(self, only: int | None) -> HostStatus:
         """Return how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
+        declared: dict[int, list[ModelName]] = {}
+        for name, uid in self._owners.items():
+            declared.setdefault(uid, []).append(name)
         shown = tuple(
-            one for one in (self._known.said.values() if only is None else [self._known.said.get(only)]) if one
+            replace(one, declared=tuple(declared.get(one.uid, ())))
+            for one in (self._known.said.values() if only is None else [self._known.said.get(only)])
+            if one
         )
         failing = tuple(
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
         problems = (*((*self.settings_problems, *self._problems) if only is None else ()), *failing)
-        return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown)
+        every = self.settings.workers.every
+        return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown, self._looked, every)
 
     def step_aside(self, uid: int) -> None:
         """Hear from a user's worker that this user runs a daemon of their own; whoever says so, it is their own row."""

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from xpucached.errors import Unavailable
+from xpucached.errors import SettingsError, Unavailable
 from xpucached.processes import child
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class UnitState:
     running: bool = False  #: it is neither starting nor ending
     starting: bool = False  #: also: it ended, and is started again
     ending: bool = False
+    refused: bool = False  #: it ended because its user's configuration is refused
 
 
 def unit(uid: int) -> str:
@@ -52,7 +53,7 @@ async def stop(uid: int) -> None:
 
 async def fate(uid: int) -> UnitState:
     """Return what became of a worker."""
-    text = await _systemctl("show", "--property=ActiveState", "--property=Job", unit(uid))
+    text = await _systemctl("show", "--property=ActiveState", "--property=Job", "--property=ExecMainStatus", unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")
     return UnitState(
@@ -62,6 +63,7 @@ async def fate(uid: int) -> UnitState:
         running=state == "active",
         starting=state == "activating",
         ending=state == "deactivating",
+        refused=state == "failed" and said.get("ExecMainStatus") == str(SettingsError.exit),
     )
 
 

@@ -18,6 +18,7 @@ from xpucached import sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
+from xpucached.domain.checks import WARMING
 from xpucached.domain.jobs import UNDER_WAY, Job
 from xpucached.domain.models import Warmth, check_name
 from xpucached.domain.names import JobId, ModelName
@@ -253,6 +254,9 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         models=tuple(_names(one.model.name for one in models)),
         problems=tuple(dict.fromkeys(plain(one.code, _LONGEST_CODE) for one in said.problems[:_MOST_PROBLEMS])),
         seen=now,
+        looked=min(said.looked, now) if said.looked is not None else None,
+        failed=tuple(_names(one.model.name for one in models if one.warmth is Warmth.FAILED)),
+        working=any(one.kind in WARMING and one.state in UNDER_WAY for one in said.jobs),
     )
 
 

@@ -117,11 +117,11 @@ class WorkerFollower:
                 self._answering[uid] = asyncio.Event()
         except XpucachedError as error:
             log.warning("a worker refuses: uid %d: %s", uid, error.message)
-            self._known.say(uid, state=WorkerState.FAILED, sentence=user_client.brief(error.message))
+            self._known.say_failed(uid, user_client.brief(error.message))
         except Exception:
             # Whatever a worker makes us stumble over, the others are still looked after.
             log.exception("a worker could not be attended to: uid %d", uid)
-            self._known.say(uid, state=WorkerState.FAILED, sentence="what it said could not be read")
+            self._known.say_failed(uid, "what it said could not be read")
         finally:
             self._known.changed.set()
 
@@ -184,7 +184,7 @@ class WorkerFollower:
         """Hear how a worker stands; whether it has done what it had to."""
         said = (await self._clients.ask(uid, requests.GetStatus(), own=True)).value
         self._known.hear(uid, said)
-        return said.verdict is not Verdict.STARTING and not said.jobs
+        return said.verdict is not Verdict.STARTING and not said.look_due and not said.jobs
 
     async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:
         """Note why a worker does not answer; True if it was there, and systemd starts it again."""
@@ -198,12 +198,13 @@ class WorkerFollower:
             self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon of their own")
         elif fate.running:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
-            self._known.say(
-                uid, state=WorkerState.FAILED, sentence="it runs and does not answer: is it stopped, or stuck?"
-            )
+            self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
+        elif fate.refused:
+            log.warning("a worker's configuration is refused: uid %d", uid)
+            self._known.say_failed(uid, "its configuration is refused: xpucached --user --check says why", refused=True)
         elif fate.failed or not began:
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
-            self._known.say(uid, state=WorkerState.FAILED, sentence=user_client.brief(error.message))
+            self._known.say_failed(uid, user_client.brief(error.message))
         elif fate.starting:
             log.warning("a worker ended, and is started again: uid %d", uid)
             return True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from xpucached.domain.activity import Watching
+    from xpucached.domain.checks import Check
     from xpucached.domain.status import Status
     from xpucached.domain.targets import Target
     from xpucached.render.text import TextStyle
@@ -101,40 +102,10 @@ def _change(appeared: Sequence[Target], vanished: Sequence[Target]) -> str:
 
 # -- for monitoring -------------------------------------------------------------------------------------------------
 
-CHECKS: Final[Mapping[Verdict | None, int]] = {
-    Verdict.WARM: 0,
-    Verdict.UNCACHED: 0,
-    Verdict.COLD: 1,
-    Verdict.WAITING: 1,
-    Verdict.WARMING: 1,
-    Verdict.STARTING: 1,
-    Verdict.NO_MODELS: 1,
-    Verdict.FAILED: 2,
-    Verdict.NO_DEVICE: 3,
-    None: 3,  # nobody answers
-}
-"""Exit status of ``status --check``, as monitoring systems expect it."""
 
-LEVELS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-"""What they call these."""
-
-WARNINGS: Final = frozenset(
-    {"automatic-job-failed", "catalog-failing", "store-fault", "store-unreadable"}
-    # With these a model that somebody declared or registered may be missing, so that "all" is not all.
-    | {"bad-settings", "conflict", "catalog-rebuilt"}
-)
-"""Problems with which a host is not well, however warm it is."""
-
-
-def check(value: Status) -> tuple[int, str]:
-    """Return the exit status for monitoring, and a sentence."""
-    level = CHECKS[value.verdict]
-    warnings = [problem.message for problem in value.problems if problem.code in WARNINGS]
-    if warnings and not level:
-        return 1, f"{value.sentence} But {warnings[0]}"
-    return level, value.sentence
-
-
-def monitoring(level: int, sentence: str) -> str:
-    """Write the one line that monitoring reads."""
-    return f"XPUCACHED {LEVELS[level]} - {plain(sentence)}"
+def monitoring(value: Check) -> str:
+    """Write the one line that monitoring reads, in the form of its plugins: what it says, and after a bar figures."""
+    # A bar in the sentence would begin the figures.
+    line = f"XPUCACHED {value.level.name} - {plain(value.sentence).replace('|', '/')}"
+    figures = " ".join(f"{name}={figure}" for name, figure in value.figures.items())
+    return f"{line} | {figures}" if figures else line

@@ -92,6 +92,12 @@ class Context:
         self.recipes = RecipeStore(catalog, settings.paths.state / "recipes")
         self.ready = False
         """Whether everything was looked at once."""
+        self.looked: datetime | None = None
+        """When the last whole look began in which nothing failed."""
+        self.notices = 0
+        """How often somebody said that the driver may have changed …"""
+        self.noticed = 0
+        """… and how often when the drivers last answered."""
         self.on_look: Callable[[], None] = lambda: None
         """What the daemon does when somebody says that something may have changed."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing

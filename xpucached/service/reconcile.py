@@ -79,6 +79,7 @@ class Reconciler:
                 self._say_if_rebuilt()
         if not context.catalog.examined and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine(), name="examine")
+        began, notices = context.clock(), context.notices
         triggers = frozenset(triggers)
         kinds = {type(trigger) for trigger in triggers}
         whole = renewed or bool(kinds & {Started, DriverChanged, Periodic})  # a new catalog knows no store yet
@@ -99,6 +100,10 @@ class Reconciler:
         context.ready = True
         self._upkeep.begin(whole=whole, booting=Started in kinds)
         self._missed = self._missed + 1 if parts.failing & automatic.LOOKS else 0
+        if whole and not self._missed:
+            context.looked = began
+            if self._surveyor.unsettled is None:
+                context.noticed = notices
         again = min(_RETRY * 2.0 ** (self._missed - 1), _LONGEST_RETRY) if self._missed else None
         return min((one for one in (again, self._surveyor.unsettled) if one is not None), default=None)
 

@@ -116,4 +116,7 @@ class StatusKeeper:
             context.jobs.running(),
             changes,
             replace(self._watching, compiled=self._tracker.compiled, compiling=self._tracker.compiling),
+            context.looked,
+            context.settings.schedule.scan_interval,
+            context.notices != context.noticed,
         )

@@ -12,6 +12,7 @@ import struct
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -26,8 +27,10 @@ from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.daemon import host_daemon, rights, user_daemon
+from xpucached.domain.checks import CheckState, Level, check_host
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
@@ -678,6 +681,88 @@ def test_one_that_waits_for_its_turn_is_not_dead(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     assert asyncio.run(units.fate(1000)).active is active
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("status", "refused"), [("78", True), ("1", False)])
+def test_a_worker_whose_configuration_is_refused_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, *, refused: bool
+) -> None:
+    script = tmp_path / "systemctl"
+    script.write_text(f"#!/bin/sh\necho ActiveState=failed\necho ExecMainStatus={status}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    monkeypatch.setattr(one._workers._units, "fate", lambda _uid: units.fate(1000))
+    one._known.said[OURS] = replace(one._known.said[OURS], problems=("bad-settings", "no-gpu"))
+
+    async def work() -> None:
+        await one._compare()
+        one._workers.follow(OURS, urgent=True)
+        await asyncio.wait({one._workers._following[OURS]}, timeout=30)
+
+    go(one, work)
+    said = one._known.said[OURS]
+    assert said.state is WorkerState.FAILED
+    assert ("bad-settings" in said.problems) is refused
+    # One user's typo is that user's: nothing critical of the host.
+    one._known.said.pop(OURS + 1)
+    assert (check_host(one.status(None), api_stub.NOW).level is Level.WARNING) is refused
+
+
+def test_what_was_seen_before_a_boot_is_not_known_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "stamp")
+    monkeypatch.setattr(HostDaemon, "_meet", _nobody_new)
+    seen = UserStatus("me", OURS, WorkerState.ASLEEP, seen=api_stub.NOW, looked=api_stub.NOW, models=(ModelName("x"),))
+
+    def live(one: HostDaemon) -> None:
+        monkeypatch.setattr(one._workers, "follow_owed", lambda: None)
+
+        async def work() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await one._look_after_all()
+
+        go(one, work)
+
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {OURS: seen}
+    assert check_host(one.status(None), api_stub.NOW).states[0] is CheckState.STARTING
+    live(one)
+    assert one._known.said[OURS] == replace(seen, looked=None)
+    assert check_host(one.status(None), api_stub.NOW).states[0] is CheckState.UNHEARD
+    # A daemon that is started again meanwhile goes by what was seen since.
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {OURS: seen}
+    live(one)
+    assert one._known.said[OURS] == seen
+
+
+async def _nobody_new(_one: HostDaemon) -> None:
+    """Take those that are known for all that there are."""
+
+
+def test_a_boot_is_noted_when_what_was_forgotten_for_it_is_written_down(tmp_path: Path) -> None:
+    memory = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")._memory
+    assert memory.first_since_boot()
+    assert memory.first_since_boot()
+    memory.note_boot()
+    assert not memory.first_since_boot()
+
+
+def test_what_a_worker_says_of_its_look_is_kept_and_is_never_from_the_future(tmp_path: Path) -> None:
+    later = api_stub.NOW + timedelta(days=1)
+    jobs = (Job(JobId("1"), "replay", JobState.QUEUED, api_stub.NOW),)
+    models = (replace(api_stub.make_model("bad"), warmth=Warmth.FAILED), api_stub.make_model("good"))
+    said = replace(api_stub.make_status(jobs=jobs), models=models, looked=later)
+
+    kept = user_client.digest(UserStatus("me", OURS), said, api_stub.NOW)
+
+    assert (kept.looked, kept.failed, kept.working) == (api_stub.NOW, (ModelName("bad"),), True)
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._owners = {ModelName("bad"): OURS, ModelName("others"): OURS + 1}
+    one._known.said[OURS] = kept
+    assert [row.declared for row in one.status(None).users] == [("bad",), ("others",)]
 
 
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from xpucached import printing
-from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Layer, Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
@@ -23,10 +22,9 @@ from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
 from xpucached.domain.trash import VerifyReport
-from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
-from xpucached.render import entries, host, jobs, models, status, text, trash, users, variables
+from xpucached.render import entries, host, jobs, models, status, text, trash, variables
 from xpucached.render.text import Cell, Colour, TextStyle
 
 LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
@@ -409,43 +407,6 @@ def test_references_are_never_cut() -> None:
     assert shown.splitlines()[1] == "0123456789ab  a lon…"
 
 
-def test_a_host_is_not_well_before_everybody_was_heard_since_the_driver_changed() -> None:
-    now = api_stub.NOW
-    before = now - timedelta(hours=1)
-
-    def check(*known: UserStatus) -> tuple[int, str]:
-        return users.check(HostStatus("1", now, "stamp", now, (), known))
-
-    old = UserStatus("ann", 1, WorkerState.ASLEEP, Verdict.WARM, entries=5, warm=2, seen=before)
-    heard = replace(old, seen=now)
-    assert check(heard) == (0, "2 models of 1 user, all warm")
-    assert check(heard, old) == (1, "of 1 user nothing is known since the driver changed")
-    assert check(heard, UserStatus("new", 2))[0] == 1
-    assert users.check(HostStatus("1", now, "stamp", None, (), (UserStatus("new", 2),))) == (
-        1,
-        "of 1 user nothing is known yet",
-    )
-    # Whom it does not concern nobody wakes, and who runs a daemon of his own is asked there.
-    assert check(heard, replace(old, entries=0, warm=0))[0] == 0
-    assert check(heard, replace(old, state=WorkerState.ASIDE))[0] == 0
-    assert check(heard, replace(old, cold=1))[0] == 1
-    assert check(old, replace(heard, state=WorkerState.FAILED))[0] == 2
-    # What a worker says before its first look is from before it started.
-    assert check(replace(heard, verdict=Verdict.STARTING))[0] == 1
-    troubled = replace(heard, problems=("no-gpu", "store-fault", "automatic-job-failed"))
-    assert check(troubled) == (1, "1 user with problems: ann (automatic-job-failed, store-fault)")
-    assert check(heard, replace(troubled, state=WorkerState.ASIDE))[0] == 0
-
-
-@pytest.mark.parametrize("code", ["bad-settings", "no-such-user", "names-silent"])
-def test_a_host_on_which_somebody_may_be_missing_is_not_well(code: str) -> None:
-    now = api_stub.NOW
-    known = (UserStatus("ann", 1, WorkerState.ASLEEP, Verdict.WARM, entries=5, warm=2, seen=now),)
-    problems = (Problem("worker-failing", "another", ""), Problem(code, "who is here is not known", "look"))
-    assert users.check(HostStatus("1", now, "stamp", now, problems, known)) == (1, "who is here is not known")
-    assert users.check(HostStatus("1", now, "stamp", now, problems[:1], known))[0] == 0
-
-
 def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
     looked = VerifyReport(False, 1, 3, seconds=1.0)  # noqa: FBT003 - it mends nothing
     style = TextStyle(api_stub.NOW)
@@ -459,15 +420,6 @@ def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
 def test_a_share_is_never_rounded_to_what_it_is_not(share: float, said: str) -> None:
     report = ReplayReport(ReplayPlan(), dry_run=True, share=share)
     assert jobs.replay(report, TextStyle(api_stub.NOW)).endswith(f", {said} of what is in use")
-
-
-def test_a_host_is_not_well_while_a_store_cannot_be_read() -> None:
-    one = api_stub.make_status()
-    assert status.check(one)[0] == 0
-    assert status.check(replace(one, problems=(Problem("store-unreadable", "/store cannot be read"),))) == (
-        1,
-        f"{one.sentence} But /store cannot be read",
-    )
 
 
 def test_a_list_of_the_trash_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
