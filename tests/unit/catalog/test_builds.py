@@ -1,0 +1,143 @@
+"""What we compiled, and what a compiler refused: whose it is, how long it took, and for how long it is known."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import catalogs
+from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, model, run, scan
+from xpucached.catalog import builds
+from xpucached.catalog.builds import build_rates, count_built, forget_old_builds, record_build
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.models import add_model
+from xpucached.catalog.refusals import record_refusal, refused_by
+from xpucached.catalog.scans import record_scan
+from xpucached.domain.names import KindName, ModelName
+from xpucached.domain.plans import Built
+from xpucached.domain.stores import Entry, Store
+from xpucached.domain.targets import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xpucached.catalog import Catalog
+
+YEAR: Final = timedelta(days=365)
+TICK: Final = timedelta(microseconds=1)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    opened = catalogs.fresh(tmp_path / "catalog.sqlite")
+    yield opened
+    opened.close()
+
+
+def built(of: Entry, seconds: float = 2.0, **facts: object) -> Built:
+    plain = Built(of.id, OLD, Origin.REBUILT, "driver", 100, seconds, of.digest or "")
+    return replace(plain, **facts)
+
+
+def known(catalog: Catalog) -> dict[tuple[Store, str], tuple[Origin | None, float | None]]:
+    return {(one.entry.id.store, one.entry.id.key): (one.origin, one.cost) for one in catalog.read(all_entries)}
+
+
+def test_what_we_compiled_is_known_for_ours_while_it_is_just_that(catalog: Catalog) -> None:
+    ours, changed, theirs = entry("a/0"), entry("b/0"), entry("c/0")
+    elsewhere = entry("a/0", OTHER)
+    catalog.write(record_build, built(ours), NOW)
+    catalog.write(record_build, built(changed, digest="another"), NOW)
+    catalog.write(record_scan, scan(ours, changed, theirs), architecture)
+    catalog.write(record_scan, scan(elsewhere, store=OTHER), architecture)
+    assert known(catalog) == {
+        (STORE, "a/0"): (Origin.REBUILT, 2.0),
+        (STORE, "b/0"): (Origin.DECLARED, None),
+        (STORE, "c/0"): (Origin.DECLARED, None),
+        (OTHER, "a/0"): (Origin.DECLARED, None),
+    }
+
+
+def test_a_later_build_of_an_entry_takes_the_place_of_the_one_before(catalog: Catalog) -> None:
+    ours = entry("a/0")
+    catalog.write(record_build, built(ours, 5.0), NOW)
+    catalog.write(record_build, built(ours, 3.0, image_size=50), NOW)
+    catalog.write(record_scan, scan(ours), architecture)
+    assert known(catalog) == {(STORE, "a/0"): (Origin.REBUILT, 3.0)}
+    assert catalog.read(build_rates) == {OLD.family: 3.0 / 50}
+
+
+def test_only_what_we_compiled_is_counted(catalog: Catalog) -> None:
+    ours = entry("a/0")
+    catalog.write(record_build, built(ours), NOW)
+    others = [entry("b/0"), entry("a/0", OTHER), entry("a/0", Store(KindName("neo"), STORE.root))]
+    assert catalog.read(count_built, frozenset({ours.id, *(one.id for one in others)})) == 1
+    assert catalog.read(count_built, frozenset(one.id for one in others)) == 0
+
+
+def test_a_rate_is_that_of_the_newest_builds_of_a_family(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builds, "_ENOUGH", 2)
+    for number, seconds in enumerate((1000.0, 4.0, 6.0)):
+        catalog.write(record_build, built(entry(f"{number}/0"), seconds), NOW + number * HOUR)
+    other = replace(OLD, family="OpenCL")
+    catalog.write(record_build, built(entry("x/0"), 1.0, to=other), NOW - HOUR)
+    nothing = replace(OLD, family="empty")
+    catalog.write(record_build, built(entry("y/0"), 1.0, to=nothing, image_size=0), NOW)
+    assert catalog.read(build_rates) == {OLD.family: 10.0 / 200, "OpenCL": 1.0 / 100}
+
+
+def refused(catalog: Catalog) -> set[str]:
+    return {tail for _, tail, _ in catalog.read(refused_by, "driver")}
+
+
+def test_builds_and_refusals_are_forgotten_after_a_year(catalog: Catalog) -> None:
+    def note(key: str, at: datetime) -> None:
+        catalog.write(record_build, built(entry(key)), at)
+        catalog.write(record_refusal, STORE, key, OLD.fingerprint, "driver", "no", at)
+
+    note("old", NOW - YEAR - TICK)
+    note("kept", NOW - YEAR)
+    catalog.write(forget_old_builds, NOW)
+    assert refused(catalog) == {"kept"}
+    assert catalog.read(count_built, frozenset({entry("old").id})) == 0
+    assert catalog.read(count_built, frozenset({entry("kept").id})) == 1
+
+
+def test_a_refusal_is_that_of_one_driver_of_one_store_and_for_one_target(catalog: Catalog) -> None:
+    for store, target in ((STORE, OLD), (STORE, NEW), (OTHER, OLD)):
+        catalog.write(record_refusal, store, "tail", target.fingerprint, "driver", "no", NOW)
+    everything = {(STORE, "tail", OLD.fingerprint), (STORE, "tail", NEW.fingerprint), (OTHER, "tail", OLD.fingerprint)}
+    assert catalog.read(refused_by, "driver") == everything
+    assert catalog.read(refused_by, "another") == frozenset()
+    # The next driver refused one of them, too: what the one before said of it is history.
+    catalog.write(record_refusal, STORE, "tail", OLD.fingerprint, "another", "no", NOW)
+    assert catalog.read(refused_by, "driver") == everything - {(STORE, "tail", OLD.fingerprint)}
+    assert catalog.read(refused_by, "another") == {(STORE, "tail", OLD.fingerprint)}
+
+
+def owners(catalog: Catalog) -> dict[str, tuple[ModelName, ...]]:
+    return {one.entry.id.key: one.models for one in catalog.read(all_entries)}
+
+
+def test_what_was_rebuilt_for_models_belongs_to_them_once(catalog: Catalog) -> None:
+    ours, changed = entry("a/0"), entry("b/0")
+    catalog.write(add_model, model())
+    catalog.write(add_model, model("other"))
+    names = (ModelName("net"), ModelName("gone"))
+    catalog.write(record_build, built(ours, models=names), NOW)
+    catalog.write(record_build, built(changed, models=names, digest="another"), NOW)
+    catalog.write(record_scan, scan(ours, changed), architecture)
+    assert owners(catalog) == {"a/0": ("net",), "b/0": ()}
+    # A run for that driver did not use it; the next look does not give it back.
+    run(catalog, model(), used=(changed,))
+    assert owners(catalog) == {"a/0": (), "b/0": ("net",)}
+    catalog.write(record_scan, scan(replace(ours, stamp="later"), changed), architecture)
+    assert owners(catalog) == {"a/0": (), "b/0": ("net",)}
+    # What was not there as we made it waits until it is.
+    catalog.write(add_model, model("gone"))
+    catalog.write(record_scan, scan(ours, replace(changed, digest="another", source="anew")), architecture)
+    assert owners(catalog)["b/0"] == ("gone", "net")
