@@ -35,6 +35,7 @@ test: .venv/tested
 	$(MAKE) --no-print-directory --jobs=2 --output-sync lint compiled
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
+	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver-older --older --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
@@ -118,6 +119,7 @@ STRESS_SEED ?= 1
 stress: .venv/tested
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
+	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver-older --older --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
 	    XPUCACHED_STRESS_EVICTIONS=10000 \
 	    $(BIN)/python -m pytest tests/system/test_stress.py tests/system/test_stress_neo.py tests/system/test_faults.py \

@@ -11,6 +11,7 @@ The fixtures that a test asks for by name:
 ``runtimes``    the folder with the real SYCL runtimes
 ``runtime``     ``runtime("rt2025.2")`` gives a `tests.support.runtimes.Runtime`, ``runtime("drv2025.3")`` a driver
 ``gpu``         a `tests.support.runtimes.SimulatedGpu`: Intel's GPU driver, and programs that it serves without a GPU
+``older_gpu``   the same of 2022
 ``debian``      the root of a Debian with systemd, for `tests.support.hosts.boot`
 ``workload``    the demo's workload program: ``python WORKLOAD small|medium|large``
 ``filled``      a store that ``WORKLOAD small`` filled with ``rt2025.2``, once for all: to be copied, not changed
@@ -302,15 +303,25 @@ def filled(runtime: Callable[[str], Runtime], workload: Path, tmp_path_factory: 
 @pytest.fixture(scope="session")
 def gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
     """Return Intel's GPU driver, and a runtime whose programs it serves without a GPU."""
-    root = runtimes / "gpu-driver"
+    return SimulatedGpu(gpu_driver(runtimes / "gpu-driver"), runtime("rt2025.3"))
+
+
+@pytest.fixture(scope="session")
+def older_gpu(runtimes: Path, runtime: Callable[[str], Runtime]) -> SimulatedGpu:
+    """Return the same driver as it was in 2022."""
+    return SimulatedGpu(gpu_driver(runtimes / "gpu-driver-older", " --older"), runtime("rt2025.3"))
+
+
+def gpu_driver(root: Path, options: str = "") -> Path:
+    """Return the folder with a GPU driver; skip what asks for it if there is none."""
     if not (root / "xpucached-gpu-driver.json").is_file():
         missing = root / "xpucached-gpu-driver.missing"
         reason = missing.read_text("utf-8").strip() if missing.is_file() else f"it is not in {root}"
-        hint = f"no GPU driver: {reason}; run: python3 tools/gpu_driver.py {root}"
+        hint = f"no GPU driver: {reason}; run: python3 tools/gpu_driver.py {root}{options}"
         if MUST_HAVE_GPU_DRIVER:
             pytest.fail(hint)
         pytest.skip(hint)
-    return SimulatedGpu(root, runtime("rt2025.3"))
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,12 @@
 """Unpack Intel's GPU driver into a folder, for tests without a GPU; nothing is installed.
 
-Usage: ``python3 tools/gpu_driver.py DIRECTORY [--optional]``
+Usage: ``python3 tools/gpu_driver.py DIRECTORY [--older] [--optional]``
 
 It takes the newest compute-runtime, its compiler and the loaders from Debian's unstable suite, with the C library that
 they need, and leaves them in DIRECTORY as their packages have them; the driver's own simulation then stands for a GPU
-(``docs/operations.md``, "Other drivers, other GPUs").  It needs apt, dpkg and a Debian mirror among this machine's
-sources.  With ``--optional`` it is no failure if that cannot be had: the reason is printed, and tests that need the
-driver are skipped with it.  Standard library only.
+(``docs/operations.md``, "Other drivers, other GPUs").  With ``--older`` it is the driver of Debian 12 (22.43).  It
+needs apt, dpkg and a Debian mirror among this machine's sources.  With ``--optional`` it is no failure if that cannot
+be had: the reason is printed, and tests that need the driver are skipped with it.  Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MARKER: Final = "xpucached-gpu-driver.json"
 REASON: Final = "xpucached-gpu-driver.missing"
@@ -32,12 +32,14 @@ REASON: Final = "xpucached-gpu-driver.missing"
 PACKAGES: Final = (
     "intel-opencl-icd",
     "libc6",
-    "libze-intel-gpu1",
     "libze1",
     "ocl-icd-libopencl1",
 )
 # Unstable may lack a package for a day; testing has an older driver, which does as well.
 SUITES: Final = ("sid", "testing")
+OLDER: Final = "bookworm"
+NEWER: Final = ("libze-intel-gpu1",)
+"""What the older suite's `intel-opencl-icd` holds itself."""
 KEYRINGS: Final = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 WANTED: Final = ("libze_intel_gpu.so.1", "libigdrcl.so", "libze_loader.so.1", "libOpenCL.so.1", "ld-linux-x86-64.so.2")
 
@@ -84,10 +86,15 @@ def fetch(suite: str, mirror: str, target: Path) -> list[str]:
         }
         apt = ["apt-get", *(f"-o{name}={value}" for name, value in options.items()), "-q", "-y"]
         _run([*apt, "update"])
-        _run([*apt, "install", "--download-only", "--no-install-recommends", *PACKAGES])
+        packages = PACKAGES if suite == OLDER else (*PACKAGES, *NEWER)
+        _run([*apt, "install", "--download-only", "--no-install-recommends", *packages])
         archives = sorted((work / "cache/archives").glob("*.deb"))
         for archive in archives:
             _run(["dpkg-deb", "-x", str(archive), str(target)])
+    # The older suite has its C library outside of `usr`.
+    libraries = target / "lib/x86_64-linux-gnu"
+    for library in libraries.iterdir() if not libraries.is_symlink() and libraries.is_dir() else ():
+        shutil.move(library, target / "usr/lib/x86_64-linux-gnu" / library.name)
     for wanted in WANTED:
         if not any(target.rglob(wanted)):
             raise Failure(f"the packages of {suite} hold no {wanted}")
@@ -97,8 +104,8 @@ def fetch(suite: str, mirror: str, target: Path) -> list[str]:
     return [archive.name.removesuffix(".deb") for archive in archives]
 
 
-def install(place: Path) -> None:
-    """Make the folder, from the first suite that has all of it, and mark it as finished."""
+def install(place: Path, suites: Sequence[str]) -> None:
+    """Make the folder, from the first of these suites that has all of it, and mark it as finished."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise Failure(f"this machine has no {tool}: the GPU driver is taken from Debian's packages")
@@ -108,7 +115,7 @@ def install(place: Path) -> None:
     if mirror is None:
         raise Failure("no Debian mirror is among this machine's package sources")
     reasons: list[str] = []
-    for suite in SUITES:
+    for suite in suites:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         try:
@@ -139,6 +146,7 @@ def main() -> int:
     """Unpack the driver unless that was done; 0 when it is there, or with ``--optional`` when the reason is."""
     parser = argparse.ArgumentParser(description="Unpack Intel's GPU driver into a folder (some 300 MB).")
     parser.add_argument("directory", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--older", action="store_true", help="the driver of Debian 12, which is of 2022")
     parser.add_argument("--optional", action="store_true", help="leave the reason there if it cannot be had, and go on")
     asked = parser.parse_args()
     place: Path = asked.directory
@@ -148,7 +156,7 @@ def main() -> int:
     began = time.monotonic()
     print("GPU driver: unpacking …", flush=True)
     try:
-        install(place)
+        install(place, (OLDER,) if asked.older else SUITES)
     except (Failure, OSError) as problem:
         print(f"GPU driver: {problem}", file=sys.stderr)
         if not asked.optional:

@@ -232,6 +232,9 @@ class FullKind(FakeKind):
     def unheard(self, directory: Path) -> str:
         return "it is told to be silent" if (directory / "full.silent").exists() else ""
 
+    def mute(self, host: Host) -> str:  # noqa: ARG002
+        return ""
+
     def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:  # noqa: ARG002
         """Read the files in which programs say what they asked for: a target, and how it is compiled."""
         found: list[RecordedRecipe] = []

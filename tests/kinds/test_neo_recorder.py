@@ -306,6 +306,25 @@ def test_two_cards_of_one_generation_are_told_apart(store: Store) -> None:
     assert {one.target.device for one in told.recipes} == {"B"}
 
 
+@pytest.mark.parametrize(
+    ("content", "keeps"),
+    [
+        (b"NEO_CACHE_PERSISTENT", True),
+        (b"." * ((1 << 20) - 7) + b"NEO_CACHE_PERSISTENT\0", True),
+        (b"cl_cache_dir", False),
+    ],
+    ids=["knows", "between pieces", "does not"],
+)
+def test_for_a_driver_that_keeps_nothing_no_entry_is_valid(tmp_path: Path, content: bytes, keeps: bool) -> None:  # noqa: FBT001
+    driver = replace(LIBRARY, path=tmp_path / "libigdrcl.so", target=tmp_path / "libigdrcl.so", size=len(content))
+    host = replace(HOST, driver=(LIBRARY, driver))
+    # One that cannot be read may keep what it compiles.
+    assert (set(targets.targets(host)), recorder.mute(host)) == ({BY_ZERO, BY_OPENCL}, "")
+    driver.target.write_bytes(content)
+    assert set(targets.targets(host)) == ({BY_ZERO, BY_OPENCL} if keeps else {BY_ZERO})
+    assert bool(recorder.mute(host)) is not keeps
+
+
 # -- the switches ------------------------------------------------------------------------------------------------------
 
 

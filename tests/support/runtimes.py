@@ -122,6 +122,8 @@ class SimulatedGpu:
     root: Path
     runtime: Runtime
     before: tuple[Path, ...] = ()  #: where its libraries are looked for first
+    device: str = "bmg-g21"
+    shape: str = "1x5x8"
 
     def run(self, device: str, shape: str, cache: Path, driver_cache: Path) -> tuple[frozenset[str], frozenset[str]]:
         """Run a SYCL program; give the keys of the entries that it created, and of those that it used."""
@@ -182,13 +184,13 @@ class SimulatedGpu:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return what makes the driver simulate a bmg-g21."""
+        """Return what makes the driver simulate its device."""
         return {
             "NEOReadDebugKeys": "1",
             "UseAubStream": "0",
             "SetCommandStreamReceiver": "1",
-            "ProductFamilyOverride": "bmg-g21",
-            "HardwareInfoOverride": "1x5x8",
+            "ProductFamilyOverride": self.device,
+            "HardwareInfoOverride": self.shape,
             "UseBindlessMode": "0",
             "UseExternalAllocatorForSshAndDsh": "0",
             "ZE_ENABLE_ALT_DRIVERS": str(self.libraries / "libze_intel_gpu.so.1"),

@@ -173,6 +173,9 @@ class Recorder(Protocol):
     def unheard(self, directory: Path) -> str:
         """Say why processes that work in this directory tell nothing, as the rest of a sentence; empty if they do."""
 
+    def mute(self, host: Host) -> str:
+        """Say why programs on this host keep nothing of this kind, as the rest of a sentence; empty if they do."""
+
     def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
         """Read what processes told in files, and take these away: after each pass.
 

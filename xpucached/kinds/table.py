@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.defects import CHANGED
+from xpucached.domain.host import Problem
 from xpucached.domain.plans import NoRecipe
 from xpucached.kinds import sycl
 from xpucached.kinds.neo import kind as neo
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 KINDS: Final[dict[KindName, Kind]] = {kind.name: kind for kind in (sycl.KIND, neo.KIND)}
 """Every kind there is."""
+
+_NEWER: Final = "install a newer driver: what programs have it compile themselves, as oneDNN does, cannot be kept warm"
 
 MODELS: Final = sycl.NAME
 """The kind of a model's own store, which its runs are proven by."""
@@ -57,9 +60,15 @@ def targets(host: Host) -> tuple[Target, ...]:
 
 
 def with_targets(host: Host) -> Host:
-    """Return a host, and each of its devices, what entries of all kinds would be valid for there now."""
+    """Return a host, and each of its devices, what entries of all kinds would be valid for there now.
+
+    And it says which kind's entries nobody keeps.
+    """
     devices = tuple(replace(one, environments=targets(replace(host, devices=(one,)))) for one in host.devices)
-    return replace(host, devices=devices, environments=targets(host))
+    mute = (why for kind in KINDS.values() if kind.recorder is not None and (why := kind.recorder.mute(host)))
+    kept = (Problem("no-driver-cache", f"{why}: at each start it is compiled again", _NEWER) for why in mute)
+    problems = dict.fromkeys((*host.problems, *kept))
+    return replace(host, devices=devices, environments=targets(host), problems=tuple(problems))
 
 
 def lineages(

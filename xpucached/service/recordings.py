@@ -19,6 +19,7 @@ from xpucached.processes.output import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from xpucached.domain.host import Host
     from xpucached.domain.models import Attribution, Model
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
@@ -52,6 +53,12 @@ def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
     """Return why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
     return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
+
+
+def mute(stores: Sequence[FoundStore], host: Host) -> str:
+    """Return why programs on this host keep nothing in one of these stores, if so."""
+    told = (KINDS[one.store.kind].recorder for one in stores)
+    return next((why for recorder in told if recorder is not None and (why := recorder.mute(host))), "")
 
 
 def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Iterable[RunResult]) -> Attribution:

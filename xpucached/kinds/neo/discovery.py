@@ -1,7 +1,9 @@
-"""Where the GPU driver keeps its cache, by its own rules (26.27)."""
+"""Where the GPU driver keeps its cache, by its own rules (26.27), and whether it keeps one."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
 import re
@@ -9,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain.host import Process
+from xpucached.domain.host import DriverFile, Host, Process
 from xpucached.kinds.neo import layout
 
 LIBRARIES: Final = ("libze_intel_gpu", "libigdrcl")
@@ -22,6 +24,10 @@ EVERYWHERE: Final[Mapping[str, str]] = {"NEO_CACHE_MAX_SIZE": "0", "NEO_CACHE_ST
 
 OPTION_VARIABLES: Final[tuple[str, ...]] = ()
 
+_SWITCH: Final = b"NEO_CACHE_PERSISTENT"
+_PIECE: Final = 1 << 20
+_PIECES: Final = 256
+
 _NUMBER: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _FOLDER: Final = "neo_compiler_cache"
 _LOOKED_INTO: Final = 64
@@ -30,6 +36,35 @@ _LOOKED_INTO: Final = 64
 def enable(root: Path) -> Mapping[str, str]:
     """Return the variables that lead a driver to this store, which has to be there: it makes none."""
     return {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": os.fspath(root)}
+
+
+def without_cache(host: Host) -> tuple[DriverFile, ...]:
+    """Return the drivers of this host that do not know these variables: of 2022, they keep nothing by themselves.
+
+    What variables of theirs have them keep (``cl_cache_dir``, ``l0_cache_dir``) must not be: specialization constants
+    are no part of its name, so programs are given what was compiled with others.
+    """
+    found = []
+    for one in host.driver:
+        # One that cannot be read now may know them.
+        with contextlib.suppress(OSError):
+            if one.target.name.startswith(LIBRARIES) and not _knows_switch(one):
+                found.append(one)
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _knows_switch(file: DriverFile) -> bool:
+    """Return whether a driver's file holds the variable's name.  Raises OSError."""
+    descriptor = os.open(file.target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as content:  # noqa: PTH123 - its descriptor
+        before = b""
+        for _ in range(_PIECES):
+            piece = content.read(_PIECE)
+            if not piece or _SWITCH in before + piece:
+                return bool(piece)
+            before = piece[-len(_SWITCH) :]
+    return True
 
 
 def locate(process: Process) -> tuple[Path, str] | None:

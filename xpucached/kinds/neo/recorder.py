@@ -24,7 +24,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
 from xpucached.kinds import fs, listing
-from xpucached.kinds.neo import layout, trace, zebin
+from xpucached.kinds.neo import discovery, layout, trace, zebin
 from xpucached.kinds.neo.predicting import KeyPredictor, lineage
 from xpucached.kinds.neo.targets import compilers, target_of
 
@@ -83,6 +83,12 @@ def unheard(directory: Path) -> str:
         if os.path.lexists(directory / name):
             return f"{name} in its directory replaces the switches with which its GPU driver tells what it asks for"
     return ""
+
+
+def mute(host: Host) -> str:
+    """Return which driver keeps nothing, and so has nothing to tell of; see `Recorder.mute`."""
+    files = ", ".join(str(one.path) for one in discovery.without_cache(host))
+    return files and f"the GPU driver is too old to keep what it compiles ({files})"
 
 
 def read(store: Store, lines: Iterable[str]) -> Recording:  # noqa: ARG001

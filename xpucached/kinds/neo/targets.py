@@ -13,6 +13,7 @@ from xpucached.domain.host import DriverAnswer
 from xpucached.domain.names import Architecture, KindName
 from xpucached.domain.targets import Target
 from xpucached.host import gpu_devices
+from xpucached.kinds.neo import discovery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 NAME: Final = KindName("neo")
 
 _COMPILER: Final = re.compile(r"libigc\.so\.")
+_LEVEL_ZERO: Final = "libze_intel_gpu"
 _FAMILIES: Final = {True: "Level Zero", False: "OpenCL"}
 
 
@@ -30,7 +32,7 @@ def targets(host: Host) -> tuple[Target, ...]:
     """Return what entries would be valid for now; see `Scanner.targets`.
 
     Which of several compilers a driver loads is not known: then entries are for all of them together, and a change of
-    any one is a change for all.  Nothing where no compiler is seen.
+    any one is a change for all.  Nothing where no compiler is seen, and for a driver that keeps nothing.
     """
     files = compilers(host)
     if not files:
@@ -70,7 +72,13 @@ def compilers(host: Host) -> list[tuple[int, int]]:
 
 
 def _answers(host: Host) -> Iterator[tuple[Device, DriverAnswer]]:
-    return ((device, one) for device in host.devices for one in device.answers if gpu_devices.is_gpu(one))
+    without = {one.target.name.startswith(_LEVEL_ZERO) for one in discovery.without_cache(host)}
+    return (
+        (device, one)
+        for device in host.devices
+        for one in device.answers
+        if gpu_devices.is_gpu(one) and gpu_devices.is_level_zero(one) not in without
+    )
 
 
 def _target(answer: DriverAnswer, files: Iterable[tuple[int, int]]) -> Target:
