@@ -1,0 +1,130 @@
+"""How far runs cover their models: which proofs count, what failed since, and what replay made for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import catalogs
+from tests.unit.catalog.test_catalog import CPU, NEW, NOW, OLD, STORE, architecture, entry, host, model, run, scan
+from xpucached.catalog import coverage
+from xpucached.catalog.builds import record_build
+from xpucached.catalog.coverage import model_coverage, proven_kinds
+from xpucached.catalog.models import add_model
+from xpucached.catalog.runs import begin_run
+from xpucached.catalog.scans import record_scan
+from xpucached.catalog.surveys import record_survey
+from xpucached.domain.models import Coverage, Layer, Outcome, WarmReason
+from xpucached.domain.names import KindName, ModelName
+from xpucached.domain.plans import Built
+from xpucached.domain.stores import Entry, EntryState, Store
+from xpucached.domain.targets import Origin, Target
+from xpucached.kinds import sycl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xpucached.catalog import Catalog
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    opened = catalogs.fresh(tmp_path / "catalog.sqlite")
+    opened.write(add_model, model())
+    yield opened
+    opened.close()
+
+
+def covered(catalog: Catalog, name: str = "net") -> Coverage:
+    return next(one for one in catalog.read(model_coverage) if one.model == name)
+
+
+def proofs(catalog: Catalog) -> list[int]:
+    return [one.run.id for one in covered(catalog).proofs]
+
+
+def test_of_each_host_as_it_was_the_newest_proof_counts_the_newest_first(catalog: Catalog) -> None:
+    run(catalog, model(), signature="here")
+    there = run(catalog, model(), signature="there")
+    here = run(catalog, model(), signature="here")
+    run(catalog, model(), Outcome.UNPROVEN, signature="elsewhere")
+    assert proofs(catalog) == [here, there]
+
+
+def test_so_many_proofs_count_and_no_more(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "PROOFS", 2)
+    runs = [run(catalog, model(), signature=str(number)) for number in range(2)]
+    assert proofs(catalog) == [runs[1], runs[0]]
+    runs.append(run(catalog, model(), signature="2"))
+    assert proofs(catalog) == [runs[2], runs[1]]
+
+
+def test_what_another_command_proved_is_the_last_good_run_and_no_proof(catalog: Catalog) -> None:
+    earlier = run(catalog, model())
+    catalog.write(add_model, model(command="python3.12"))
+    found = covered(catalog)
+    assert found.good is not None
+    assert (found.good.id, found.proofs) == (earlier, ())
+
+
+def test_the_last_run_is_the_newest_that_ended_by_itself(catalog: Catalog) -> None:
+    failed = run(catalog, model(), Outcome.FAILED)
+    run(catalog, model(), Outcome.CANCELLED)
+    catalog.write(begin_run, model(), WarmReason.MANUAL, "here", NOW)
+    found = covered(catalog)
+    assert found.last is not None
+    assert (found.last.id, found.good, found.entries, found.remaining, found.layers) == (failed, None, 0, 0, ())
+
+
+def test_failures_are_those_of_one_model_on_this_host_since_it_was_warm_or_cached_nothing(catalog: Catalog) -> None:
+    catalog.write(add_model, model("other"))
+    run(catalog, model(), Outcome.FAILED, signature="there")
+    run(catalog, model(), Outcome.FAILED)
+    run(catalog, model("other"), Outcome.FAILED, signature="there")
+    run(catalog, model(), Outcome.FAILED)
+    assert (covered(catalog).failures, covered(catalog, "other").failures) == (2, 1)
+    run(catalog, model(), Outcome.UNCACHED)
+    assert covered(catalog).failures == 0
+    # What came before the run that ended the count does not count again.
+    run(catalog, model(), Outcome.FAILED)
+    assert (covered(catalog).failures, covered(catalog, "other").failures) == (1, 1)
+
+
+def test_what_is_there_of_a_run_is_told_apart_by_kind(catalog: Catalog) -> None:
+    other = Store(KindName("neo"), STORE.root)
+    here, gone, there = entry("a/0"), entry("b/0"), entry("c", other)
+    catalog.write(record_scan, scan(here), architecture)
+    catalog.write(record_scan, scan(there, store=other), architecture)
+    run(catalog, model(), created=(here, gone), used=(there,))
+    assert covered(catalog).layers == (Layer(KindName("neo"), 1, 1), Layer(KindName("sycl"), 2, 1))
+    assert (covered(catalog).entries, covered(catalog).remaining) == (3, 2)
+
+
+def test_a_model_is_proven_by_the_kinds_of_its_newest_proof(catalog: Catalog) -> None:
+    assert catalog.read(proven_kinds, model()) == frozenset()
+    other = entry("c", Store(KindName("neo"), STORE.root))
+    run(catalog, model(), created=(entry("a/0"),))
+    assert catalog.read(proven_kinds, model()) == {"sycl"}
+    run(catalog, model(), created=(other,))
+    run(catalog, model(), Outcome.FAILED, created=(entry("a/0"),))
+    assert catalog.read(proven_kinds, model()) == {"neo"}
+    assert catalog.read(proven_kinds, model("other")) == frozenset()
+    assert catalog.read(proven_kinds, model(command="python3.12")) == frozenset()
+
+
+def test_what_replay_made_counts_while_it_is_whole_and_its_driver_here(catalog: Catalog) -> None:
+    def made(of: Entry, target: Target) -> Entry:
+        built = Built(of.id, target, Origin.REBUILT, "driver", 1, 1.0, of.digest or "", (ModelName("net"),))
+        catalog.write(record_build, built, NOW)
+        return replace(of, environment=target)
+
+    whole, old, broken = made(entry("a/0"), NEW), made(entry("b/0"), OLD), made(entry("c/0"), NEW)
+    catalog.write(record_survey, host(NEW, CPU))
+    catalog.write(record_scan, scan(whole, old, broken), architecture)
+    assert covered(catalog).inherited == 2
+    damaged = replace(broken, state=EntryState.DEFECTIVE, defect=sycl.defects.BIN_EMPTY, stamp="later")
+    catalog.write(record_scan, scan(whole, old, damaged), architecture)
+    assert covered(catalog).inherited == 1
