@@ -115,7 +115,7 @@ class Busy(XpucachedError):
 
 
 class RunFailed(XpucachedError):
-    """A job ended, but not everything is well: a model is cold, an entry was not rebuilt, or damage is left."""
+    """A job ended, but not all is well: a model is cold, an entry not rebuilt, damage is left, something not read."""
 
     code = "run-failed"
     exit = 1

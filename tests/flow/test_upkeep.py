@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import pytest
 
 from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
+from tests.kinds.fakes import NEO
 from tests.support import catalogs
 from tests.support.daemons import Daemon, daemon
 from xpucached.catalog import Catalog
@@ -27,6 +29,7 @@ from xpucached.domain.status import Status
 from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, Unconfirmed
+from xpucached.kinds import fs
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic, replay, scan
 from xpucached.service.context import Context
@@ -418,3 +421,69 @@ def test_a_store_that_cannot_be_looked_at_is_not_called_sound(
     assert isinstance(job.report, VerifyReport)
     assert (job.report.unread, job.report.findings) == (unread, ())
     assert commands_jobs._sound(job) == unread
+
+
+@pytest.mark.parametrize("what", ["a directory", "an entry", "the GPU driver's directory", "the GPU driver's entry"])
+def test_a_part_of_a_store_that_cannot_be_read_is_not_called_sound(
+    home: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    root, entries = sycl_store.root, 2
+    sycl_store.add("_ZTS1a")
+    sycl_store.add("_ZTS1b")
+    if "driver" in what:
+        root = sycl_store.root.with_name("neo_compiler_cache")
+        shutil.copytree(NEO / "recorded", root, ignore=shutil.ignore_patterns("*.trace", "*.input", "stats"))
+        entries = len(list(root.rglob("*_cache")))
+    entry = next(path for path in sorted(root.rglob("*")) if path.name.endswith((".bin", "_cache")))
+    name, error = entry.name, OSError(errno.EIO, "Input/output error")
+    if "directory" in what:
+        name, error = entry.parent.name, PermissionError(errno.EACCES, "Permission denied")
+    opening, struck = fs._open, [entry.parent.stat(), entry.parent.parent.stat()]
+
+    def refuses(asked: str, flags: int, directory: int) -> int:
+        if asked == name and any(os.path.samestat(os.fstat(directory), one) for one in struck):
+            raise error
+        return opening(asked, flags, directory)
+
+    async def verified() -> list[VerifyReport]:
+        with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+            service = alone(catalog, root)
+            reports = []
+            for number in range(3):
+                monkeypatch.setattr(fs, "_open", refuses if number == 1 else opening)
+                job = service.context.jobs.start("verify", service.verifier.work(frozenset({root})))
+                job = await service.context.jobs.wait(job.id, 60)
+                assert isinstance(job.report, VerifyReport)
+                reports.append(job.report)
+                assert commands_jobs._sound(job) == int(number == 1)
+            return reports
+
+    reports = asyncio.run(verified())
+    assert [(one.entries, one.unread, one.unread_parts, one.findings) for one in reports] == [
+        (entries, 0, 0, ()),
+        (entries, 0, 1, ()),
+        (entries, 0, 0, ()),
+    ]
+
+
+def test_a_store_that_cannot_be_looked_at_any_more_is_not_called_free_of_faults(
+    home: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add()
+
+    def refuses(_place: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def examined() -> list[int]:
+        with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+            service = alone(catalog, sycl_store.root)
+            await service.scanner.scan_stores()
+            found = []
+            for struck in (False, True):
+                if struck:
+                    monkeypatch.setattr(os, "scandir", refuses)
+                job = service.context.jobs.start("verify", service.verifier.work(faults_only=True))
+                found.append(commands_jobs._sound(await service.context.jobs.wait(job.id, 60)))
+            return found
+
+    assert asyncio.run(examined()) == [0, 1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -187,6 +189,29 @@ def test_a_record_that_cannot_be_read_is_refused(root: Path, capsys: pytest.Capt
     status, _, err = run(capsys, "--system", "--root", root, "--remove")
 
     assert (status, "move it away" in err) == (65, True)
+
+
+@pytest.mark.parametrize("what", [RECORD, SERVICE])
+def test_what_cannot_be_read_just_now_is_not_taken_for_gone(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    run(capsys, "--system", "--root", root)
+    before, opening = contents(root), os.open
+
+    def refuses(path: os.PathLike[str] | str, *arguments: int, **more: int) -> int:
+        if os.fspath(path) == str(root / what):
+            raise OSError(errno.EIO, "Input/output error")
+        return opening(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refuses)
+    status, out, err = run(capsys, "--system", "--root", root, "--remove")
+    monkeypatch.setattr(os, "open", opening)
+    if what == RECORD:
+        assert (status, "nobody knows what was set up" in err, contents(root)) == (65, True, before)
+    else:
+        assert (status, f"FAILED keep   {root / SERVICE}" in out, set(contents(root))) == (1, True, {RECORD, SERVICE})
+    assert run(capsys, "--system", "--root", root, "--remove")[0] == 0
+    assert contents(root) == {}
 
 
 def test_a_user_sets_up_his_own(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

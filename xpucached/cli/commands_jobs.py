@@ -140,7 +140,8 @@ def _findings(job: Job | None) -> tuple[Finding, ...]:
 def _sound(job: Job | None) -> int:
     """Return 1 while something costs programs time, fails them or hangs them, or nobody knows whether it does."""
     bad = any(not one.done and one.effect is not Effect.HARMLESS for one in _findings(job))
-    unread = job.report.unread if job is not None and isinstance(job.report, VerifyReport) else 0
+    report = job.report if job is not None and isinstance(job.report, VerifyReport) else None
+    unread = report is not None and (report.unread or report.unread_parts)
     return RunFailed.exit if bad or unread else 0
 
 

@@ -30,6 +30,7 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
 _PROGRAMS: Final = ("xpucached", "xpucachectl", "xpucached-watch")
 _COMMAND: Final = re.compile(rf"^(Exec\w+=[-@:+!|]*)(?:/usr/bin/)?({'|'.join(_PROGRAMS)})(?=\s|$)", re.MULTILINE)
+_UNREAD: Final = "it cannot be read now; to have it away, try again"
 _PACKAGED: Final = "/usr/lib/systemd/system/xpucached.service"
 
 
@@ -227,6 +228,7 @@ def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool)
         # An earlier version brought it.
         left = _taken(Path(path), before)
         steps += [left] if left is not None else []
+        noted |= {path: before[path]} if left is not None and left.why == _UNREAD else {}
     changed = any(step.verb in {StepKind.PUT, StepKind.UPDATE, StepKind.REMOVE} for step in steps)
     if running and changed:
         steps += [Step(StepKind.RUN, command) for command in _commands(place, steps)]
@@ -237,6 +239,7 @@ def removal(place: Place, *, running: bool) -> Plan:
     """Return what taking everything away takes."""
     before = installed_files.noted(place.record)
     steps = [step for path in sorted(before) if (step := _taken(Path(path), before)) is not None]
+    noted = {one.what: before[one.what] for one in steps if one.why == _UNREAD}
     units = sorted(Path(path).name for path in before if path.endswith(_UNITS))
     manager = "systemctl --user" if place.user else "systemctl"
     if running and units:
@@ -254,7 +257,7 @@ def removal(place: Place, *, running: bool) -> Plan:
         else ("/etc/xpucached", "/var/lib/xpucached", "/var/cache/xpucached")
     )
     after = (f"# configuration, catalog and caches stay; to be rid of them: rm -r {' '.join(kept)}",)
-    return Plan(tuple(steps), after if before else ("# nothing was set up from here",), place.record, {})
+    return Plan(tuple(steps), after if before else ("# nothing was set up from here",), place.record, noted)
 
 
 def _adapted(content: bytes, bin_: Path) -> bytes:
@@ -279,8 +282,15 @@ def _put(target: Path, content: bytes, before: Mapping[str, str]) -> Step:
 def _taken(target: Path, before: Mapping[str, str]) -> Step | None:
     there = installed_files.read(target)
     if there is None:
-        return None
-    if before.get(str(target)) == installed_files.digest(there):
+        try:
+            found = installed_files.is_there(target)
+        except OSError:
+            return Step(StepKind.KEEP, str(target), _UNREAD)
+        if found is None:
+            return None
+        if stat.S_ISREG(found.st_mode):
+            return Step(StepKind.KEEP, str(target), _UNREAD)
+    elif before.get(str(target)) == installed_files.digest(there):
         return Step(StepKind.REMOVE, str(target))
     return Step(StepKind.KEEP, str(target), "it was changed since it was put there")
 
@@ -325,6 +335,8 @@ def carry_out(plan_: Plan) -> Plan:
                     Path(step.what).unlink(missing_ok=True)
                 case StepKind.RUN:
                     failed = installed_files.run(step.what)
+                case StepKind.KEEP if step.why == _UNREAD:
+                    failed = step.why
         except OSError as error:
             failed = error.strerror or str(error)
         if failed and step.verb in {StepKind.PUT, StepKind.UPDATE, StepKind.REMOVE}:

@@ -26,7 +26,7 @@ def digest(content: bytes) -> str:
 
 
 def read(path: Path) -> bytes | None:
-    """Read a regular file; None for none, and for what cannot be ours: a link, a device, something large.
+    """Read a regular file; None for none, for what cannot be read, and what cannot be ours: a link, something large.
 
     Whatever is believed, written or removed is read first.  Raises `Denied` where others could have put it there: they
     would decide what our record says, and so what is removed.
@@ -41,19 +41,30 @@ def read(path: Path) -> bytes | None:
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as stream:
-        content = stream.read(_LONGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        try:
+            content = stream.read(_LONGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        except OSError:
+            return None
     return content if content is not None and len(content) <= _LONGEST else None
 
 
-def noted(record: Path) -> Mapping[str, str]:
-    """Read what we put somewhere, with its digests."""
-    content = read(record)
-    if content is None:
-        return {}
+def is_there(path: Path) -> os.stat_result | None:
+    """Return what is at a path; None if nothing is.  Raises OSError if that cannot be told now."""
     try:
-        files = json.loads(content)["files"]
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def noted(record: Path) -> Mapping[str, str]:
+    """Read what we put somewhere, with its digests.  Raises `Conflict` if that cannot be read."""
+    try:
+        content = read(record)
+        if content is None and is_there(record) is None:
+            return {}
+        files = json.loads(content or b"")["files"]
         return {str(path): str(one) for path, one in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Conflict(
             f"{record} cannot be read, so nobody knows what was set up", hint=f"move it away: {record}"
         ) from error

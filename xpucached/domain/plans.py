@@ -319,6 +319,7 @@ class ScanReport(Struct, frozen=True, tag_field="kind", tag="scan"):
     vanished: int
     entries: int
     seconds: float
+    unread: int = 0  #: directories and entries of stores that could be looked at otherwise
 
 
 class PrewarmReport(Struct, frozen=True, tag_field="kind", tag="prewarm"):

@@ -117,6 +117,7 @@ class Entry(Struct, frozen=True):
     source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
     input: str | None = None  #: SHA-256 of the SPIR-V that it was compiled from, by which kinds know the same program
     facts: tuple[tuple[str, str], ...] = ()  #: what else it says of itself, as its kind names it: names and values
+    unread: bool = False  #: it could not be read just now: whether anything is wrong with it is unknown
 
     @property
     def effect(self) -> Effect | None:
@@ -172,6 +173,12 @@ class Scan(Struct, frozen=True):
     thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
     faults: tuple[StoreFault, ...] = ()  #: of the store as a whole; complete in the last part only
     lookups: Lookups | None = None  #: in the last part only; none counted where nobody counts, None: not asked
+    shut: int = 0  #: directories that may not be read; in the last part only
+
+    @property
+    def unread(self) -> int:
+        """Of how many directories and entries nobody knows what is in them."""
+        return self.shut + sum(one.unread for one in self.entries)
 
 
 class Delta(Struct, frozen=True):
@@ -182,6 +189,7 @@ class Delta(Struct, frozen=True):
     vanished: int = 0
     entries: int = 0  #: in the store now
     size: int = 0  #: allocated bytes in the store now
+    unread: int = 0  #: see `Scan.unread`
 
 
 class StoreStatus(Struct, frozen=True):

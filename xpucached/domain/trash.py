@@ -147,3 +147,4 @@ class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
     problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended
     deep: Comparison | None = None  #: where it was asked for
     unread: int = 0  #: stores that could not be looked at: whether anything is wrong there is not known
+    unread_parts: int = 0  #: the same of directories and entries in the others

@@ -80,7 +80,8 @@ def job(one: Job, style: TextStyle) -> str:
         case ScanReport() as report:
             changes = f"{report.added} new, {report.changed} changed, {report.vanished} gone"
             looked = f"looked at {count(report.stores, 'store')} in {seconds(report.seconds)}"
-            return f"{looked}: {count(report.entries, 'entry')}, {changes}"
+            unread = f"; not read: {report.unread} directories or entries" if report.unread else ""
+            return f"{looked}: {count(report.entries, 'entry')}, {changes}{unread}"
         case None:
             return f"{mended}{progress(one)}"
 

@@ -72,17 +72,25 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
     entries = f"{count(report.entries, 'entry')} in " if report.entries else ""
     looked = f"looked at {entries}{count(report.stores, 'store')} in {seconds(report.seconds)}"
     compared = f"\n{comparison(report.deep, style)}" if report.deep is not None else ""
-    if report.unread:
-        dark = f"{count(report.unread, 'store')} could not be looked at: whether anything is wrong there is unknown"
-        compared = f"\n{style.paint(dark, Colour.RED)}; see: xpucachectl stores{compared}"
+    if dark := _unread(report):
+        words = f"{dark}: whether anything is wrong there is unknown"
+        compared = f"\n{style.paint(words, Colour.RED)}; see: xpucachectl stores{compared}"
     if not rows:
-        return f"{looked}: {'nothing is wrong' if entries else 'no file in them makes programs hang'}{compared}"
+        wrong = "nothing is wrong" if entries else "no file in them makes programs hang"
+        return f"{looked}: {f'not everything could be read; in the rest {wrong}' if dark else wrong}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
     text = table(heads, rows, style, paths="STORE", first={"STORE": 12})
     done = sum(one.done for one in report.findings)
     left = sum(not one.done and one.effect is not Effect.HARMLESS for one in report.findings)
     hint = "" if report.fix or not left else "\nmend it: --fix"
     return f"{text}\n{looked}: {len(rows)} found, {done} mended, {left} left{hint}{compared}"
+
+
+def _unread(report: VerifyReport) -> str:
+    """Return what could not be read, in words; empty if all could."""
+    stores = f"{count(report.unread, 'store')} could not be looked at" if report.unread else ""
+    parts = f"{report.unread_parts} directories or entries could not be read" if report.unread_parts else ""
+    return ", and ".join(filter(None, (stores, parts)))
 
 
 def comparison(found: Comparison, style: TextStyle) -> str:

@@ -53,7 +53,15 @@ def too_many() -> Problem:
 
 def answers(root: Path) -> bool:
     """Return whether the file system of a store answers, whatever it answers."""
+    return not isinstance(_refusal(root), TimeoutError)
 
+
+def readable(root: Path) -> bool:
+    """Return whether it can be told now what is in a store, or that there is none."""
+    return isinstance(_refusal(root), FileNotFoundError | None)
+
+
+def _refusal(root: Path) -> OSError | ValueError | None:
     def look() -> None:
         # Whether there is such a directory may be remembered by the kernel; what is in it is asked for.
         with os.scandir(root) as entries:
@@ -61,11 +69,9 @@ def answers(root: Path) -> bool:
 
     try:
         deadlines.ask(root, look)
-    except TimeoutError:
-        return False
-    except (OSError, ValueError):
-        return True
-    return True
+    except (OSError, ValueError) as error:
+        return error
+    return None
 
 
 def foreign(store: Store) -> int | None:

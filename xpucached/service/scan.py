@@ -44,7 +44,13 @@ _TOUCHED: Final = 10_000
 
 
 def _sum(a: Delta, b: Delta) -> Delta:
-    return replace(b, added=a.added + b.added, changed=a.changed + b.changed, vanished=a.vanished + b.vanished)
+    return replace(
+        b,
+        added=a.added + b.added,
+        changed=a.changed + b.changed,
+        vanished=a.vanished + b.vanished,
+        unread=a.unread + b.unread,
+    )
 
 
 class StoreScanner:
@@ -120,7 +126,7 @@ class StoreScanner:
                 {"added": str(total.added), "changed": str(total.changed), "vanished": str(total.vanished)},
             )
         seconds = time.monotonic() - began
-        return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds)
+        return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds, total.unread)
 
     def scan(
         self,
@@ -161,7 +167,8 @@ class StoreScanner:
             for key in ours:
                 KINDS[found.store.kind].remover.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(ours))
-            delta = _sum(delta, self._look(found, now, known(), writer_since, seen, quick=quick)[0])
+            second = self._look(found, now, known(), writer_since, seen, quick=quick)[0]
+            delta = replace(_sum(delta, second), unread=second.unread)
         return delta
 
     def _look(
@@ -184,7 +191,8 @@ class StoreScanner:
         if answers(found.store.root):
             parts = scanner.parts(found, now, known, writer_since, quick=quick)
         for part in parts:
-            total = _sum(total, self._context.catalog.write(record_scan, part, scanner.architecture))
+            delta = self._context.catalog.write(record_scan, part, scanner.architecture)
+            total = _sum(total, replace(delta, unread=part.unread))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
             seen(looked)

@@ -27,18 +27,19 @@ from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
 from xpucached.service.context import to_its_end
+from xpucached.service.owners import readable
 from xpucached.service.paths import real_paths
 from xpucached.service.store_finder import writers_since
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from xpucached.api import requests
     from xpucached.domain.jobs import Job
     from xpucached.domain.names import EntryKey
     from xpucached.domain.plans import EvictionReport
     from xpucached.domain.status import Status
-    from xpucached.domain.stores import EntryId
+    from xpucached.domain.stores import EntryId, StoreStatus
     from xpucached.service.compare import EntryComparer
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
@@ -51,6 +52,9 @@ _ROUNDS: Final = 8
 
 PARTS: Final = 168
 """A scrub reads so many parts of the stores one after the other: with the usual week, one an hour."""
+
+_UNREAD: Final = frozenset({StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY, StoreState.UNSEEN})
+"""Of stores of which this is the state nobody knows whether anything is wrong there."""
 
 _IN_PLACE: Final = frozenset(
     {RepairAction.UNLOCK, RepairAction.CLOSE_GAP, RepairAction.READABLE, RepairAction.SWAP_BACK}
@@ -154,13 +158,18 @@ class Verifier:
         self, roots: frozenset[Path], handle: Handle, *, fix: bool, faults_only: bool, deep: bool
     ) -> VerifyReport:
         context = self._context
-        entries = 0
+        entries = unread_parts = 0
         findings: dict[tuple[object, ...], Finding] = {}
         if not faults_only:
-            entries = (await self._scanner.scan_stores(roots, full=True, progress=handle.progress)).entries
+            scan = await self._scanner.scan_stores(roots, full=True, progress=handle.progress)
+            entries, unread_parts = scan.entries, scan.unread
         known = [one for one in await context.read(all_stores) if not roots or one.store in roots]
-        stores = [FoundStore(one.id, one.origin, one.via) for one in known if one.state is StoreState.OK]
-        unread = sum(one.state in {StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY} for one in known)
+        states = {one.id: one.state for one in known}
+        if faults_only:
+            # What was found there before says nothing of now.
+            states |= {one.id: StoreState.UNREADABLE for one in await asyncio.to_thread(_unreadable, known)}
+        stores = [FoundStore(one.id, one.origin, one.via) for one in known if states[one.id] is StoreState.OK]
+        unread = sum(one in _UNREAD for one in states.values())
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):
                 findings[one.store, one.fault] = one
@@ -171,7 +180,8 @@ class Verifier:
             if deep:
                 compared = await self._comparer.compare(wanted, handle, rebuilt)
                 await self._drop_what_is_over(wanted, findings)
-        return VerifyReport(fix, len(stores), entries, tuple(findings.values()), deep=compared, unread=unread)
+        every = tuple(findings.values())
+        return VerifyReport(fix, len(stores), entries, every, deep=compared, unread=unread, unread_parts=unread_parts)
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
         now = self._context.clock()
@@ -332,6 +342,10 @@ class Verifier:
         if problem not in context.problems.all():
             context.events.post("alarm", problem.message, {"changed": str(changed)})
         context.problems.note(problem)
+
+
+def _unreadable(stores: Iterable[StoreStatus]) -> list[StoreStatus]:
+    return [one for one in stores if one.state is not StoreState.MISSING and not readable(one.store)]
 
 
 def _place(one: Repair) -> tuple[object, ...]:

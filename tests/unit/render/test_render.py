@@ -414,6 +414,11 @@ def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
     assert trash.verification(replace(looked, unread=2), style).endswith(
         "\n2 stores could not be looked at: whether anything is wrong there is unknown; see: xpucachectl stores"
     )
+    assert trash.verification(replace(looked, unread_parts=2), style) == (
+        "looked at 3 entries in 1 store in 1.00 s: not everything could be read; in the rest nothing is wrong\n"
+        "2 directories or entries could not be read: whether anything is wrong there is unknown;"
+        " see: xpucachectl stores"
+    )
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.9999, "99%"), (0.29, "29%"), (0.004, "less than 1%"), (0.0, "0%")])

@@ -53,7 +53,10 @@ def read_entry(
     except OSError as error:
         if fs.ours(error):
             raise
-        return _changing(entry) if fs.passing(error) else _judged(entry, defects.UNREADABLE, error.strerror or "")
+        if fs.passing(error):
+            why = f"it cannot be read just now: {error.strerror}"
+            return replace(_changing(entry), detail=why, unread=True)
+        return _judged(entry, defects.UNREADABLE, error.strerror or "")
     if stamp(status) != stamp(before) or len(data) != status.st_size:
         return _changing(entry)
     wrong = None if data else defects.EMPTY

@@ -223,6 +223,7 @@ class _StoreWalk:
             thorough=not self.quick,
             faults=faults,
             lookups=counting.lookups(self.root),
+            shut=self.shut,
         )
 
     def _notes(self, counted: counting.Counted) -> Iterator[str]:

@@ -85,7 +85,7 @@ def read_slots(
             elif reading is None:
                 reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
         except UnreadFile as error:
-            reading = _Reading(unfinished(look, path, slot, str(error)), live=False)
+            reading = _Reading(replace(unfinished(look, path, slot, str(error)), unread=True), live=False)
         if slot.name.isdigit() and not compiled:
             gap = gap or int(slot.name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.

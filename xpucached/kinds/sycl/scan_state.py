@@ -108,6 +108,7 @@ class ScanState:
             tuple(self.rows.passed),
             thorough=last and not self.quick,
             faults=faults,
+            shut=self.shut_in_all if last else 0,
         )
         for one in (self.entries, self.unchanged, self.rows.passed):
             one.clear()
