@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Generic, TypeVar, cast
 
@@ -17,11 +17,19 @@ from xpucached.render import diagnosis, entries, host, jobs, models, status, tra
 from xpucached.render.text import TextStyle, section
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 _FORMS: Final = frozenset({"check", "lines", "remarks", "usual"})
 """One line for monitoring; variables, each in a line; what belongs above variables; what belongs below a model."""
 
 _LONG_NUMBER: Final = 8
+
+
+class Merged(Struct, Generic[Row], frozen=True):
+    """How the lists of several users are written as one: with an owner for each row, and in which order."""
+
+    write: Callable[[Sequence[Row], TextStyle, Sequence[str]], str]
+    order: Callable[[Row], float] | None = None  #: None: user after user
 
 
 class Look(Struct, Generic[T], frozen=True):
@@ -30,6 +38,7 @@ class Look(Struct, Generic[T], frozen=True):
     text: Callable[[T, TextStyle], str | None]
     names: Callable[[T], str] | None = None  #: None where the text is all that there is
     further: Mapping[str, Callable[[T, TextStyle], str | None]] = {}
+    merged: Merged[object] | None = None  #: None where one user's cannot stand beside another's
 
     def write(self, value: T, style: TextStyle) -> str:
         """Return the text, which may be empty."""
@@ -43,9 +52,10 @@ def _add(
     request: type[Request[T]],
     text: Callable[[T, TextStyle], str | None],
     names: Callable[[T], str] | None = None,
+    merged: Merged[Row] | None = None,
     **further: Callable[[T, TextStyle], str | None],
 ) -> None:
-    _LOOKS[request] = cast("Look[object]", Look(text, names, further))
+    _LOOKS[request] = cast("Look[object]", Look(text, names, further, cast("Merged[object] | None", merged)))
 
 
 def of(request: type[Request[T]]) -> Look[T]:
@@ -99,10 +109,17 @@ _add(
     remarks=lambda value, _style: "\n".join(diagnosis.unsafe(value.problems)),
 )
 _add(requests.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
-_add(requests.ListStores, entries.stores, lambda value: "\n".join(plain(str(one.store)) for one in value))
+_add(
+    requests.ListStores,
+    entries.stores,
+    lambda value: "\n".join(plain(str(one.store)) for one in value),
+    Merged(entries.stores),
+)
 _add(requests.ListEntries, _page)
 _add(requests.GetEntry, entries.entry, lambda value: value.entry.id.ref)
-_add(requests.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value))
+_add(
+    requests.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value), Merged(models.models)
+)
 _add(requests.GetModel, models.model, lambda value: value.model.name)
 _add(
     requests.GetWhy,
@@ -116,11 +133,30 @@ _add(
     lambda value: "\n".join(one.figure for one in value if one.worse),
     usual=lambda value, style: section("Usually", diagnosis.usual(value, style), style) if value else "",
 )
-_add(requests.ListRuns, models.runs, lambda value: "\n".join(str(one.id) for one in value))
-_add(requests.ListTrash, trash.trash, lambda value: "\n".join(one.ref for one in value))
-_add(requests.ListJobs, jobs.jobs, lambda value: "\n".join(one.id for one in value))
+_add(
+    requests.ListRuns,
+    models.runs,
+    lambda value: "\n".join(str(one.id) for one in value),
+    Merged(models.runs, lambda one: -one.started.timestamp()),
+)
+_add(
+    requests.ListTrash,
+    trash.trash,
+    lambda value: "\n".join(one.ref for one in value),
+    Merged(trash.trash, lambda one: -one.at.timestamp()),
+)
+_add(
+    requests.ListJobs,
+    jobs.jobs,
+    lambda value: "\n".join(one.id for one in value),
+    Merged(jobs.jobs, lambda one: one.created.timestamp()),
+)
 _add(requests.GetJob, jobs.job, lambda value: value.id)
-_add(requests.ListEvents, lambda value, _style: "\n".join(map(jobs.event, value)) or "no events")
+_add(
+    requests.ListEvents,
+    lambda value, _style: "\n".join(map(jobs.event, value)) or "no events",
+    merged=Merged(jobs.events_of, lambda one: one.at.timestamp()),
+)
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
 _add(

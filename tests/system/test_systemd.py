@@ -181,7 +181,31 @@ def test_root_does_everything_at_anybodys(house: House) -> None:
     # It is bob's now: he sees it, and it would run as him.
     assert "of-root" in house.ctl("model", "list", user="bob")
     house.ctl("--of", "bob", "model", "remove", "of-root")
-    assert "needs a user" in house.ctl("ls", check=64)
+    assert "needs a user" in house.ctl("env", check=64)
+
+
+def test_root_without_a_user_means_all_of_them(house: House) -> None:
+    house.ctl("--of", "bob", "model", "add", "bobs", "--", "/bin/true")
+    try:
+        for words in (("model", "list"), ("ls",), ("runs",), ("jobs",), ("stores",), ("trash", "list"), ("events",)):
+            done = house.machine.run("xpucachectl", *words, "--json", check=None)
+            parts = {one["user"]: one for one in json.loads(done.stdout)["data"]["users"]}
+            # Whoever runs a daemon of their own for another test is named, and nobody is left out.
+            assert {"alice", "bob", "carol", "dora"} <= set(parts)
+            assert {"alice", "bob", "carol"} <= {user for user, one in parts.items() if "data" in one}, done.stderr
+        rows = house.ctl("model", "list", check=None).splitlines()
+        assert [row.split()[:2] for row in rows if row.startswith(("USER", "alice", "bob"))] == [
+            ["USER", "NAME"],
+            ["alice", "hello"],
+            ["bob", "bobs"],
+        ]
+        # An administrator gets what may be tended, of everybody, too.
+        said = house.ctl("--system", "model", "list", user="dora", check=None)
+        assert "hello" in said
+        assert "bobs" in said
+        assert "hello" not in house.ctl("--system", "model", "list", user="bob", check=None)
+    finally:
+        house.ctl("--of", "bob", "model", "remove", "bobs")
 
 
 def test_an_administrator_looks_and_tends_but_decides_nothing(house: House) -> None:

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _OF_HOST: Final[Mapping[str, Callable[[Output], int]]] = {
+    **commands_read.OF_EVERYONE,
     "status": commands_read.host,
     "prewarm": commands_jobs.prewarm,
-    "jobs": commands_jobs.job_list,
+    "jobs": commands_jobs.jobs_of_everyone,
     "driver-changed": commands_jobs.driver_changed,
     "version": commands_read.version,
 }
-"""What is asked of the host's daemon itself."""
+"""What is asked of the host's daemon itself, and of all users' workers."""
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     **commands_read.COMMANDS,

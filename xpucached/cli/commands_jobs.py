@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
+from xpucached.cli import everyone
 from xpucached.cli.output import say
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
@@ -176,6 +177,12 @@ def job_list(output: Output) -> int:
     if given.cancel is not None:
         return output.ask(requests.CancelJob(id=given.cancel), _cancelled, _job_names)
     return output.show(requests.ListJobs()) if given.id is None else output.show(requests.GetJob(id=given.id))
+
+
+def jobs_of_everyone(output: Output) -> int:
+    """List the jobs of all users, or show or cancel one of theirs."""
+    listed = output.options.id is None and output.options.cancel is None
+    return everyone.show(output, requests.ListJobs()) if listed else job_list(output)
 
 
 def _cancelled(job: Job, style: TextStyle) -> str:

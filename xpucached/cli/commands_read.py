@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xpucached import __version__, codec, messages
+from xpucached import __version__, codec
 from xpucached.api import host_requests, requests
-from xpucached.cli import listing
+from xpucached.cli import everyone, following, listing
 from xpucached.domain import checks
-from xpucached.domain.jobs import Event
 from xpucached.errors import Unavailable
 from xpucached.kinds.variables import CACHE_VARIABLES
 from xpucached.printing import plain
-from xpucached.render import diagnosis, jobs, models, status
+from xpucached.render import diagnosis, models, status
 from xpucached.render.text import TextStyle, section
 from xpucached.render.variables import unknown_variables, variables
 
@@ -81,23 +80,6 @@ def version(output: Output) -> int:
     return 0
 
 
-def _events(output: Output) -> int:
-    if not output.options.follow:
-        return output.show(requests.ListEvents(since=output.options.since))
-    for line in output.client.follow(output.options.since):
-        # One object a line, without the envelope.
-        event = _event(line)
-        print(codec.dumps(codec.to_json(event)).decode("ascii") if output.json else jobs.event(event), flush=True)
-    return 0
-
-
-def _event(line: str) -> Event:
-    try:
-        return codec.from_json(Event, messages.parse(line.encode("ascii"), largest=len(line), escaped_bytes=True))
-    except ValueError as error:
-        raise Unavailable("an event cannot be read", hint="another program may listen on that socket") from error
-
-
 def _model_show(output: Output) -> int:
     name = output.options.name
     answer = output.client.call(requests.GetModel(name=name))
@@ -111,6 +93,20 @@ def _model_show(output: Output) -> int:
     return 0
 
 
+def _runs(output: Output) -> requests.ListRuns:
+    return requests.ListRuns(model=output.options.model, limit=output.options.limit)
+
+
+OF_EVERYONE: Final[Mapping[str, Callable[[Output], int]]] = {
+    "ls": listing.of_everyone,
+    "stores": lambda output: everyone.show(output, requests.ListStores()),
+    "model list": lambda output: everyone.show(output, requests.ListModels()),
+    "trash list": lambda output: everyone.show(output, requests.ListTrash()),
+    "events": following.of_everyone,
+    "runs": lambda output: everyone.show(output, _runs(output)),
+}
+"""What all users' workers are asked."""
+
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": _status,
     "ls": listing.ls,
@@ -121,8 +117,8 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "model show": _model_show,
     "model history": lambda output: output.show(requests.GetHistory(name=output.options.name)),
     "trash list": lambda output: output.show(requests.ListTrash()),
-    "events": _events,
-    "runs": lambda output: output.show(requests.ListRuns(model=output.options.model, limit=output.options.limit)),
+    "events": following.events,
+    "runs": lambda output: output.show(_runs(output)),
     "why": lambda output: output.show(requests.GetWhy(name=output.options.model)),
     "env": _env,
     "config show": lambda output: output.show(requests.GetConfig()),

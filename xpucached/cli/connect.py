@@ -30,7 +30,7 @@ def reach(options: Namespace) -> tuple[Client, bool]:
     if options.socket is not None:
         return _named(options.socket, "that path came with --socket; leave it out to ask the usual daemon"), False
     if options.of:
-        return _of(options.of), False
+        return of_user(options.of), False
     if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
         hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
         return _named(Path(os.environ["XPUCACHED_SOCKET"]), hint), False
@@ -97,10 +97,11 @@ def _door() -> Path:
     return Path(sockets.ADMIN if os.access(sockets.ADMIN, os.R_OK | os.W_OK) else sockets.PUBLIC)
 
 
-def _of(user: str) -> Client:
+def of_user(user: str, largest: int | None = None) -> Client:
+    """Return what answers for a user's worker, which is started if it sleeps; ``largest`` bounds answers, in bytes."""
     hint = f"start it: {_START_SYSTEM}"
     if os.geteuid() != 0:
-        return Client(_door(), hint=hint, of=user)
+        return Client(_door(), hint=hint, of=user, largest=largest)
     uid = _number(user)
     with Client(_door(), hint=hint) as host:
         there = host.call(host_requests.WakeWorker(user=user)).value
@@ -108,7 +109,7 @@ def _of(user: str) -> Client:
     if there.uid != uid:
         message = f"the host's daemon says that {user} is user {there.uid}, and the password file that it is user {uid}"
         raise Untrusted(message, hint=f"see: getent passwd {user}; journalctl -u xpucached")
-    return _worker_of(uid)
+    return _worker_of(uid, largest)
 
 
 def _number(user: str) -> int:
@@ -123,9 +124,9 @@ def _number(user: str) -> int:
     raise NotFound(f"there is no user {user} on this host", hint=f"see: getent passwd {user}")
 
 
-def _worker_of(uid: int) -> Client:
-    """Return the worker of a user where it must be, whatever anybody says."""
-    return Client(Path(sockets.worker_path(uid)), owner=uid)
+def _worker_of(uid: int, largest: int | None = None) -> Client:
+    """Return the worker of a user where it must be, whatever anybody says; what is bounded has to come in time, too."""
+    return Client(Path(sockets.worker_path(uid)), owner=uid, largest=largest, all_in_time=largest is not None)
 
 
 def _answers(path: Path, source: str = "") -> bool:

@@ -8,36 +8,42 @@ from msgspec.structs import fields, replace
 
 from xpucached import codec
 from xpucached.api import requests
+from xpucached.api.client import Answer
 from xpucached.api.endpoints import VERSION
+from xpucached.cli import connect, everyone
 from xpucached.cli.output import say
-from xpucached.domain.queries import EntryQuery
-from xpucached.errors import NotFound, Unavailable
+from xpucached.domain.queries import EntryPage, EntryQuery
+from xpucached.errors import NotFound, Unavailable, XpucachedError
+from xpucached.printing import plain
 from xpucached.render import entries
+from xpucached.render.text import count
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from xpucached.api.client import Answer
+    from xpucached.api.client import Client
     from xpucached.cli.output import Output
-    from xpucached.domain.queries import EntryPage
 
 _MOST_PAGES: Final = 10_000
 """Ten million entries, if they are full."""
 
 _LONGEST_CURSOR: Final = 20
 
+_FIRST: Final = 200
+"""Entries of each user that are asked for at first, when all users are: these are held together."""
+
 
 def ls(output: Output) -> int:
     """Print the entries that match; gives the exit status."""
     shown, last = 0, ""
-    for answer in _pages(output):
+    for answer in _pages(output.client, output.options):
         page = answer.value
         if not shown and not page.entries:
             _check_names(output)
         before, shown = shown, shown + len(page.entries)
         if output.json:
-            last = _dump(answer, first=not before)
+            last = _dump(answer, "" if before else f'{{"api":{VERSION},"data":') + "}"
         elif output.quiet:
             say("\n".join(one.entry.id.ref for one in page.entries))
         elif page.entries:
@@ -50,33 +56,95 @@ def ls(output: Output) -> int:
     return 0
 
 
-def _dump(answer: Answer[EntryPage], *, first: bool) -> str:
+def of_everyone(output: Output) -> int:
+    """Print the entries of all users that match, user after user; gives the exit status."""
+    parts = list(everyone.ask(output.client, _request(output.options, 0, None, _FIRST)))
+    pages = [part.answer.value for part in parts if part.answer is not None]
+    whole = EntryPage((), sum(page.total for page in pages), sum(page.size for page in pages), None)
+    shown = 0
+    for number, part in enumerate(parts):
+        if output.json:
+            print("," if number else f'{{"api":{VERSION},"data":{{"users":[', end="")
+        if part.answer is None:
+            print(codec.dumps(part.data).decode("ascii") if output.json else "", end="")
+            continue
+        last, own = "", 0
+        try:
+            for answer in _of_one(output, part.user.user, part.answer, shown):
+                last = _print_page(output, part, answer, first=not own, again=bool(shown))
+                own, shown = own + len(answer.value.entries), shown + len(answer.value.entries)
+        except XpucachedError as error:
+            parts[number] = everyone.UserAnswer(part.user, error=error)
+        print(f"{last}}}" if output.json else "", end="")
+    if output.json:
+        print("]}}")
+    elif not output.quiet:
+        narrowed = any(one is not None for one in _filters(output.options).values())
+        nothing = "no entries match" if narrowed else "no entries"
+        say(f"{entries.entry_total(whole, shown)}, of {count(len(pages), 'user')}" if whole.total else nothing)
+    return everyone.missing(parts)
+
+
+def _print_page(
+    output: Output, part: everyone.UserAnswer[EntryPage], answer: Answer[EntryPage], *, first: bool, again: bool
+) -> str:
+    """Print a page of one of several users; gives what stands behind that user's last one."""
+    if output.json:
+        whose = codec.dumps({"user": part.user.user, "uid": part.user.uid}).decode("ascii")[:-1]
+        return _dump(answer, f'{whose},"data":' if first else "")
+    page, owner = answer.value, part.user.user
+    if output.quiet:
+        say("\n".join(f"{plain(owner)}:{one.entry.id.ref}" for one in page.entries))
+    elif page.entries:
+        say(("\n" if again else "") + entries.entries(page.entries, output.style, owner))
+    return ""
+
+
+def _of_one(output: Output, user: str, answer: Answer[EntryPage], shown: int) -> Iterator[Answer[EntryPage]]:
+    """Yield one user's pages, of which the first is there already, as far as so many more may be shown."""
+    limit, page = output.options.limit, answer.value
+    if limit is not None and len(page.entries) > limit - shown:
+        kept = page.entries[: limit - shown]
+        page = EntryPage(kept, page.total, page.size, page.next)
+        yield Answer(codec.to_json(page), answer.kind)
+        return
+    if not _goes_on(page, None):
+        raise _endless()
+    yield answer
+    shown += len(page.entries)
+    if page.next is not None and (limit is None or shown < limit):
+        with connect.of_user(user) as client:
+            yield from _pages(client, output.options, shown, page.next)
+
+
+def _dump(answer: Answer[EntryPage], before: str) -> str:
     """Print a page's entries as they stood on the wire; gives what stands behind the last one.
 
-    All pages come out as one: whoever asked does not care how they travelled.
+    All pages come out as one: whoever asked does not care how they travelled.  ``before`` stands before the first.
     """
     data = dict(answer.data) if isinstance(answer.data, dict) else {}
     rows = codec.dumps(data.pop("entries")).decode("ascii")[1:-1]
-    before = f'{{"api":{VERSION},"data":{{"entries":[' if first else "," if rows else ""
-    print(before + rows, end="")
-    return f"],{codec.dumps(data).decode('ascii')[1:]}}}"
+    print((f'{before}{{"entries":[' if before else "," if rows else "") + rows, end="")
+    return f"],{codec.dumps(data).decode('ascii')[1:]}"
 
 
-def _pages(output: Output) -> Iterator[Answer[EntryPage]]:
+def _pages(client: Client, given: Namespace, shown: int = 0, after: str | None = None) -> Iterator[Answer[EntryPage]]:
     """Ask for page after page.  Raises `Unavailable` for one that does not go on from the one before."""
-    shown, after = 0, None
     for _ in range(_MOST_PAGES):
-        answer = output.client.call(_request(output.options, shown, after))
+        answer = client.call(_request(given, shown, after))
         page = answer.value
         if len(page.entries) > requests.MAX_PAGE or not _goes_on(page, after):
             break
         yield answer
         shown, after = shown + len(page.entries), page.next
-        if after is None or (output.options.limit and shown >= output.options.limit):
+        if after is None or (given.limit and shown >= given.limit):
             return
-    raise Unavailable(
-        "the pages of entries do not go on, or do not end", hint="the entries printed so far may be wrong, too"
-    )
+    raise _endless()
+
+
+def _endless() -> Unavailable:
+    message = "the pages of entries do not go on, or do not end"
+    return Unavailable(message, hint="the entries printed so far may be wrong, too")
 
 
 def _goes_on(page: EntryPage, after: str | None) -> bool:
@@ -97,8 +165,8 @@ def _filters(given: Namespace) -> dict[str, object]:
     return named | {"min_size": max(smallest, default=None), "max_size": min(largest, default=None)}
 
 
-def _request(given: Namespace, shown: int, after: str | None) -> requests.ListEntries:
-    limit = min(given.limit - shown, requests.MAX_PAGE) if given.limit else requests.MAX_PAGE
+def _request(given: Namespace, shown: int, after: str | None, most: int = requests.MAX_PAGE) -> requests.ListEntries:
+    limit = min(given.limit - shown, most) if given.limit else most
     return replace(requests.ListEntries(limit=limit, after=after), **_filters(given))
 
 

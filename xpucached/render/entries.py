@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xpucached.render.text import TextStyle
 
 
-def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
+def stores(values: Sequence[StoreStatus], style: TextStyle, owners: Sequence[str] = ()) -> str:
     """Write one line per store, and below the table what is worth knowing about one."""
     if not values:
         return "no stores"
@@ -37,7 +37,7 @@ def stores(values: Sequence[StoreStatus], style: TextStyle) -> str:
         for one in values
     ]
     heads = ("KIND", "STORE", "STATE", "ENTRIES", "DEFECTIVE", "SIZE", "LOOKED AT", "ORIGIN")
-    text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", paths="STORE", first={"ORIGIN": 8})
+    text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", paths="STORE", first={"ORIGIN": 8}, owners=owners)
     notes = [
         f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store}: {note}')}" for one in values for note in one.notes
     ]
@@ -61,10 +61,12 @@ _ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE"
 _SHARED: Final = ("ARCH", "DRIVER", "MODELS")
 
 
-def entries(values: Sequence[IndexedEntry], style: TextStyle) -> str:
-    """Write one line per entry, store by store."""
+def entries(values: Sequence[IndexedEntry], style: TextStyle, owner: str = "") -> str:
+    """Write one line per entry, store by store; with an ``owner``, it stands first in each."""
     rows = _entry_rows(values, style)
     heads, shared = _ENTRY_HEADS, ""
+    if owner:
+        rows, heads = [[owner, *row] for row in rows], ("USER", *heads)
     if len(rows) > 1 and not fits(heads, rows, style):
         same = {
             head: _text(rows[0][index])

@@ -40,7 +40,7 @@ def progress(job: Job) -> str:
     return plain(f"{job.kind} {job.state}{figures}{detail}")
 
 
-def jobs(values: Sequence[Job], style: TextStyle) -> str:
+def jobs(values: Sequence[Job], style: TextStyle, owners: Sequence[str] = ()) -> str:
     """Write one line per job."""
     if not values:
         return "no jobs"
@@ -55,7 +55,7 @@ def jobs(values: Sequence[Job], style: TextStyle) -> str:
         ]
         for one in values
     ]
-    return table(("JOB", "WHAT", "STATE", "DONE", "ASKED", "DETAIL"), rows, style)
+    return table(("JOB", "WHAT", "STATE", "DONE", "ASKED", "DETAIL"), rows, style, owners=owners)
 
 
 def job(one: Job, style: TextStyle) -> str:
@@ -197,3 +197,8 @@ def event(one: Event) -> str:
     said = frozenset(re.findall(r"[^\s:;,]+", one.message))
     rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()) if text not in said)
     return plain(f"{one.at:%Y-%m-%dT%H:%M:%SZ} {one.topic}: {one.message}{rest}")
+
+
+def events_of(values: Sequence[Event], _style: TextStyle, owners: Sequence[str]) -> str:
+    """Write events of several users, each as one line that begins with whose it is."""
+    return "\n".join(f"{plain(owner)}  {event(one)}" for owner, one in zip(owners, values, strict=True)) or "no events"

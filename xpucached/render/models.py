@@ -26,7 +26,7 @@ _COLOURS: Final[Mapping[Warmth, Colour]] = {
 }
 
 
-def models(values: Sequence[ModelStatus], style: TextStyle) -> str:
+def models(values: Sequence[ModelStatus], style: TextStyle, owners: Sequence[str] = ()) -> str:
     """Write one line per model."""
     if not values:
         return "no models"
@@ -43,7 +43,7 @@ def models(values: Sequence[ModelStatus], style: TextStyle) -> str:
         for one in values
     ]
     heads = ("NAME", "STATE", "ENTRIES", "SIZE", "FIRST", "AGAIN", "WHY")
-    return table(heads, rows, style, right="ENTRIES SIZE FIRST AGAIN")
+    return table(heads, rows, style, right="ENTRIES SIZE FIRST AGAIN", owners=owners)
 
 
 def _why(value: ModelStatus) -> str:
@@ -132,7 +132,7 @@ def _exit(status: int | None) -> str:
     return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def runs(values: Sequence[Run], style: TextStyle) -> str:
+def runs(values: Sequence[Run], style: TextStyle, owners: Sequence[str] = ()) -> str:
     """Write one line per run."""
     if not values:
         return "no runs"
@@ -150,4 +150,4 @@ def runs(values: Sequence[Run], style: TextStyle) -> str:
         for one in values
     ]
     heads = ("RUN", "MODEL", "OUTCOME", "REASON", "STARTED", "TOOK", "CREATED", "DETAIL")
-    return table(heads, rows, style, right="RUN TOOK CREATED")
+    return table(heads, rows, style, right="RUN TOOK CREATED", owners=owners)

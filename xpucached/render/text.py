@@ -147,13 +147,16 @@ def table(
     right: str = "",
     paths: str = "",
     first: Mapping[str, int] | None = None,
+    owners: Sequence[str] = (),
 ) -> str:
-    """Write aligned columns under their heads.
+    """Write aligned columns under their heads; with ``owners``, one for each row, whose each is stands first.
 
     ``right`` names the heads of columns that are aligned to the right, ``paths`` of those that keep their end when they
     are cut.  Too wide a table loses the columns that say nothing, then those in ``first`` give down to that width, then
     the widest do.
     """
+    if owners:
+        heads, rows = ("USER", *heads), [[owner, *row] for owner, row in zip(owners, rows, strict=True)]
     cooked = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
     lines = [[Cell(head, Colour.BOLD) for head in heads]] + [
         [Cell(plain(one.text), one.colour) for one in row] for row in cooked

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xpucached.domain.trash import Comparison, Finding, Trashed, TrashReport, VerifyReport
 
 
-def trash(values: Sequence[Trashed], style: TextStyle) -> str:
+def trash(values: Sequence[Trashed], style: TextStyle, owners: Sequence[str] = ()) -> str:
     """Write one line for each thing in the trash."""
     if not values:
         return "the trash is empty"
@@ -37,7 +37,7 @@ def trash(values: Sequence[Trashed], style: TextStyle) -> str:
         for one in values
     ]
     heads = ("REF", "WHERE", "REASON", "SIZE", "SINCE", "DRIVER", "STORE", "WHY")
-    text = table(heads, rows, style, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12})
+    text = table(heads, rows, style, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12}, owners=owners)
     total = f"{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
     more = "; there is more in it, of which no more is listed" if len(values) >= LISTED else ""
     return f"{text}\n{total}{more}"

@@ -1,0 +1,242 @@
+"""`xpucachectl` for all users of a host: lists as one, whose failure is whose, and bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, cast
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import api_stub
+from xpucached.api.client import Answer, Client
+from xpucached.cli import arguments, commands, connect, everyone, following
+from xpucached.cli.output import Output
+from xpucached.codec import to_json
+from xpucached.domain.jobs import Event
+from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.users import HostStatus, UserStatus, WorkerState
+from xpucached.errors import Conflict, NotFound, Unavailable, XpucachedError
+from xpucached.render.text import TextStyle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from xpucached.api.endpoints import Request
+    from xpucached.domain.plans import IndexedEntry
+
+ALICE, BOB = UserStatus("alice", 1001, WorkerState.AWAKE), UserStatus("bob", 1002, WorkerState.ASLEEP)
+CAROL: Final = UserStatus("carol", 1003)
+
+
+class Host:
+    """A host's daemon that only tells whom it looks after."""
+
+    def __init__(self, *users: UserStatus) -> None:
+        self.users = users
+
+    def call(self, _request: Request[HostStatus]) -> Answer[HostStatus]:
+        """Tell of the users."""
+        said = HostStatus("1", api_stub.NOW, "stamp", None, (), self.users)
+        return Answer(to_json(said), HostStatus)
+
+
+def run(line: str, *users: UserStatus) -> int:
+    """Do what a command line says, as somebody who may ask for all users."""
+    options = arguments.parse(line.split())
+    output = Output(
+        options, cast("Client", Host(*users)), TextStyle(api_stub.NOW + timedelta(days=1)), options.json, options.quiet
+    )
+    return commands._OF_HOST[options.verb](output)
+
+
+@pytest.fixture
+def workers(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, api_stub.Running]]:
+    """Let alice and bob have a worker each, and nobody else."""
+    with contextlib.ExitStack() as stack:
+        there = {}
+        for name in ("alice", "bob"):
+            service = api_stub.Standin()
+            mine = ModelName(f"{name}s")
+            service.registered = {mine: api_stub.make_model(mine)}
+            (short_dir / name).mkdir()
+            there[name] = stack.enter_context(api_stub.running(short_dir / name, service=service))
+
+        def of_user(user: str, largest: int | None = None) -> Client:
+            if user not in there:
+                raise Unavailable(f"the worker of {user} does not answer", hint="see: journalctl")
+            return Client(there[user].path, largest=largest)
+
+        monkeypatch.setattr(connect, "of_user", of_user)
+        yield there
+
+
+def test_lists_of_all_users_are_one_with_an_owner_in_each_row(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("model list", BOB, ALICE) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["USER", "NAME"]
+    assert [row.split()[:2] for row in rows] == [["alice", "alices"], ["bob", "bobs"]]
+    # Each is called as `prewarm` takes it.
+    assert run("-q model list", BOB, ALICE) == 0
+    assert capsys.readouterr().out == "alice:alices\nbob:bobs\n"
+    assert len(workers) == 2
+
+
+@pytest.mark.parametrize("line", ["stores", "runs", "trash list", "ls"])
+@pytest.mark.usefixtures("workers")
+def test_every_list_says_whose_each_row_is(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line, ALICE, BOB) == 0
+    written = capsys.readouterr().out
+    assert {"alice", "bob"} <= set(written.split())
+
+
+@pytest.mark.usefixtures("workers")
+def test_whose_worker_fails_is_named_and_the_others_answers_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("model list", ALICE, CAROL, BOB) == 1
+    said = capsys.readouterr()
+    assert "alices" in said.out
+    assert "bobs" in said.out
+    assert said.err == "xpucachectl: carol: the worker of carol does not answer (see: journalctl)\n"
+
+    assert run("--json model list", ALICE, CAROL) == 1
+    whole = json.loads(capsys.readouterr().out)["data"]["users"]
+    assert [(one["user"], one["uid"], "data" in one) for one in whole] == [
+        ("alice", 1001, True),
+        ("carol", 1003, False),
+    ]
+    assert whole[0]["data"][0]["name"] == "alices"
+    assert whole[1]["error"]["code"] == "unavailable"
+
+
+@pytest.mark.usefixtures("workers")
+def test_who_runs_a_daemon_of_their_own_is_named_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connect, "of_user", refusing(Conflict("carol runs a daemon of their own")))
+    assert run("model list", replace(CAROL, state=WorkerState.ASIDE)) == 0
+    assert "carol runs a daemon" in capsys.readouterr().err
+    # But a worker that only says so is one that does not answer.
+    assert run("model list", CAROL) == 1
+
+
+def refusing(error: XpucachedError) -> Callable[..., Client]:
+    """Return a way to workers that all refuse."""
+
+    def of_user(_user: str, **_: object) -> Client:
+        raise error
+
+    return of_user
+
+
+def test_what_nobody_knows_is_a_typing_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "of_user", refusing(NotFound("no model net")))
+    with pytest.raises(NotFound):
+        run("runs net", ALICE, BOB)
+
+
+def test_an_answer_that_is_too_long_or_cannot_be_read_is_its_user_s_failure(
+    workers: Mapping[str, api_stub.Running], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = {f"m{number}": api_stub.make_model(f"m{number}") for number in range(300)}
+    workers["alice"].service.registered = many
+    monkeypatch.setattr(everyone, "_TOGETHER", 200_000)
+    monkeypatch.setattr(everyone, "_SMALLEST", 1000)
+    assert run("model list", ALICE, BOB) == 1
+    said = capsys.readouterr()
+    assert "bobs" in said.out
+    assert "m7" not in said.out
+    assert "alice: the daemon's answer cannot be read: it has more than 100000 bytes" in said.err
+
+
+def entries(number: int) -> list[IndexedEntry]:
+    """Return so many entries."""
+    return [api_stub.make_entry(one) for one in range(number)]
+
+
+def test_entries_come_page_by_page_and_user_after_user(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers["alice"].service.known = entries(1300)
+    workers["bob"].service.known = entries(3)
+    assert run("-q ls", ALICE, BOB) == 0
+    names = capsys.readouterr().out.split()
+    assert len(set(names)) == 1303
+    assert [name.partition(":")[0] for name in names] == ["alice"] * 1300 + ["bob"] * 3
+
+    assert run("--json ls", ALICE, CAROL, BOB) == 1
+    whole = json.loads(capsys.readouterr().out)["data"]["users"]
+    assert [(one["user"], len(one.get("data", {}).get("entries", []))) for one in whole] == [
+        ("alice", 1300),
+        ("bob", 3),
+        ("carol", 0),
+    ]
+    assert (whole[0]["data"]["total"], whole[0]["data"]["next"]) == (1300, None)
+
+    assert run("ls --limit 1301", ALICE, BOB) == 0
+    *rows, total = capsys.readouterr().out.splitlines()
+    assert sum(row.startswith("bob ") for row in rows) == 1
+    assert total == "1301 of 1303 entries, 5.1 MiB, of 2 users"
+
+
+@pytest.mark.usefixtures("workers")
+def test_what_happened_stands_in_the_order_of_time(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, minutes in (("alice", (1, 3)), ("bob", (2, 4))):
+        workers[name].service.log = [
+            Event(number, api_stub.NOW + timedelta(minutes=one), "evicted", f"at {one}", {})
+            for number, one in enumerate(minutes, 1)
+        ]
+    assert run("events", ALICE, BOB) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [(row.split()[0], row[-1]) for row in rows] == [("alice", "1"), ("bob", "2"), ("alice", "3"), ("bob", "4")]
+
+
+def test_what_happens_at_all_users_is_followed(
+    workers: Mapping[str, api_stub.Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def tell(_output: Output, user: UserStatus, one: Event) -> None:
+        told.append((user.user, one.id))
+        if len(told) == 5:
+            raise KeyboardInterrupt
+
+    workers["alice"].service.log = [Event(1, api_stub.NOW, "evicted", "one", {})]
+    workers["bob"].service.log = []
+    monkeypatch.setattr(following, "_tell", tell)
+    monkeypatch.setattr(following, "_AGAIN", 0.1)
+    awake = iter([1, 2, 3, 4])
+
+    def users(_host: Client) -> tuple[UserStatus, ...]:
+        number = next(awake, 5)
+        # Bob's worker is there only later; what happened before is told all the same.
+        if number in {3, 4}:
+            for one in workers.values():
+                one.do(functools.partial(one.service.happen, "something"))
+        return (ALICE, replace(BOB, state=WorkerState.AWAKE if number > 3 else WorkerState.ASLEEP))
+
+    monkeypatch.setattr(everyone, "users", users)
+    with pytest.raises(KeyboardInterrupt):
+        run("events -f", ALICE, BOB)
+    assert sorted(told) == [("alice", 1), ("alice", 2), ("alice", 3), ("bob", 1), ("bob", 2)]
+
+
+def test_numbers_of_events_are_each_user_s() -> None:
+    with pytest.raises(XpucachedError, match="numbered for each user"):
+        run("events --since 3", ALICE)
+
+
+def test_the_jobs_of_all_users_are_listed(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = workers["bob"].service.begun
+    begun[JobId("scan-1")] = replace(workers["bob"].service._begin("scan"), id=JobId("scan-1"))
+    assert run("jobs", ALICE, BOB) == 0
+    assert "bob   scan-1" in capsys.readouterr().out

@@ -1,0 +1,149 @@
+"""Door: one question to the workers of all users of this host, and one answer with an owner for each part.
+
+They are asked beside each other, few at a time: one that sleeps is woken, and costs a start.  What one answers has a
+deadline, and is bounded by what all may cost together; whose worker fails is named, and the others' answers stand.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from xpucached import answers
+from xpucached.api import host_requests
+from xpucached.api.client import Answer
+from xpucached.cli import connect
+from xpucached.cli.output import say
+from xpucached.codec import to_json
+from xpucached.domain.jobs import ErrorInfo
+from xpucached.domain.users import UserStatus, WorkerState
+from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
+from xpucached.printing import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from xpucached.api.client import Client
+    from xpucached.api.endpoints import Request
+    from xpucached.cli.output import Output
+    from xpucached.messages import Json
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 4
+"""So many workers are asked, and started for it, at the same time."""
+
+_TOGETHER: Final = 64 << 20
+_LARGEST: Final = 4 << 20
+_SMALLEST: Final = 256 << 10
+"""Bytes that all answers may have together, and what one may have at most and at least."""
+
+
+class UserAnswer(Struct, Generic[T], frozen=True):
+    """What one user's worker answered, or why it did not."""
+
+    user: UserStatus
+    answer: Answer[T] | None = None
+    error: XpucachedError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an answer is missing; who runs a daemon of their own, as far as the host's knows, owes none."""
+        aside = self.user.state is WorkerState.ASIDE and isinstance(self.error, Conflict)
+        return self.error is not None and not aside
+
+    @property
+    def data(self) -> Json:
+        """The part as `--json` prints it."""
+        whose: dict[str, Json] = {"user": self.user.user, "uid": self.user.uid}
+        if self.answer is not None:
+            return {**whose, "data": self.answer.data}
+        error = self.error or XpucachedError("")
+        return {**whose, "error": to_json(ErrorInfo(error.code, error.message, error.hint))}
+
+
+def users(host: Client) -> tuple[UserStatus, ...]:
+    """Return the users whom the host's daemon looks after, and whom the caller may ask for, by name."""
+    return tuple(sorted(host.call(host_requests.GetHost()).value.users, key=lambda one: one.user))
+
+
+def each(whom: Sequence[UserStatus], work: Callable[[UserStatus, Client], Answer[T]]) -> Iterator[UserAnswer[T]]:
+    """Do something with each one's worker, few at a time; yields what came of it, as it comes."""
+    waiting: queue.SimpleQueue[UserStatus] = queue.SimpleQueue()
+    done: queue.SimpleQueue[UserAnswer[T]] = queue.SimpleQueue()
+    largest = max(_SMALLEST, min(_LARGEST, _TOGETHER // max(1, len(whom))))
+
+    def one_by_one() -> None:
+        while not waiting.empty():
+            try:
+                one = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                with connect.of_user(one.user, largest=largest) as client:
+                    done.put(UserAnswer(one, work(one, client)))
+            except XpucachedError as error:
+                done.put(UserAnswer(one, error=error))
+            except Exception as error:  # noqa: BLE001 - whatever one user makes us stumble over, the others are asked
+                done.put(UserAnswer(one, error=XpucachedError(f"what it said cannot be read: {type(error).__name__}")))
+
+    for one in whom:
+        waiting.put(one)
+    for _ in range(min(_AT_ONCE, len(whom))):
+        # Ctrl-C does not wait for who keeps silent.
+        threading.Thread(target=one_by_one, daemon=True).start()
+    for _ in whom:
+        yield done.get()
+
+
+def ask(host: Client, request: Request[T]) -> tuple[UserAnswer[T], ...]:
+    """Ask every user's worker; gives the parts in the order of the users' names.
+
+    Who knows nothing of what was named has nothing to say; raises `NotFound` if nobody does.
+    """
+
+    def answer(_one: UserStatus, client: Client) -> Answer[T]:
+        said = client.call(request)
+        said.value  # noqa: B018 - what cannot be read is that user's failure, and nobody else's
+        return said
+
+    parts = sorted(each(users(host), answer), key=lambda part: part.user.user)
+    unknown = [part.error for part in parts if isinstance(part.error, NotFound)]
+    if unknown and len(unknown) == sum(part.failed or part.answer is not None for part in parts):
+        raise unknown[0]
+    return tuple(part for part in parts if not isinstance(part.error, NotFound))
+
+
+def missing(parts: Sequence[UserAnswer[T]]) -> int:
+    """Say whose answer is missing; gives the exit status."""
+    for part in parts:
+        if part.error is not None:
+            hint = f" ({plain(part.error.hint)})" if part.error.hint else ""
+            print(f"xpucachectl: {plain(part.user.user)}: {plain(part.error.message)}{hint}", file=sys.stderr)
+    return RunFailed.exit if any(part.failed for part in parts) else 0
+
+
+def show(output: Output, request: Request[tuple[T, ...]]) -> int:
+    """Ask every user's worker for a list, and print them as one; gives the exit status."""
+    parts = ask(output.client, request)
+    if output.json:
+        output.dump({"users": [part.data for part in parts]})
+        return missing(parts)
+    look = answers.of(type(request))
+    merged = look.merged
+    if merged is None:
+        raise AssertionError(type(request).__name__)
+    rows = [(part.user.user, one) for part in parts if part.answer is not None for one in part.answer.value]
+    order = merged.order
+    if order is not None:
+        rows.sort(key=lambda row: order(row[1]))
+    if output.quiet and look.names is not None:
+        names = look.names
+        say("\n".join(f"{plain(owner)}:{names((one,))}" for owner, one in rows))
+    else:
+        say(merged.write([one for _, one in rows], output.style, [owner for owner, _ in rows]))
+    return missing(parts)
