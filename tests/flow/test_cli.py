@@ -332,7 +332,7 @@ def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (("ls", "--flaw=bin-empty"), 64, "; it is called --defect now"),
         (("ls", "--state", "flawed"), 64, "it is called defective now"),
         (("evict", "--reason", "flawed"), 64, "it is called defective now"),
-        (("ls", "--state", "broken"), 64, "expected one of ok, defective, unfinished"),
+        (("ls", "--state", "broken"), 64, "expected one of ok, defective, unfinished, unread"),
         (("evict", "--reason", "x"), 64, "superseded-driver"),
         (("events", "--since", "x"), 64, "not a number"),
         (("model", "add", "x", "python3", "app.py"), 64, "stands behind --"),

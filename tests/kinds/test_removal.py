@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
-from xpucached.domain.stores import EntryState
+from xpucached.domain.stores import UNSETTLED
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import removal, trash
 
@@ -86,8 +86,9 @@ def test_what_programs_hold_stays(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert set(fakes.FULL.remover.remove(entries, {one.id: LABEL for one in entries}).values()) == {False}
     assert store.files() == before
-    unfinished = [replace(one, state=EntryState.UNFINISHED) for one in entries]
-    assert set(fakes.FULL.remover.remove(unfinished).values()) == {False}
+    for state in UNSETTLED:
+        unsettled = [replace(one, state=state) for one in entries]
+        assert set(fakes.FULL.remover.remove(unsettled).values()) == {False}
     assert store.files() == before
 
 

@@ -229,6 +229,9 @@ def test_what_may_not_be_read_has_not_vanished(
     for one in seen:
         (note,) = one.notes
         assert note.startswith("directories that may not be read")
+        assert set(one.shut_in) == {
+            row.key for row in rows if row.key.startswith(f"{shut.relative_to(sycl_store.root)}/")
+        }
     slots[3].bin.unlink()
     again = look(sycl_store, rows)
     assert len(again.entries) == 1

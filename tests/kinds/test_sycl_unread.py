@@ -1,4 +1,4 @@
-"""What cannot be read just now is no damage: it is unfinished, and what was known of a directory stays."""
+"""What cannot be read just now is no damage: it is unread, and what was known of a directory stays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_file_with_a_lease_is_not_damaged(sycl_store: SyclStore, suffix: str) 
         os.close(holder)
         signal.signal(signal.SIGIO, before)
 
-    assert (entry.state, entry.defect) == (EntryState.UNFINISHED, None)
+    assert (entry.state, entry.defect) == (EntryState.UNREAD, None)
     assert look(sycl_store.root).entries[0].state is EntryState.OK
 
 
@@ -73,9 +73,10 @@ def test_only_few_errors_say_something_of_a_file(sycl_store: SyclStore, monkeypa
             continue
         (entry,) = scan.entries
         damaged = name in LASTING - {"ENOENT", "EXDEV"}
+        waits = EntryState.UNFINISHED if name == "ENOENT" else EntryState.UNREAD
         assert entry.defect is (
             sycl.defects.BIN_UNREADABLE if damaged and name != "EISDIR" else sycl.defects.BIN_NOT_A_FILE
-        ) or (not damaged and entry.defect is None and entry.state is EntryState.UNFINISHED), name
+        ) or (not damaged and entry.defect is None and entry.state is waits), name
 
 
 def test_only_few_errors_say_something_of_a_directory(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,7 @@ def test_a_lock_beside_what_cannot_be_read_is_no_interrupted_write(
 
     monkeypatch.setattr(fs, "_open", failing(slot.bin.name, errno.EAGAIN))
 
-    assert look(sycl_store.root).entries[0].state is EntryState.UNFINISHED
+    assert look(sycl_store.root).entries[0].state is EntryState.UNREAD
 
 
 def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:

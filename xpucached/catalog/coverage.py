@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from xpucached.catalog import predicted
 from xpucached.catalog.lists import among
@@ -19,13 +21,16 @@ from xpucached.domain.stores import EntryState, Store, StoreState
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from xpucached.domain.models import Run
+
 
 def model_coverage(
     connection: sa.Connection, places: Mapping[ModelName, Collection[Store]] | None = None
 ) -> tuple[Coverage, ...]:
     """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing.
 
-    ``places`` are the stores that each model caches in now: what lies in another one is of no use to its programs.
+    ``places`` are the stores that each model caches in now, its own first: what lies in another one is of no use to its
+    programs.
     """
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
     workloads: dict[str, str] = {row.name: row.workload for row in rows}
@@ -36,45 +41,35 @@ def model_coverage(
     some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
     runs = {run.id: run for run in read_runs(connection, list(some.values()))}
     there = _remaining(connection, list(some))
-    remaining: dict[int, Counter[str]] = {}
-    elsewhere: dict[int, int] = {}
-    for number, row in some.items():
-        mine = there[number] if places is None else _in(there[number], places.get(row.model, ()))
-        remaining[number] = Counter()
-        for store, count in mine.items():
-            remaining[number][store.kind] += count
-        elsewhere[number] = there[number].total() - mine.total()
-    layers = {number: _layers(row.layers, remaining[number]) for number, row in some.items()}
+    shut = _unreadable(connection)
     successors = predicted.successors(
         connection, (row.id for rows in (*proofs.values(), list(good.values())) for row in rows)
     )
+    left = {
+        number: _proof(runs[number], row, there[number], None if places is None else places.get(row.model, ()), shut)
+        for number, row in some.items()
+    }
+    left = {number: replace(one, successors=successors.get(number, ())) for number, one in left.items()}
     failures = _failures(connection, workloads)
     inherited = _inherited(connection)
     return tuple(
         Coverage(
             ModelName(name),
             runs[last[name].id] if name in last else None,
-            runs[good[name].id] if name in good else None,
+            best.run if best is not None else None,
             failures[name],
-            good[name].attributed if name in good else 0,
-            remaining[good[name].id].total() if name in good else 0,
+            best.entries if best is not None else 0,
+            best.remaining if best is not None else 0,
             inherited=inherited.get(name, 0),
-            layers=layers[good[name].id] if name in good else (),
-            elsewhere=elsewhere[good[name].id] if name in good else 0,
-            proofs=tuple(
-                Proof(
-                    runs[row.id],
-                    row.attributed,
-                    remaining[row.id].total(),
-                    layers[row.id],
-                    successors.get(row.id, ()),
-                    elsewhere[row.id],
-                )
-                for row in proofs[name]
-            ),
-            successors=successors.get(good[name].id, ()) if name in good else (),
+            layers=best.layers if best is not None else (),
+            elsewhere=best.elsewhere if best is not None else 0,
+            proofs=tuple(left[row.id] for row in proofs[name]),
+            successors=best.successors if best is not None else (),
+            unread=best.unread if best is not None else 0,
+            unreadable=best.unreadable if best is not None else _of_own((places or {}).get(ModelName(name), ()), shut),
         )
         for name in workloads
+        for best in (left[good[name].id] if name in good else None,)
     )
 
 
@@ -108,34 +103,86 @@ def _newest_by_model(
     return {row.model: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)))}
 
 
-def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> Mapping[int, Counter[Store]]:
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What of a run's entries is in one store, as far as is known."""
+
+    count: int
+    unread: int  #: of these, those that cannot be read now …
+    why: str  #: … and why
+
+
+def _remaining(connection: sa.Connection, numbers: Iterable[int]) -> Mapping[int, dict[Store, _Left]]:
     """Count by stores the entries of each run that are there and whole: what has a lock is skipped by programs.
 
-    Where something else stands in a store's place, what is known of its entries stays, and none of them is there.
+    Where something else stands in a store's place, what is known of its entries stays, and none of them is there.  What
+    cannot be read now counts as it was known, and as unread.
     """
-    a, s = ATTRIBUTIONS.c, STORES.c
-    found: defaultdict[int, Counter[Store]] = defaultdict(Counter)
-    for number, kind, root, count in connection.execute(
-        sa.select(a.run_id, s.kind, s.root, sa.func.count())
-        .join(ENTRIES, ENTRIES.c.id == a.entry_id)
-        .join(STORES, s.id == ENTRIES.c.store_id)
+    a, s, e = ATTRIBUTIONS.c, STORES.c, ENTRIES.c
+    apart = e.state == EntryState.UNREAD.value
+    unread = sa.or_(apart, s.state == StoreState.UNREADABLE.value)
+    found: defaultdict[int, dict[Store, _Left]] = defaultdict(dict)
+    for number, kind, root, *left in connection.execute(
+        sa.select(
+            a.run_id,
+            s.kind,
+            s.root,
+            sa.func.count(),
+            sa.func.sum(sa.case((unread, 1), else_=0)),
+            sa.func.coalesce(sa.func.max(sa.case((apart, e.detail))), ""),
+        )
+        .join(ENTRIES, e.id == a.entry_id)
+        .join(STORES, s.id == e.store_id)
         .where(
             among(a.run_id, numbers),
-            ENTRIES.c.state == EntryState.OK.value,
+            e.state.in_((EntryState.OK.value, EntryState.UNREAD.value)),
             s.state != StoreState.NOT_A_DIRECTORY.value,
         )
         .group_by(a.run_id, s.id)
     ):
-        found[number][Store(KindName(kind), Path(root))] = count
+        found[number][Store(KindName(kind), Path(root))] = _Left(*left)
     return found
 
 
-def _in(some: Counter[Store], places: Collection[Store]) -> Counter[Store]:
-    return Counter({store: count for store, count in some.items() if store in places})
+def _unreadable(connection: sa.Connection) -> dict[Store, str]:
+    """Return the stores that could not be read when they were last looked at, and why."""
+    s = STORES.c
+    rows = connection.execute(sa.select(s.kind, s.root, s.notes).where(s.state == StoreState.UNREADABLE.value))
+    return {Store(KindName(kind), Path(root)): "; ".join(notes) or "nobody says why" for kind, root, notes in rows}
 
 
-def _layers(noted: Mapping[str, int] | None, remaining: Mapping[str, int]) -> tuple[Layer, ...]:
-    return tuple(Layer(KindName(kind), count, remaining.get(kind, 0)) for kind, count in sorted((noted or {}).items()))
+def _of_own(places: Iterable[Store], shut: Mapping[Store, str]) -> str:
+    """Return why a model's own store cannot be read, if so: where it will cache besides nobody knows."""
+    return next((shut.get(store, "") for store in places), "")
+
+
+def _proof(
+    run: Run,
+    row: sa.Row[tuple[object, ...]],
+    there: Mapping[Store, _Left],
+    places: Collection[Store] | None,
+    shut: Mapping[Store, str],
+) -> Proof:
+    """Tell what is left of what a run was given with, in these places."""
+    mine = {store: left for store, left in there.items() if places is None or store in places}
+    remaining, unread = Counter[str](), Counter[str]()
+    for store, left in mine.items():
+        remaining[store.kind] += left.count
+        unread[store.kind] += left.unread
+    # It may need a store of which nothing is known any more.
+    why = [shut[store] for store in places or mine if store in shut and store.kind in (row.layers or remaining)]
+    why += [left.why for left in mine.values() if left.why]
+    noted: Mapping[str, int] = row.layers or {}
+    layers = tuple(Layer(KindName(kind), noted[kind], remaining[kind], unread[kind]) for kind in sorted(noted))
+    return Proof(
+        run,
+        row.attributed,
+        remaining.total(),
+        layers,
+        elsewhere=sum(left.count for left in there.values()) - remaining.total(),
+        unread=unread.total(),
+        unreadable="; ".join(dict.fromkeys(why)),
+    )
 
 
 def _inherited(connection: sa.Connection) -> dict[str, int]:

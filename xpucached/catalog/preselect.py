@@ -28,7 +28,7 @@ from xpucached.catalog.tables import (
 from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
-from xpucached.domain.stores import EntryState, Store
+from xpucached.domain.stores import UNSETTLED, EntryState, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -209,7 +209,7 @@ def _take_worst(
     )
     # What is only perhaps protected is let through and not counted: then there is enough whatever the plan says.
     sure = sa.and_(microseconds(preselection.young) >= _CREATED, _E.restored.is_(None))
-    where = [_E.state != EntryState.UNFINISHED.value, _E.allocated > 0]
+    where = [_E.state.not_in(UNSETTLED), _E.allocated > 0]
     if preselection.pinned:
         inherited = (
             sa.select(INHERITED.c.entry_id).join(MODELS, MODELS.c.name == INHERITED.c.model).where(MODELS.c.pinned)

@@ -20,7 +20,7 @@ from xpucached.catalog.stores import is_store
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.stores import Delta, EntryId, EntryState, KnownEntry, Store, StoreState
+from xpucached.domain.stores import UNSETTLED, Delta, EntryId, EntryState, KnownEntry, Store, StoreState
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def judge(entry: Entry, before: EarlierEntry | None) -> tuple[Entry, str | None]
         anew = source != entry.source
     else:
         # An earlier version did not note the source; where there is none now, nobody has written the entry anew.
-        unwhole = before.state is not EntryState.OK and before.defect != CHANGED.code
+        unwhole = before.state not in (EntryState.OK, EntryState.UNREAD) and before.defect != CHANGED.code
         anew = not source and (unwhole or before.created != entry.created or before.size != entry.size)
     if anew:
         return entry, fresh
@@ -111,6 +111,8 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
         return _delta(connection, store, vanished=gone)
     if scan.state is not StoreState.OK:
         return _delta(connection, store)
+    if scan.shut_in:
+        connection.exec_driver_sql(_LEAVE_UNREAD, [(store, key) for key in scan.shut_in])
     gone = _vanish(connection, store, _absent(connection, store, scan) if scan.vanished is None else scan.vanished)
     targets_seen = {entry.environment for entry in scan.entries if entry.environment is not None}
     admitted = targets.admit(connection, targets_seen)
@@ -138,7 +140,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
 
 def _absent(connection: sa.Connection, store: int, scan: Scan) -> list[EntryKey]:
     """Return the entries of which a look at everything says nothing."""
-    seen = {entry.id.key for entry in scan.entries} | {one.key for one in scan.unchanged}
+    seen = {entry.id.key for entry in scan.entries} | {one.key for one in scan.unchanged} | set(scan.shut_in)
     rows = connection.exec_driver_sql("SELECT key FROM entries WHERE store_id = ?", (store,))
     return [EntryKey(key) for (key,) in rows if key not in seen]
 
@@ -317,6 +319,14 @@ _UPSERT: Final = (
 )
 
 
+# The next look reads them again, whatever it finds; what they are trusted by stays.
+_LEAVE_UNREAD: Final = (
+    f"UPDATE entries SET state = '{EntryState.UNREAD}', defect = NULL, stamp = '', place = NULL,"  # noqa: S608 - ours
+    " detail = 'its directory may not be read now'"
+    f" WHERE store_id = ? AND key = ? AND state <> '{EntryState.UNREAD}'"
+)
+
+
 def known_entries(catalog: Catalog, store: Store) -> Iterator[KnownEntry]:
     """Yield what the next look at this store need not read again, in the order of the keys.
 
@@ -334,7 +344,7 @@ def known_entries(catalog: Catalog, store: Store) -> Iterator[KnownEntry]:
 def _known_page(connection: sa.Connection, store: Store, after: EntryKey) -> list[KnownEntry]:
     c = ENTRIES.c
     passing = sa.or_(
-        c.state == EntryState.UNFINISHED.value,
+        c.state.in_(UNSETTLED),
         sa.and_(
             c.defect.is_not(None),
             c.defect.in_(defect_codes(connection, lambda one: one.passing)),

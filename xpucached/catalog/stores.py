@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from xpucached.catalog import departed
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
 from xpucached.domain.names import EntryKey, KindName
-from xpucached.domain.stores import EntryState, Lookups, Store, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.stores import UNSETTLED, EntryState, Lookups, Store, StoreOrigin, StoreState, StoreStatus
 
 
 def known_keys(connection: sa.Connection, store: Store) -> frozenset[EntryKey]:
@@ -39,7 +39,7 @@ def _every_store() -> sa.Select[tuple[object, ...]]:
             c.store_id,
             sa.func.sum(c.entries).label("entries"),
             sa.func.sum(sa.case((c.state == EntryState.DEFECTIVE.value, c.entries), else_=0)).label("defective"),
-            sa.func.sum(sa.case((c.state == EntryState.UNFINISHED.value, c.entries), else_=0)).label("unfinished"),
+            sa.func.sum(sa.case((c.state.in_(UNSETTLED), c.entries), else_=0)).label("unfinished"),
             sa.func.total(c.size).label("size"),
             sa.func.total(c.allocated).label("allocated"),
         )

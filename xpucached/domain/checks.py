@@ -42,6 +42,7 @@ class CheckState(StrEnum):
     NO_ANSWER = "no-answer"
     NO_DEVICE = "no-device"
     STARTING = "starting"
+    UNREAD = "unread"
     UNHEARD = "unheard"
     OVERDUE = "overdue"
     REFUSED = "refused"
@@ -63,6 +64,7 @@ LEVELS: Final[Mapping[CheckState, Level]] = {
     CheckState.NO_ANSWER: Level.UNKNOWN,
     CheckState.NO_DEVICE: Level.UNKNOWN,
     CheckState.STARTING: Level.UNKNOWN,
+    CheckState.UNREAD: Level.UNKNOWN,
     CheckState.UNHEARD: Level.UNKNOWN,
     CheckState.OVERDUE: Level.UNKNOWN,
     CheckState.REFUSED: Level.UNKNOWN,
@@ -100,6 +102,7 @@ _VERDICTS: Final[Mapping[Verdict, CheckState]] = {
     Verdict.COLD: CheckState.COLD,
     Verdict.WAITING: CheckState.COLD,
     Verdict.WARMING: CheckState.COLD,
+    Verdict.UNKNOWN: CheckState.UNREAD,
     Verdict.NO_MODELS: CheckState.NO_MODELS,
     Verdict.STARTING: CheckState.STARTING,
     Verdict.NO_DEVICE: CheckState.NO_DEVICE,
@@ -153,6 +156,9 @@ def check(value: Status, now: datetime) -> Check:
     working = sorted({one.kind for one in value.jobs if one.state in UNDER_WAY and one.kind in WARMING})
     if working and value.verdict is not Verdict.WARMING:
         further.append((CheckState.AT_WORK, f"a {' and a '.join(working)} is under way or waits"))
+    unread = [one.name for one in value.models if one.warmth is Warmth.UNKNOWN]
+    if unread and state is not CheckState.UNREAD:
+        further.append((CheckState.UNREAD, f"whether these are warm nobody knows: {_names([*unread])}"))
     further += [(PROBLEMS[one.code], one.message) for one in value.problems if one.code in PROBLEMS]
     further = _worst_first(further)
     said = "; ".join(dict.fromkeys(text for _, text in further[:_SAID]))
@@ -236,6 +242,8 @@ def _of_users(value: HostStatus, known: list[UserStatus], now: datetime) -> Iter
         yield CheckState.NO_DEVICE, "programs find no device"
     if cold := sum(one.cold for one in known):
         yield CheckState.COLD, f"{cold} of {_count(cold + sum(one.warm for one in known), 'model')} are cold"
+    if unread := [one.user for one in known if one.verdict is Verdict.UNKNOWN]:
+        yield CheckState.UNREAD, f"what models were proven with cannot be read now: {_names(unread)}"
     if own := [one.user for one in known if set(one.failed) - set(one.declared)]:
         yield CheckState.USER_FAILED, f"models of their own could not be warmed: {_names(own)}"
     if working := [one.user for one in known if one.working and one not in failed]:

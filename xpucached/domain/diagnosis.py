@@ -36,6 +36,7 @@ class Cause(StrEnum):
     NO_DEVICE = "no-device"
     WAITING = "waiting"
     WARMING = "warming"
+    UNREAD = "cannot-be-read"  #: what it was proven with
     UNCACHED = "uncached"
     CRASH = "crashed-with-cache"
     FAILED = "failed"

@@ -192,7 +192,8 @@ class Layer(Struct, frozen=True):
 
     kind: KindName
     entries: int  #: that its run created or used
-    remaining: int  #: of those, still there and whole
+    remaining: int  #: of those, still there and whole as far as is known
+    unread: int = 0  #: of the remaining, those that cannot be read now
 
 
 class Proof(Struct, frozen=True):
@@ -205,6 +206,8 @@ class Proof(Struct, frozen=True):
     successors: tuple[Target, ...] = ()
     """What is here now in place of what it was proven for, and has all it needs: only the compiler is another."""
     elsewhere: int = 0  #: of its entries, those in a store that the model does not cache in now
+    unread: int = 0  #: of the remaining, those that cannot be read now
+    unreadable: str = ""  #: why, of these or of a store that it needs; empty if all can be read
 
 
 class Coverage(Struct, frozen=True):
@@ -223,6 +226,8 @@ class Coverage(Struct, frozen=True):
     elsewhere: int = 0  #: of the good run's, those in a store that the model does not cache in now
     proofs: tuple[Proof, ...] = ()  #: of its present workload, the newest on each host or driver as they were then
     successors: tuple[Target, ...] = ()  #: as `Proof.successors`, of the good run
+    unread: int = 0  #: as `Proof.unread`, of the good run
+    unreadable: str = ""  #: as `Proof.unreadable`; of a model that was never warmed: of the store that it caches in
 
 
 class Warmth(StrEnum):
@@ -231,6 +236,7 @@ class Warmth(StrEnum):
     WARM = "warm"
     COLD = "cold"
     CHANGED = "changed"  #: it was proven warm, and what it needs has changed since: nobody knows
+    UNKNOWN = "unknown"  #: it was proven warm, and what it needs in the caches cannot be read now
     WAITING = "waiting"  #: it is warmed as soon as the host is calm, or its window opens
     WARMING = "warming"
     FAILED = "failed"  #: its last runs failed; see the run

@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     COLD = "cold"
     WAITING = "waiting"  #: models are warmed as soon as this is the time for it
     WARMING = "warming"
+    UNKNOWN = "unknown"  #: what a model was proven with cannot be read now, and the others are warm
     FAILED = "failed"
     UNCACHED = "uncached"  #: no model uses a cache that we know
     NO_MODELS = "no-models"

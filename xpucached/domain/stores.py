@@ -55,6 +55,11 @@ class EntryState(StrEnum):
     OK = "ok"
     DEFECTIVE = "defective"  #: see `Entry.defect`
     UNFINISHED = "unfinished"  #: a program is writing it now
+    UNREAD = "unread"  #: it cannot be read just now, so what it holds is not known
+
+
+UNSETTLED: Final = frozenset({EntryState.UNFINISHED, EntryState.UNREAD})
+"""Nothing is decided about an entry that is in one of these states."""
 
 
 class ImageFormat(StrEnum):
@@ -117,7 +122,6 @@ class Entry(Struct, frozen=True):
     source: str | None = None  #: which file its program was written with: changes whenever a runtime writes it anew
     input: str | None = None  #: SHA-256 of the SPIR-V that it was compiled from, by which kinds know the same program
     facts: tuple[tuple[str, str], ...] = ()  #: what else it says of itself, as its kind names it: names and values
-    unread: bool = False  #: it could not be read just now: whether anything is wrong with it is unknown
 
     @property
     def effect(self) -> Effect | None:
@@ -169,6 +173,7 @@ class Scan(Struct, frozen=True):
     foreign: int | None = 0  #: files and directories that belong to no entry, never touched; None: not counted
     notes: tuple[str, ...] = ()  #: what people should know of the store as a whole, its faults above all
     ours: tuple[EntryKey, ...] = ()  #: entries under a lock that a dead daemon of ours left
+    shut_in: tuple[EntryKey, ...] = ()  #: known ones below directories that may not be read now
     vanished: tuple[EntryKey, ...] | None = None  #: None: the look was at everything, and what it does not name is gone
     thorough: bool = True  #: with this, every file of the store was looked at, not only the directories
     faults: tuple[StoreFault, ...] = ()  #: of the store as a whole; complete in the last part only
@@ -178,7 +183,7 @@ class Scan(Struct, frozen=True):
     @property
     def unread(self) -> int:
         """Of how many directories and entries nobody knows what is in them."""
-        return self.shut + sum(one.unread for one in self.entries)
+        return self.shut + sum(one.state is EntryState.UNREAD for one in self.entries)
 
 
 class Delta(Struct, frozen=True):

@@ -20,6 +20,13 @@ class KnownCursor:
         self._next = next(self._rest, None)
         self.passed: list[EntryKey] = []
         """Those between what was taken: nothing that is there has their names."""
+        self.shut_in: list[EntryKey] = []
+        """Those below directories that may not be read now."""
+
+    @property
+    def noted(self) -> int:
+        """How many were passed or left unread."""
+        return len(self.passed) + len(self.shut_in)
 
     def take(self, prefix: str) -> list[KnownEntry]:
         """Return those below a directory; those before it were passed."""
@@ -31,10 +38,19 @@ class KnownCursor:
         self._next = row
         return found
 
+    def leave_unread(self, prefix: str) -> bool:
+        """Note those below a directory that may not be read; False if there are so many that a part is full."""
+        while self._next is not None and self._next.key.startswith(prefix):
+            if self.noted >= PART:
+                return False
+            self.shut_in.append(self._next.key)
+            self._next = next(self._rest, None)
+        return True
+
     def pass_before(self, prefix: str) -> bool:
         """Pass those before a directory, or all if it has no name; False if there are so many that a part is full."""
         while self._next is not None and (not prefix or self._next.key < prefix):
-            if len(self.passed) >= PART:
+            if self.noted >= PART:
                 return False
             self.passed.append(self._next.key)
             self._next = next(self._rest, None)

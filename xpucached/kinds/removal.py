@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import Entry, EntryId, EntryState, Store
+from xpucached.domain.stores import UNSETTLED, Entry, EntryId, Store
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs
 from xpucached.kinds.trash import FOLDER, TrashFolder
@@ -104,7 +104,7 @@ class PathRemover:
             here, device = descriptors[-1], os.fstat(descriptors[0]).st_dev
             if not held and self.of_all:
                 busy.add(entry.id.store)
-            if not held or entry.state is EntryState.UNFINISHED or self.stamp(here, name) != entry.stamp:
+            if not held or entry.state in UNSETTLED or self.stamp(here, name) != entry.stamp:
                 return False
             status = os.stat(name, dir_fd=here, follow_symlinks=False)
             if note is None or not self._take(entry, here, note, status):

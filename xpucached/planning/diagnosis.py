@@ -122,6 +122,8 @@ def _own(status: ModelStatus) -> Iterable[Explanation]:
         yield Explanation(Cause.WAITING, f"{status.why}; to warm it all the same:", _command("prewarm", name))
     elif status.warmth is Warmth.WARMING:
         yield Explanation(Cause.WARMING, f"it is being warmed just now; {status.why}", _command("jobs"))
+    elif status.warmth is Warmth.UNKNOWN:
+        yield Explanation(Cause.UNREAD, status.why, _command("stores"))
     elif run is not None and run.outcome is Outcome.CRASHED:
         # The command is given with what was found out about the runtime.
         return

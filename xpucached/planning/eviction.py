@@ -141,6 +141,8 @@ def plan_named(
             evict.append(Evict(one, EvictReason.ASKED, detail))
         elif one.entry.state is EntryState.UNFINISHED:
             kept[one.entry.id] = "a program is writing it"
+        elif one.entry.state is EntryState.UNREAD:
+            kept[one.entry.id] = "it cannot be read now"
         elif context.is_open(one):
             kept[one.entry.id] = "a process has it open"
         elif any(name in models and models[name].pinned for name in one.models):

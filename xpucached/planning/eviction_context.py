@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.defects import BEARABLE
 from xpucached.domain.recipes import RecipeState
-from xpucached.domain.stores import EntryState
+from xpucached.domain.stores import UNSETTLED, EntryState
 from xpucached.planning.ranking import RATE, Rank, effective, limited
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EvictionContext:
     def protects(self, one: IndexedEntry) -> bool:
         """Return whether an entry is kept whatever else holds."""
         entry = one.entry
-        if entry.state is EntryState.UNFINISHED or self.is_open(one):
+        if entry.state in UNSETTLED or self.is_open(one):
             return True
         # A time in the future is a clock that was wrong: then our own first look says how old the entry is at least.
         born = entry.created if entry.created <= self.now else one.first_seen

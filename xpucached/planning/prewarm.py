@@ -59,7 +59,8 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     It is warm if a good run had the present workload, each environment of that run is still offered (or, if it touched
     none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that the run
     needed has changed.  An earlier driver that comes back brings its old proof with it.  Where only the compiler is
-    another, an environment counts as offered if all that programs will look for instead is there.
+    another, an environment counts as offered if all that programs will look for instead is there.  What cannot be read
+    now counts as it was known: whether that is so, `unread` says.
     """
     coverage = applicable(coverage, host) if coverage is not None else None
     good = coverage.good if coverage is not None else None
@@ -85,6 +86,15 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     return None
 
 
+def unread(coverage: Coverage | None, host: Host) -> str:
+    """Return what of a model's entries, or of where it caches, cannot be read now; empty if nothing."""
+    coverage = applicable(coverage, host) if coverage is not None else None
+    if coverage is None or not coverage.unreadable:
+        return ""
+    what = f"{coverage.unread} of its {coverage.entries} entries" if coverage.unread else "where it caches"
+    return f"{what} cannot be read now ({coverage.unreadable})"
+
+
 def listed(changes: Sequence[str]) -> str:
     """Name what changed, the first few of it."""
     more = len(changes) - _NAMED
@@ -98,7 +108,7 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
     subtotal = [one for one in coverage.proofs if _holds(one.run, one.successors, host)]
     if not subtotal:
         return coverage
-    best = max(subtotal, key=lambda one: (one.remaining >= one.entries, one.run.id))
+    best = max(subtotal, key=lambda one: (one.remaining >= one.entries, not one.unreadable, one.run.id))
     return replace(
         coverage,
         good=best.run,
@@ -107,6 +117,8 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
         layers=best.layers,
         successors=best.successors,
         elsewhere=best.elsewhere,
+        unread=best.unread,
+        unreadable=best.unreadable,
         changes=(),
     )
 
@@ -231,14 +243,18 @@ def plan_prewarm(
                 Warm(model, WarmReason.MANUAL, f"asked for; {wanted.detail if wanted else 'it is warm already'}")
             )
             continue
-        if wanted is None:
+        shut = unread(mine, here)
+        if wanted is None and not shut:
             covered.append(model.name)
             continue
         if uncached(model, mine, here) is not None:
             deferred.append(Deferred(model.name, UNCACHED, None))
             continue
         failed = failure(model, mine, here, policy, now)
-        if failed is None:
+        if wanted is None or shut:
+            # A run could neither find what is there nor show that it was kept.
+            deferred.append(Deferred(model.name, shut, None))
+        elif failed is None:
             warm.append(Warm(model, wanted.reason, wanted.detail))
         elif failed.until is not None and failed.until <= now:
             warm.append(Warm(model, WarmReason.RETRY, f"{describe(failed)}; {wanted.detail}"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from xpucached.domain.defects import CHANGED, Effect, RepairAction
 from xpucached.domain.names import group
 from xpucached.domain.plans import NoRecipe, Rebuild, ReplayReason
-from xpucached.domain.stores import EntryState, ImageFormat
+from xpucached.domain.stores import UNSETTLED, EntryState, ImageFormat
 from xpucached.domain.trash import Repair, Unproven
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _RepairContext:
     def repair(self, entry: Entry) -> Repair:
         """Choose what has not been tried."""
         defect = entry.defect
-        if defect is None or entry.effect is Effect.HARMLESS or entry.state is EntryState.UNFINISHED:
+        if defect is None or entry.effect is Effect.HARMLESS or entry.state in UNSETTLED:
             return Repair(entry, RepairAction.LEAVE)
         ways = defect.superseded if defect.superseded and _group(entry) in self._used else defect.repairs
         why = ""
@@ -155,6 +155,8 @@ def plan_comparing(
         why: Unproven | None = None
         if entry.state is EntryState.UNFINISHED:
             why = Unproven.CHANGED
+        elif entry.state is EntryState.UNREAD:
+            why = Unproven.UNREADABLE
         elif entry.state is EntryState.DEFECTIVE and not (entry.defect and entry.defect.whole):
             why = Unproven.DAMAGED
         elif entry.id.store.kind not in rebuildable:

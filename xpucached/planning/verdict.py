@@ -19,6 +19,7 @@ from xpucached.planning.prewarm import (
     met_another_compiler,
     need,
     uncached,
+    unread,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def warmth(
     wanted = need(model, coverage, host)
     if warming:
         return Warmth.WARMING, wanted.detail if wanted else "it is warmed once more", wanted.reason if wanted else None
+    shut = unread(coverage, host)
+    if wanted is None and shut:
+        return Warmth.UNKNOWN, f"{shut}: nobody knows whether it is warm", None
     if wanted is None:
         coverage = applicable(coverage, host) if coverage is not None else None
         good = coverage.good if coverage is not None else None
@@ -81,11 +85,12 @@ def warmth(
     if uncached(model, coverage, host) is not None:
         return Warmth.UNCACHED, UNCACHED, None
     failed = failure(model, coverage, host, policy, now)
+    detail = f"{wanted.detail}; it is not run while {shut}" if shut else wanted.detail
     if failed is None and waiting is not None:
-        return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{_THEN}{wanted.detail}", wanted.reason
+        return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{_THEN}{detail}", wanted.reason
     if failed is None:
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
-        return state, wanted.detail, wanted.reason
+        return state, detail, wanted.reason
     return Warmth.FAILED, f"{describe(failed)}; {again(failed)}", WarmReason.RETRY
 
 
@@ -162,6 +167,11 @@ def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]
     if by[Warmth.CHANGED]:
         sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({names(by[Warmth.CHANGED])})"
         return Verdict.COLD, f"{sentence}: what was proven has changed since; run: xpucachectl prewarm --stale"
+    if unknown := by[Warmth.UNKNOWN]:
+        of = "it" if total == 1 else f"{len(unknown)} of {_count(total, 'model')}"
+        why = next(one.why for one in models if one.warmth is Warmth.UNKNOWN)
+        sentence = f"Unknown: whether {of} is warm {on} nobody knows ({names(unknown)}): {why}"
+        return Verdict.UNKNOWN, f"{sentence}; see the problems"
     if total == 1:
         return Verdict.WARM, f"Warm: {models[0].model.name} is warm {on}"
     return Verdict.WARM, f"Warm: all {total} models are warm {on}"

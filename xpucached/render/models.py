@@ -20,6 +20,7 @@ _COLOURS: Final[Mapping[Warmth, Colour]] = {
     Warmth.WARM: Colour.GREEN,
     Warmth.COLD: Colour.YELLOW,
     Warmth.CHANGED: Colour.YELLOW,
+    Warmth.UNKNOWN: Colour.YELLOW,
     Warmth.WAITING: Colour.YELLOW,
     Warmth.WARMING: Colour.YELLOW,
     Warmth.FAILED: Colour.RED,
@@ -89,7 +90,10 @@ def model(value: ModelStatus, style: TextStyle) -> str:
 def _layer(one: Layer) -> str:
     lost = one.entries - one.remaining
     proven = f"it was proven with {count(one.entries, 'entry')}"
-    return f"{proven}; {lost} of them gone or damaged" if lost else f"{proven}; all are there"
+    wrong = ([f"{lost} of them gone or damaged"] if lost else []) + (
+        [f"{one.unread} of them cannot be read now"] if one.unread else []
+    )
+    return "; ".join([proven, *(wrong or ["all are there"])])
 
 
 _OUTCOMES: Final = {Outcome.WARMED: Colour.GREEN, Outcome.UNCACHED: None, Outcome.CANCELLED: Colour.YELLOW}

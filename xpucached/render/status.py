@@ -29,6 +29,7 @@ _VERDICTS: Final[Mapping[Verdict, Colour]] = {
     Verdict.COLD: Colour.YELLOW,
     Verdict.WAITING: Colour.YELLOW,
     Verdict.WARMING: Colour.YELLOW,
+    Verdict.UNKNOWN: Colour.YELLOW,
     Verdict.STARTING: Colour.YELLOW,
     Verdict.NO_MODELS: Colour.YELLOW,
     Verdict.FAILED: Colour.RED,

@@ -29,6 +29,7 @@ _CAUSES: Final = frozenset(
     {
         Cause.NO_DEVICE,
         Cause.WAITING,
+        Cause.UNREAD,
         Cause.NEVER,
         Cause.CHANGED,
         Cause.DRIVER,

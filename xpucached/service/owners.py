@@ -61,6 +61,16 @@ def readable(root: Path) -> bool:
     return isinstance(_refusal(root), FileNotFoundError | None)
 
 
+def unreadable(root: Path) -> str:
+    """Return why a store cannot be read just now; empty if it can, or if there is none."""
+    error = _refusal(root)
+    if error is None or isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+        return ""
+    if isinstance(error, TimeoutError):
+        return "its file system does not answer"
+    return error.strerror or f"{error}"
+
+
 def _refusal(root: Path) -> OSError | ValueError | None:
     def look() -> None:
         # Whether there is such a directory may be remembered by the kernel; what is in it is asked for.

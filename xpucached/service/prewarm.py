@@ -158,9 +158,9 @@ class Prewarmer:
                     if current is None:
                         covered.append(warm.model.name)
                         continue
-                    silence = await asyncio.to_thread(self._finder.silence, current)
-                    if silence:
-                        late.append(Deferred(warm.model.name, silence, None))
+                    hindrance = await asyncio.to_thread(self._finder.hindrance, current)
+                    if hindrance:
+                        late.append(Deferred(warm.model.name, hindrance, None))
                         continue
                     runs.append(await self._warm(replace(warm, model=current), tell))
             handle.progress(len(wanted), len(wanted))

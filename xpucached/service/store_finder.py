@@ -22,7 +22,15 @@ from xpucached.host import process_table
 from xpucached.host.gpu_devices import is_gpu
 from xpucached.kinds.table import KINDS, MODELS, libraries, variables
 from xpucached.printing import encodable
-from xpucached.service.owners import STORES, answers, foreign, foreign_store, named_by, too_many
+from xpucached.service.owners import (
+    STORES,
+    answers,
+    foreign,
+    foreign_store,
+    named_by,
+    too_many,
+    unreadable,
+)
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
@@ -113,11 +121,14 @@ class StoreFinder:
         root = self.real_root(model.store)
         return FoundStore(Store(MODELS, root), StoreOrigin.CONFIGURED, f"model {model.name}")
 
-    def silence(self, model: Model) -> str:
-        """Return why a model cannot be run, if the file system that it caches on does not answer."""
-        roots = (one.store.root for one in self.run_stores(self.store_of(model)))
-        mute = next((root for root in roots if not answers(root)), None)
-        return "" if mute is None else f"the file system of its cache does not answer: {mute}"
+    def hindrance(self, model: Model) -> str:
+        """Return why a run of a model would prove nothing, if where it caches cannot be read, or does not answer."""
+        own, *others = (one.store.root for one in self.run_stores(self.store_of(model)))
+        mute = next((root for root in (own, *others) if not answers(root)), None)
+        if mute is not None:
+            return f"the file system of its cache does not answer: {mute}"
+        why = unreadable(own)
+        return f"its cache cannot be read: {own}: {why}" if why else ""
 
     def refuse_foreign(self, model: Model) -> None:
         """Raise `Conflict` if a model would cache in a store that we do not work in."""
@@ -144,8 +155,8 @@ class StoreFinder:
         except OSError as error:
             log.warning("a store cannot be made, and programs keep nothing there: %s", error)
 
-    def places_of(self, models: Iterable[Model]) -> Mapping[ModelName, frozenset[Store]]:
-        """Return the stores that each model caches in, where they lay when they were last looked for.
+    def places_of(self, models: Iterable[Model]) -> Mapping[ModelName, tuple[Store, ...]]:
+        """Return the stores that each model caches in, its own first, where they lay when they were last looked for.
 
         Asks no file system: one that does not answer would keep whoever reads the catalog waiting, once for each model.
         """
@@ -153,11 +164,11 @@ class StoreFinder:
         def lay(kind: KindName, path: Path) -> Store:
             return Store(kind, self._roots.get(path) or Path(os.path.abspath(path)))  # noqa: PTH100 - a text
 
-        ours = {name: lay(name, self._context.settings.managed(name)) for name in KINDS}
+        ours = {name: lay(name, self._context.settings.managed(name)) for name in (MODELS, *KINDS)}
         named = {
             model.name: ours if model.store is None else {**ours, MODELS: lay(MODELS, model.store)} for model in models
         }
-        return {name: frozenset(stores.values()) for name, stores in named.items()}
+        return {name: tuple(stores.values()) for name, stores in named.items()}
 
     def variables(self, found: FoundStore) -> Mapping[str, str]:
         """Return what makes a program use a store, and of other kinds their managed ones, and leave eviction to us."""

@@ -191,8 +191,18 @@ def read(request: type[Request[object]], query: str = "", body: object = None) -
 @pytest.mark.parametrize(
     ("request_", "query", "body", "said"),
     [
-        (requests.ListEntries, "state=x+-+at+`$.foo`", None, "state: expected 'ok', 'defective' or 'unfinished'"),
-        (requests.ListEntries, "state=x+-+at+`$.foo", None, "state: expected 'ok', 'defective' or 'unfinished'"),
+        (
+            requests.ListEntries,
+            "state=x+-+at+`$.foo`",
+            None,
+            "state: expected 'ok', 'defective', 'unfinished' or 'unread'",
+        ),
+        (
+            requests.ListEntries,
+            "state=x+-+at+`$.foo",
+            None,
+            "state: expected 'ok', 'defective', 'unfinished' or 'unread'",
+        ),
         (
             requests.AddModel,
             "",

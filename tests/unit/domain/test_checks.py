@@ -70,6 +70,11 @@ OF_A_USER: Final[Mapping[CheckState, Sequence[Status]]] = {
     ],
     CheckState.NO_DEVICE: (status(Verdict.NO_DEVICE),),
     CheckState.STARTING: (replace(status(Verdict.STARTING), looked=None),),
+    CheckState.UNREAD: (
+        status(Verdict.UNKNOWN, Warmth.UNKNOWN),
+        # Beside one that is known to be cold.
+        status(Verdict.COLD, Warmth.UNKNOWN),
+    ),
     CheckState.OVERDUE: (replace(status(), looked=None), replace(status(), looked=NOW - HOUR)),
     CheckState.REFUSED: [troubled(status(), code) for code in codes(CheckState.REFUSED)],
     CheckState.OLD: (troubled(status(), "catalog-failing"),),
@@ -97,6 +102,7 @@ OF_THE_HOST: Final[Mapping[CheckState, Sequence[HostStatus]]] = {
     ),
     CheckState.NO_DEVICE: (host(*(replace(one, verdict=Verdict.NO_DEVICE) for one in (ANN, BOB))),),
     CheckState.STARTING: (replace(host(), looked=None), replace(host(), looked=None, users=())),
+    CheckState.UNREAD: (host(ANN, replace(BOB, verdict=Verdict.UNKNOWN, warm=0, cold=1)),),
     CheckState.UNHEARD: (
         host(ANN, UserStatus("new", 2)),
         host(ANN, replace(BOB, looked=None)),

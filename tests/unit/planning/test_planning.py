@@ -29,7 +29,7 @@ from xpucached.domain.plans import (
     Subtotal,
 )
 from xpucached.domain.status import Verdict
-from xpucached.domain.stores import Entry, EntryId, EntryState, Store
+from xpucached.domain.stores import UNSETTLED, Entry, EntryId, EntryState, Store
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.planning.attribution import attribute
@@ -631,6 +631,7 @@ def test_a_defect_goes_unless_it_is_harmless_or_only_hides(defect: Defect) -> No
         pytest.param(entry(environment=OLD, created=0), id="younger than the grace, and superseded"),
         pytest.param(entry(created=-300, seen=0), id="from the future, first seen just now"),
         pytest.param(entry(state=EntryState.UNFINISHED, environment=None, used=900), id="being written"),
+        pytest.param(entry(state=EntryState.UNREAD, environment=None, used=900), id="it cannot be read now"),
         pytest.param(entry(models=("net",), used=900), id="pinned"),
         pytest.param(entry(models=("net",), used=900, environment=None), id="pinned, and for every device"),
         pytest.param(
@@ -1005,6 +1006,7 @@ def test_what_somebody_names_goes_unless_it_is_protected() -> None:
         entry("defective", defect=sycl.defects.BIN_EMPTY),
         entry("young", created=0),
         entry("writing", state=EntryState.UNFINISHED),
+        entry("unread", state=EntryState.UNREAD),
         entry("pinned", models=("held",)),
     ]
     models = {one.name: one for one in (model(), model("held", pinned=True))}
@@ -1015,6 +1017,7 @@ def test_what_somebody_names_goes_unless_it_is_protected() -> None:
     assert {entry.key: why.split()[0:3] for entry, why in kept.items()} == {
         "young": ["it", "is", "younger"],
         "writing": ["a", "program", "is"],
+        "unread": ["it", "cannot", "be"],
         "pinned": ["a", "pinned", "model"],
     }
 
@@ -1089,7 +1092,7 @@ entries_ = st.lists(
         seen=days,
         size=st.integers(0, 5000),
         models=st.sets(names).map(tuple),
-        state=st.sampled_from([EntryState.OK, EntryState.OK, EntryState.UNFINISHED]),
+        state=st.sampled_from([EntryState.OK, EntryState.OK, EntryState.UNFINISHED, EntryState.UNREAD]),
         defect=st.one_of(st.none(), st.none(), st.sampled_from(sycl.defects.DEFECTS)),
     ),
     max_size=30,
@@ -1188,7 +1191,7 @@ def test_the_promises_of_a_plan(some: list[IndexedEntry], situation: Situation) 
         assert one.detail
         assert situation.reasons is None or one.reason in situation.reasons
         assert keeps_its_reason(one, situation)
-        assert its.state is not EntryState.UNFINISHED
+        assert its.state not in UNSETTLED
         assert its.created > NOW or (NOW - its.created).total_seconds() >= situation.policy.grace
         usable = its.environment is None or its.environment in situation.on.environments
         assert not (usable and pinned & set(one.entry.models)) or one.reason is EvictReason.DEFECTIVE

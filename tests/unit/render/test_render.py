@@ -235,10 +235,11 @@ def test_whether_an_entry_can_be_compiled_again_is_shown() -> None:
 
 
 def test_what_is_left_of_a_models_entries_is_said_by_the_kinds_of_caches() -> None:
-    layers = (Layer(KindName("neo"), 3, 1), Layer(KindName("sycl"), 1, 1))
+    layers = (Layer(KindName("neo"), 3, 1, 1), Layer(KindName("other"), 2, 2, 2), Layer(KindName("sycl"), 1, 1))
     written = models.model(replace(api_stub.make_model(), layers=layers), LOOK)
     lines = [" ".join(line.split()) for line in written.splitlines()]
-    assert "in neo it was proven with 3 entries; 2 of them gone or damaged" in lines
+    assert "in neo it was proven with 3 entries; 2 of them gone or damaged; 1 of them cannot be read now" in lines
+    assert "in other it was proven with 2 entries; 2 of them cannot be read now" in lines
     assert "in sycl it was proven with 1 entry; all are there" in lines
 
 

@@ -172,7 +172,7 @@ def test_text_that_is_no_text_still_travels(served: Running) -> None:
         ("/v1/entries?limit=many", 400, "bad-request", "limit: expected a valid integer"),
         ("/v1/entries?limit=0", 400, "bad-request", "limit: expected at least 1"),
         ("/v1/entries?limit=1&limit=2", 400, "bad-request", "limit: given twice"),
-        ("/v1/entries?state=good", 400, "bad-request", "state: expected 'ok', 'defective' or 'unfinished'"),
+        ("/v1/entries?state=good", 400, "bad-request", "state: expected 'ok', 'defective', 'unfinished' or 'unread'"),
         ("/v1/entries?colour=red", 400, "bad-request", "colour: unknown key; known are: ref, kind"),
         ("/v1/entries/xyz", 400, "bad-request", "hex digits"),
         ("/v1/entries/abc?ref=abc", 400, "bad-request", "ref: stands in the path"),

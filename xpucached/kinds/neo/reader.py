@@ -54,8 +54,7 @@ def read_entry(
         if fs.ours(error):
             raise
         if fs.passing(error):
-            why = f"it cannot be read just now: {error.strerror}"
-            return replace(_changing(entry), detail=why, unread=True)
+            return _unread_now(entry, error)
         return _judged(entry, defects.UNREADABLE, error.strerror or "")
     if stamp(status) != stamp(before) or len(data) != status.st_size:
         return _changing(entry)
@@ -163,6 +162,11 @@ def _strange(store: Store, directory: int, name: str, status: os.stat_result) ->
         if stat.S_ISREG(status.st_mode):
             return defects.LINK if status.st_size else defects.EMPTY
     return defects.FIFO if stat.S_ISFIFO(status.st_mode) else defects.NOT_A_FILE
+
+
+def _unread_now(entry: Entry, error: OSError) -> Entry:
+    detail = f"it cannot be read just now: {error.strerror}"
+    return replace(entry, stamp="", state=EntryState.UNREAD, detail=detail, place=None)
 
 
 def _changing(entry: Entry) -> Entry:

@@ -110,7 +110,7 @@ class _StoreWalk:
                     else:
                         self.foreign += second != layout.STATS
         except OSError as error:
-            self._refused(error, f"{first}/")
+            yield from self._refused(error, f"{first}/")
 
     def _leaf(self, parent: int, path: str, name: str) -> Iterator[Scan]:
         yield from self._pass(path)
@@ -135,9 +135,9 @@ class _StoreWalk:
                         self.foreign += file != layout.STATS
                 self.rows.passed += known
         except OSError as error:
-            if not isinstance(error, PermissionError):
-                self.rows.passed += (row.key for row in rows)
-            self._refused(error, path)
+            kept = self.rows.shut_in if isinstance(error, PermissionError) else self.rows.passed
+            kept += (row.key for row in rows)
+            yield from self._refused(error, path)
 
     def _entry(
         self, directory: int, name: str, key: EntryKey, place: int | None, row: KnownEntry | None = None
@@ -166,8 +166,8 @@ class _StoreWalk:
         if row is not None:
             self.rows.passed.append(row.key)
 
-    def _refused(self, error: OSError, path: str) -> None:
-        """Note what may not be read, or is no part of the store; what was known of the former stays."""
+    def _refused(self, error: OSError, path: str) -> Iterator[Scan]:
+        """Note what may not be read, or is no part of the store; what was known of the former is not forgotten."""
         if isinstance(error, FileNotFoundError):
             return
         if fs.passing(error):
@@ -175,7 +175,8 @@ class _StoreWalk:
         self.foreign += 1
         if isinstance(error, PermissionError):
             self.shut += 1
-            self.rows.take(path)
+            while not self.rows.leave_unread(path):
+                yield self._part()
 
     def _pass(self, prefix: str) -> Iterator[Scan]:
         while not self.rows.pass_before(prefix):
@@ -183,10 +184,7 @@ class _StoreWalk:
 
     @property
     def _full(self) -> bool:
-        return (
-            len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= known_cursor.PART
-            or self.weight >= _WEIGHT
-        )
+        return len(self.entries) + len(self.unchanged) + self.rows.noted >= known_cursor.PART or self.weight >= _WEIGHT
 
     def _part(self) -> Scan:
         """Return what was found since the part before."""
@@ -198,10 +196,11 @@ class _StoreWalk:
             tuple(self.entries),
             tuple(self.unchanged),
             None,
+            shut_in=tuple(self.rows.shut_in),
             vanished=tuple(self.rows.passed),
             thorough=False,
         )
-        for one in (self.entries, self.unchanged, self.rows.passed):
+        for one in (self.entries, self.unchanged, self.rows.shut_in, self.rows.passed):
             one.clear()
         self.weight = 0
         return part
@@ -219,6 +218,7 @@ class _StoreWalk:
             rest.unchanged,
             None if self.quick else self.foreign,
             (*(one.message for one in faults), *self._notes(counted)),
+            shut_in=rest.shut_in,
             vanished=rest.vanished,
             thorough=not self.quick,
             faults=faults,
@@ -234,4 +234,4 @@ class _StoreWalk:
         if counted.traces:
             yield f"files of traced runs, which hold source text and which no driver removes: {counted.traces}"
         if self.shut:
-            yield f"directories that may not be read, whose entries stay as they were: {self.shut}"
+            yield f"directories that may not be read, whose entries are not known now: {self.shut}"

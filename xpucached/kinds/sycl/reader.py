@@ -85,7 +85,7 @@ def read_slots(
             elif reading is None:
                 reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
         except UnreadFile as error:
-            reading = _Reading(replace(unfinished(look, path, slot, str(error)), unread=True), live=False)
+            reading = _Reading(unsettled(look, path, slot, EntryState.UNREAD, str(error)), live=False)
         if slot.name.isdigit() and not compiled:
             gap = gap or int(slot.name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
@@ -152,10 +152,10 @@ def _described(look: ScanState, path: tuple[str, ...], slot: Slot, stamp: str, p
     )
 
 
-def unfinished(look: ScanState, path: tuple[str, ...], slot: Slot, detail: str) -> Entry:
+def unsettled(look: ScanState, path: tuple[str, ...], slot: Slot, state: EntryState, detail: str) -> Entry:
     """Describe a slot that cannot be read at rest."""
     entry = _described(look, path, slot, "", None)
-    return replace(entry, state=EntryState.UNFINISHED, detail=detail)
+    return replace(entry, state=state, detail=detail)
 
 
 def _defective(entry: Entry, defect: Defect, detail: str = "", readers: frozenset[str] = frozenset()) -> Entry:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xpucached.domain.stores import Entry, EntryId, EntryState
+from xpucached.domain.stores import UNSETTLED, Entry, EntryId
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs, listing, removal
 from xpucached.kinds.sycl import defects, entry_format, locks, recipes, trash_files
@@ -200,7 +200,7 @@ def _remove_slot(
     if judged is None or content_of(present.files) != judged:
         return False, 0
     left_behind = entry.defect in (defects.STALE_LOCK, defects.LOCK_ONLY, defects.INTERRUPTED)
-    if entry.state is EntryState.UNFINISHED or (".lock" in present.files) != left_behind:
+    if entry.state in UNSETTLED or (".lock" in present.files) != left_behind:
         return False, 0
     if left_behind and locks.young(present.files[".lock"]):
         # Not the lock that was judged: somebody removed that one, and a program took its own.

@@ -71,13 +71,15 @@ class ScanState:
         while not self.rows.pass_before(prefix):
             yield self.part()
 
+    def leave_unread(self, prefix: str) -> Iterator[Scan]:
+        """Go by a directory that may not be read; give the parts that are full of what was known below it."""
+        while not self.rows.leave_unread(prefix):
+            yield self.part()
+
     @property
     def full(self) -> bool:
         """Whether what was found since the part before is enough for one."""
-        return (
-            len(self.entries) + len(self.unchanged) + len(self.rows.passed) >= known_cursor.PART
-            or self.weight >= _WEIGHT
-        )
+        return len(self.entries) + len(self.unchanged) + self.rows.noted >= known_cursor.PART or self.weight >= _WEIGHT
 
     @property
     def store(self) -> Store:
@@ -94,7 +96,7 @@ class ScanState:
         faults = (*self.faults, defects.BLOCKED) if last and self.blocked else self.faults
         notes = tuple(doctor.words(self.store, fault) for fault in faults)
         if last and self.shut_in_all:
-            notes = (*notes, f"directories that may not be read, whose entries stay as they were: {self.shut_in_all}")
+            notes = (*notes, f"directories that may not be read, whose entries are not known now: {self.shut_in_all}")
         found = Scan(
             self.found,
             self.now,
@@ -105,12 +107,13 @@ class ScanState:
             self.foreign if last and not self.quick else None,
             notes,
             tuple(self.ours) if last else (),
+            tuple(self.rows.shut_in),
             tuple(self.rows.passed),
             thorough=last and not self.quick,
             faults=faults,
             shut=self.shut_in_all if last else 0,
         )
-        for one in (self.entries, self.unchanged, self.rows.passed):
+        for one in (self.entries, self.unchanged, self.rows.shut_in, self.rows.passed):
             one.clear()
         self.weight = 0
         self.parts += 1

@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
+from xpucached.domain.stores import Entry, EntryState, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
 from xpucached.kinds import fs, listing
 from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
 from xpucached.kinds.sycl import targets as valid
-from xpucached.kinds.sycl.reader import read_slots, unfinished
+from xpucached.kinds.sycl.reader import read_slots, unsettled
 from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slots, names_in
 from xpucached.kinds.sycl.unread import Changed
@@ -40,13 +40,16 @@ def scan(found: FoundStore, now: datetime, known: Mapping[EntryKey, str], writer
     rows = (KnownEntry(key, known[key]) for key in sorted(known))
     entries: dict[EntryKey, Entry] = {}
     unchanged: list[UnchangedEntry] = []
+    shut_in: list[EntryKey] = []
     for part in parts(found, now, rows, writer_since):
         if part.state is not StoreState.OK:
             return replace(part, vanished=None)
         # One that was told twice has changed meanwhile.
         entries.update((entry.id.key, entry) for entry in part.entries)
         unchanged += part.unchanged
-    return replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), vanished=None)
+        shut_in += part.shut_in
+    whole = replace(part, entries=tuple(entries.values()), unchanged=tuple(unchanged), shut_in=tuple(shut_in))
+    return replace(whole, vanished=None)
 
 
 def parts(
@@ -118,14 +121,15 @@ def _remembered(look: ScanState, rows: list[KnownEntry]) -> Iterator[None]:
     yield
     shut = tuple(look.shut)
     look.shut.clear()
-    look.rows.passed += (key for key in look.known.keys() - look.seen if not key.startswith(shut))
+    for key in look.known.keys() - look.seen:
+        (look.rows.shut_in if key.startswith(shut) else look.rows.passed).append(key)
 
 
 @contextlib.contextmanager
 def _foreign(look: ScanState, *path: str) -> Iterator[None]:
     """Count what is no part of the store: a link, a file, another file system, or not for us to read.
 
-    What may not be read is there all the same, and what was known of it stays.
+    What may not be read is there all the same, and what was known of it is not forgotten.
     """
     try:
         yield
@@ -159,7 +163,7 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
             images = sorted(listing.names(here))
         if look.shut:
             yield from look.pass_before(look.shut[-1])
-            look.rows.take(look.shut.pop())
+            yield from look.leave_unread(look.shut.pop())
         for below in images:
             if not entry_format.NUMBER.match(below):
                 look.foreign += 1
@@ -284,7 +288,7 @@ def _leaf(
         # Somebody writes here all the time: what could not be read at rest is unfinished by definition.
         slots = Slots(leaf, pattern)
         for slot in slots:
-            look.add(unfinished(look, path, slot, "it changes while we look"))
+            look.add(unsettled(look, path, slot, EntryState.UNFINISHED, "it changes while we look"))
             look.seen.add(look.entries[-1].id.key)
             if look.full:
                 yield _part(look)
