@@ -148,11 +148,12 @@ class House:
         return {str(one["user"]): one for one in found}
 
     def entries(self, user: str) -> list[dict[str, object]]:
-        """Return all of a user's entries; nothing while nobody answers."""
+        """Return all of a user's entries, for which his worker is woken; nothing while nobody answers."""
         found: list[dict[str, object]] = []
         cursor = ""
         try:
             uid = int(str(self.users()[user]["uid"]))
+            asking.ask(self.machine.inside(sockets.PUBLIC), "POST", "/v1/wake", {"user": user})
             while True:
                 page = asking.values(self.ask(sockets.worker_path(uid), f"/v1/entries?limit={MAX_PAGE}{cursor}"))
                 found += asking.rows(page["entries"])

@@ -30,6 +30,7 @@ Environment=XPUCACHED_POLICY_MAX_UNUSED=1d
 Environment=XPUCACHED_SCHEDULE_EVICT=false
 Environment=XPUCACHED_SCHEDULE_REPLAY=false
 Environment=XPUCACHED_POLICY_RETRY_AFTER=1s
+Environment=XPUCACHED_WORKERS_IDLE=unlimited
 RestartSec=1s
 """
 

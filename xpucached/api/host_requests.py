@@ -65,6 +65,11 @@ _HARMLESS: Final = (
 )
 
 
+def is_polling(asked: Request[object]) -> bool:
+    """Return whether a request is one that the host's daemon makes of a worker by itself, while nobody waits for it."""
+    return isinstance(asked, requests.GetStatus | requests.Refresh)
+
+
 def is_tending(asked: Request[object]) -> bool:
     """Return whether a request is one that the host's daemon may make of a worker.
 

@@ -24,7 +24,7 @@ from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import LEADING, Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
-from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, Trigger
+from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, StoreChanged, Trigger
 from xpucached.errors import CatalogError, HostError, QuotaError, SettingsError, XpucachedError
 from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
@@ -96,7 +96,7 @@ class Daemon:
         self._loss_look = -math.inf
         self._watcher = Watcher(self.post, _means(config), service.tracker.take)
         self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
-        self._stirred = self._loop.time()
+        self._need = worker.WorkerNeed(self._loop.time())
         service.context.on_look = lambda: self._take(DriverChanged())
         # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
         service.context.on_scan = self._watch
@@ -110,8 +110,8 @@ class Daemon:
         if isinstance(trigger, EventsLost):
             self._find_again()
             return
-        if not isinstance(trigger, Periodic):
-            self._stirred = self._loop.time()
+        if isinstance(trigger, StoreChanged | ModelsChanged):
+            self._need.stir(self._loop.time())
         self._service.context.notices += isinstance(trigger, DriverChanged)
         self._triggers.add(trigger)
         self._woken.set()
@@ -271,15 +271,15 @@ class Daemon:
     async def _mind_the_others(self) -> None:
         """As a worker: go when nobody needs us, and step aside for a daemon of our user's own."""
         while True:
-            idle = self._settings.workers.idle
-            await asyncio.sleep(_GLANCE if idle is None else min(_GLANCE, max(0.2, idle / 4)))
             await asyncio.to_thread(worker.step_aside)
-            now = self._loop.time()
-            if self._service.busy or self._door.busy or self._triggers:
-                self._stirred = now
-            if idle is not None and now - max(self._stirred, self._door.last_asked) > idle:
-                log.info("nothing to do for %.0f s: until somebody needs us again", idle)
+            door, idle, now = self._door, self._settings.workers.idle, self._loop.time()
+            awaited = self._later is not None and now <= self._later.when() < now + (idle or 0)
+            if busy := bool(awaited or self._triggers or self._service.busy or door.busy):
+                self._need.work(now)
+            if (rest := self._need.end(idle, door.last_asked, door.last_passed_on) - now) <= 0:
+                log.info("nothing to do: until somebody needs us again")
                 self._stopping.set()
+            await asyncio.sleep(1.0 if busy else min(_GLANCE, max(0.2, rest)))
 
     async def _tell(self) -> None:
         """Tell the journal what others may wait for."""

@@ -1,8 +1,9 @@
-"""Checks that only a worker makes: whether its user may have one, and whether that user already runs a daemon."""
+"""What only a worker sees to: that its user may have one, and runs no daemon; and until when it is needed."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pwd
 from pathlib import Path
@@ -16,6 +17,46 @@ from xpucached.settings import reader_process
 
 _PATIENCE: Final = 5.0
 """Seconds that another daemon may take to answer."""
+
+_HEARD: Final = 3.0
+"""Seconds that a worker stays after its work: the host's daemon asks each second how it stands."""
+
+_ECHO: Final = 1.0
+"""Seconds after its work in which what happens in the stores is its own doing."""
+
+_NEXT: Final = 30.0
+"""Seconds in which an administrator who looks at all users may ask again."""
+
+
+class WorkerNeed:
+    """Until when a worker is needed, by one clock.
+
+    Who was started only to look leaves when that is done, and what it had to do is done: all users of a host are looked
+    at one after the other, and together their workers would take its memory.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._worked = now
+        self._stirred = -math.inf
+
+    def work(self, now: float) -> None:
+        """Note that the worker has something to do now, or awaits it."""
+        self._worked = now
+
+    def stir(self, now: float) -> None:
+        """Note that something happened in its user's stores, or to the models."""
+        if now > self._worked + _ECHO:
+            self._stirred = now
+
+    def end(self, idle: float | None, asked: float, passed_on: float) -> float:
+        """Return when it is needed no more; those who come back, its user and programs, find it for ``idle`` seconds.
+
+        ``asked`` is when its user or root asked last, ``passed_on`` when an administrator looked through the host's
+        daemon; minus infinity for never.  ``idle`` null is without end.
+        """
+        if idle is None:
+            return math.inf
+        return max(self._worked + _HEARD, passed_on + _NEXT, self._stirred + idle, asked + idle)
 
 
 def account() -> str | None:

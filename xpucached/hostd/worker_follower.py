@@ -33,6 +33,9 @@ _ENDING: Final = 2.0
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
 
+_LEAVING: Final = 6
+"""Beats in which a worker that has done what it had to, and whom nobody needs, leaves."""
+
 _PAUSE: Final = 20.0
 """Seconds until one that fails is started again for who asks: systemd allows 30 starts in ten minutes."""
 
@@ -138,6 +141,10 @@ class WorkerFollower:
                         await self._begin(uid)
                         answering.set()
                         await self._listen(uid, until_quiet=True)
+                        # Its memory is free before the next one takes as much.
+                        for _ in range(0 if urgent else _LEAVING):
+                            await asyncio.sleep(_BEAT)
+                            await self._quiet(uid)
             if not answering.is_set():
                 raise Unavailable(f"it did not answer within {_BUSY:.0f} s")  # noqa: TRY301 - as if nobody answered
             await self._listen(uid, until_quiet=False)
@@ -159,7 +166,7 @@ class WorkerFollower:
     async def _begin(self, uid: int) -> None:
         """Start a worker and wait until it answers.  Raises `Unavailable`."""
         with contextlib.suppress(Unavailable):
-            await self._clients.ask(uid, requests.GetHello(), own=True)
+            await self._clients.ask(uid, requests.GetStatus(), own=True)
             return
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
@@ -171,7 +178,7 @@ class WorkerFollower:
         pause = _SOON
         while True:
             try:
-                await self._clients.ask(uid, requests.GetHello(), own=True)
+                await self._clients.ask(uid, requests.GetStatus(), own=True)
             except Unavailable:
                 if asyncio.get_running_loop().time() > end or not (await self._units.fate(uid)).active:
                     raise

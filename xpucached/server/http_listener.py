@@ -157,5 +157,10 @@ class Server(HttpListener):
 
     @property
     def last_asked(self) -> float:
-        """When somebody last asked for something that did not only look in, by the loop's clock."""
+        """When its user or root last asked for something, or somebody for work, by the loop's clock."""
         return self._own.last_asked
+
+    @property
+    def last_passed_on(self) -> float:
+        """The same of what the host's daemon passed on for an administrator who looks."""
+        return self._own.last_passed_on

@@ -52,7 +52,9 @@ class Routes(HttpApplication):
         self._allowed = allowed
         self._tends = tends or (lambda _uid: False)
         self.last_asked = -math.inf
-        """When somebody last asked for something that did not only look in, by the loop's clock."""
+        """When its user or root last asked for something, or somebody for work, by the loop's clock."""
+        self.last_passed_on = -math.inf
+        """The same of what the host's daemon passed on for an administrator who looks."""
 
     def _admit(self, row: Endpoint, peer: Peer) -> None:
         if not (self._allowed(peer.uid, row.right) or self._tends(peer.uid)):
@@ -63,8 +65,11 @@ class Routes(HttpApplication):
         allowed = self._allowed(peer.uid, row.right)
         if not allowed and not host_requests.is_tending(asked):
             raise _denied(row, peer)
-        if allowed or row.right is Right.CHANGE:
-            self.last_asked = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if allowed or (row.right is Right.CHANGE and not host_requests.is_polling(asked)):
+            self.last_asked = now
+        elif not host_requests.is_polling(asked):
+            self.last_passed_on = now
         private = self._allowed(peer.uid, Right.CHANGE)
         if isinstance(asked, requests.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
