@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.builders import native
 from xpucached.kinds import images
+from xpucached.kinds.sycl import structure
 
 SYMBOLS, STRINGS, RELOCATIONS = 1, 2, 3
 
@@ -64,3 +65,113 @@ def test_a_table_that_leads_nowhere_is_found(row: int, at: int) -> None:
     made = program()
     made[64 + 64 * row + at] ^= 0x40
     assert images.damage(bytes(made), intel=True) is not None
+
+
+def field(made: bytearray, number: int, at: int, form: str, value: int) -> bytes:
+    """Forge a field of a section's row: its type 4, offset 24, size 32, link 40, info 44, size of a row 56."""
+    struct.pack_into(f"<{form}", made, 64 + 64 * number + at, value)
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("number", "at", "form", "value", "words"),
+    [
+        (SYMBOLS, 56, "Q", 23, "its symbols have another size"),
+        (SYMBOLS, 32, "Q", 47, "its symbols have another size"),
+        (SYMBOLS, 40, "I", 7, "its symbols have no names"),
+        (SYMBOLS, 40, "I", 4, "its symbols have no names"),
+        (STRINGS, 32, "Q", 1, "the name of a symbol lies outside"),
+        (RELOCATIONS, 56, "Q", 16, "its relocations have another size"),
+        (RELOCATIONS, 32, "Q", 23, "its relocations have another size"),
+        (RELOCATIONS, 40, "I", 7, "its relocations are for nothing"),
+        (RELOCATIONS, 40, "I", STRINGS, "its relocations are for nothing"),
+        (RELOCATIONS, 44, "I", 7, "its relocations are for nothing"),
+        (RELOCATIONS, 44, "I", STRINGS, "a relocation lies outside"),
+    ],
+)
+def test_each_field_of_a_table_is_checked(number: int, at: int, form: str, value: int, words: str) -> None:
+    found = images.damage(field(program(), number, at, form, value), intel=True)
+    assert found is not None
+    assert found.endswith(words)
+
+
+def test_a_relocation_counts_from_its_section_in_objects_only() -> None:
+    made = program()
+    size = struct.unpack_from("<Q", made, 64 + 64 * 5 + 32)[0]
+    place = content(made, RELOCATIONS)
+    struct.pack_into("<Q", made, place, size - 1)
+    assert images.damage(bytes(made), intel=True) is None
+    struct.pack_into("<Q", made, place, size)
+    assert images.damage(bytes(made), intel=True) == "section 3: a relocation lies outside"
+    struct.pack_into("<H", made, 16, 3)
+    assert images.damage(bytes(made), intel=True) is None
+
+
+def test_a_relocation_names_one_of_the_symbols() -> None:
+    made = program()
+    struct.pack_into("<Q", made, content(made, RELOCATIONS) + 8, 2 << 32)
+    assert images.damage(bytes(made), intel=True) == "section 3: a relocation names no symbol"
+
+
+@pytest.mark.parametrize(("place", "whole"), [(0, True), (6, True), (7, False), (0xFEFF, False), (0xFF00, True)])
+def test_a_symbol_lies_in_a_section_or_has_a_place_of_its_own(place: int, *, whole: bool) -> None:
+    made = program()
+    struct.pack_into("<H", made, content(made, SYMBOLS) + 24 + 6, place)
+    assert (images.damage(bytes(made), intel=True) is None) == whole
+
+
+def test_names_of_symbols_begin_within_their_table() -> None:
+    for name, whole in ((2, True), (3, False)):
+        made = program()
+        struct.pack_into("<I", made, content(made, SYMBOLS) + 24, name)
+        assert (images.damage(bytes(made), intel=True) is None) == whole
+
+
+def test_relocations_without_an_addend_have_two_numbers() -> None:
+    made = program()
+    for at, form, value in ((4, "I", 9), (56, "Q", 16), (32, "Q", 16)):
+        field(made, RELOCATIONS, at, form, value)
+    assert images.damage(bytes(made), intel=True) is None
+    struct.pack_into("<Q", made, content(made, RELOCATIONS) + 8, 2 << 32)
+    assert images.damage(bytes(made), intel=True) == "section 3: a relocation names no symbol"
+
+
+def test_strings_begin_and_end_with_a_zero() -> None:
+    for at in (0, 2):
+        made = program()
+        made[content(made, STRINGS) + at] = 1
+        assert images.damage(bytes(made), intel=True) == "section 2: its strings have no end"
+    assert images.damage(field(program(), 4, 4, "I", 3), intel=True) == "section 4: its strings have no end"
+    # An empty table has none.
+    empty = program()
+    field(empty, STRINGS, 32, "Q", 0)
+    found = images.damage(bytes(empty), intel=True)
+    assert found == "section 1: the name of a symbol lies outside"
+
+
+def test_of_all_tables_so_many_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program()
+    struct.pack_into("<H", made, content(made, SYMBOLS) + 24 + 6, 7)
+    rows = 48 // 16
+    monkeypatch.setattr(structure, "_ROWS", rows)
+    assert images.damage(bytes(made), intel=True) is not None
+    monkeypatch.setattr(structure, "_ROWS", rows - 1)
+    assert images.damage(bytes(made), intel=True) is None
+    # What one table took, the next has no more.
+    made = program()
+    struct.pack_into("<Q", made, content(made, RELOCATIONS) + 8, 2 << 32)
+    monkeypatch.setattr(structure, "_ROWS", rows + 1)
+    assert images.damage(bytes(made), intel=True) is not None
+    monkeypatch.setattr(structure, "_ROWS", rows)
+    assert images.damage(bytes(made), intel=True) is None
+
+
+def test_a_section_of_text_may_be_filled_up_with_zeros() -> None:
+    made = program()
+    end = content(made, 4) + len(b"kernels:\n  - name: k\n")
+    made[end - 1] = 0
+    assert images.damage(bytes(made), intel=True) is None
+    made[end - 3] = 0
+    assert images.damage(bytes(made), intel=True) == "section 4: .ze_info is no text"
+    # What has no bytes in the file is not read.
+    assert images.damage(field(made, 4, 4, "I", 8), intel=True) is None
