@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODES: Final[Mapping[str, bool | None]] = {"not watched": None, "watch": False, "watch.loads": True}
-_IMPORTS: Final = "import sqlalchemy, pydantic, msgspec, starlette, uvicorn, apscheduler, watchdog, psutil"
+_IMPORTS: Final = "import sqlalchemy, msgspec, starlette, uvicorn, apscheduler, watchdog, psutil"
 
 
 def watching(root: Path, place: Path, rounds: int) -> dict[str, float]:

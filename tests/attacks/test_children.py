@@ -44,7 +44,6 @@ from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
 from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.settings import reader_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,16 +164,6 @@ def bring_catalog_up(lair: Path) -> None:
         assert direct.execute("SELECT version_num FROM alembic_version").fetchall() == [(tables.REVISION,)]
 
 
-def read_configuration(lair: Path) -> None:
-    file = lair.parent / "xpucached.toml"
-    file.write_text("[stores]\nfound = false\n")
-    asked = reader_process.ReadingTask(file, user=True, worker=False)
-    answer = reader_process._ask(asked, {"HOME": str(lair.parent), "XDG_RUNTIME_DIR": str(lair.parent)})
-    assert answer is not None
-    assert answer.settings is not None
-    assert not answer.settings.stores.found
-
-
 def ask_package_manager(_lair: Path) -> None:
     assert drivers._run(["sh", "-c", "echo $0 said"]) == "sh said\n"
     drivers._run(["dpkg-query", "--version"])
@@ -211,7 +200,6 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/supervised.py": run_model,
     "processes/cgroup.py": ask_for_a_group,
     "catalog/opening.py": bring_catalog_up,
-    "settings/reader_process.py": read_configuration,
     "hostd/units.py": ask_systemd,
     "cli/installed_files.py": set_up,
 }

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 DAEMON: Final = "xpucached.daemon.main"
 CTL: Final = "xpucached.cli"
-LOADING: Final = "xpucached.settings.loading"
 
-_LOADED: Final = (DAEMON, "xpucached.daemon.user_daemon", CTL, "xpucached.cli.program", LOADING)
+_LOADED: Final = (DAEMON, "xpucached.daemon.user_daemon", CTL, "xpucached.cli.program")
 
 _AT_START: Final = ("FAULTS_", "GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
 """Variables that a program reads before its ``main``: each set of them has a process of its own to fork from."""
@@ -218,8 +217,6 @@ def main() -> int:
     """Load the programs, fork them, and be them."""
     for module in _LOADED:
         importlib.import_module(module)
-    # What reads configurations is loaded, too: no process of its own has to load it for that.
-    vars(importlib.import_module("xpucached.settings.reader_process")).update(load=vars(sys.modules[LOADING])["load"])
     gc.collect()
     gc.freeze()
     asked = _serve()

@@ -7,12 +7,12 @@ import os
 
 from xpucached import settings
 from xpucached.errors import SettingsError
-from xpucached.settings import reader_process
+from xpucached.settings import loading
 
 
 def load(options: argparse.Namespace) -> settings.Settings:
     """Read the settings that the options ask for."""
-    return reader_process.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+    return loading.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
 
 
 def loggable(error: SettingsError, *, worker: bool) -> SettingsError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
-from xpucached.threads import ThreadPool, all_end
+from xpucached.threads import all_end
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner = asyncio.Runner()
     status, serving = 1, False
     try:
-        with ThreadPool(1) as waiting:
-            reading = waiting.submit(_settings, options)
-            if not options.check:
-                # The half of a second that this takes is what a process of its own needs to read them.
-                importlib.import_module(f"xpucached.daemon.{'user' if options.user else 'host'}_daemon")
-            config = reading.result()
+        config = _settings(options)
         if options.user:
             models, problems = model_files.models(config.paths.models)
             found = len(models)

@@ -13,7 +13,7 @@ from xpucached import settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.errors import RunningError, SettingsError, XpucachedError
-from xpucached.settings import reader_process
+from xpucached.settings import loading
 
 _PATIENCE: Final = 5.0
 """Seconds that another daemon may take to answer."""
@@ -87,7 +87,7 @@ def require_permitted(state: Path) -> None:
     if os.getuid() == 0:
         raise SettingsError("root has no worker", hint="start xpucached-worker@UID.service, with a user's number")
     try:
-        host_settings: settings.Settings | None = reader_process.load(None, user=False, environ={})
+        host_settings: settings.Settings | None = loading.load(None, user=False, environ={})
     except SettingsError:
         # Who may not read the host's configuration is not named in it, as far as we know.
         host_settings = None

@@ -1,4 +1,4 @@
-"""How the configuration is read: from a file and variables, into `Settings`.  Touches the file, and asks for users."""
+"""How the configuration is read: a file, and variables over it.  Touches the file, and asks for users."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from xpucached import sockets
 from xpucached.errors import SettingsError, guess
-from xpucached.settings import Settings, document, mounts
+from xpucached.settings import Settings, mounts
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
 from xpucached.settings.sections import Paths
 from xpucached.settings.toml import TOLD, ConfigMistake, Toml, read, refuse
-from xpucached.settings.values import RENAMED, Wrong, filled
+from xpucached.settings.values import RENAMED, Wrong, declared, filled, table, unknown
 
 _NAME: Final = "xpucached"
 _HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
@@ -55,7 +55,7 @@ class _Places(Struct, frozen=True):
 
 
 def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: bool = False) -> Settings:
-    """Read the configuration, in this process: of the user that we run as, or of the host.
+    """Read the configuration: of the user that we run as, or of the host.
 
     ``path`` None is the usual place, where nothing need be.  A ``worker`` has what its user has configured, without
     his places: those systemd says.  Raises `SettingsError`.
@@ -75,7 +75,7 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     for (section, name), (_, value) in given.items():
         over.setdefault(section, {})[name] = value
     try:
-        sections = document.merged(toml.values, over)
+        sections = _sections(_laid_over(toml.values, over))
     except Wrong as error:
         mistakes = {_mistake(place, what, toml, given) for place, what in error.mistakes[:TOLD]}
         raise refuse(sorted(mistakes, key=_order), _MANUAL, untold=len(error.mistakes[TOLD:])) from error
@@ -166,6 +166,30 @@ def _check_state(directory: Path, *, user: bool) -> None:
 
 
 # -- variables, mistakes, and what is shown -----------------------------------------------------------------------
+
+
+def _laid_over(file: Mapping[str, object], variables: Mapping[str, object]) -> dict[str, object]:
+    """Return what both say together; of what both say the variables count, and tables hold what each has in them."""
+    both = dict(file)
+    for name, value in variables.items():
+        below = both.get(name)
+        both[name] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _sections(given: Mapping[str, object]) -> Mapping[str, dict[str, object]]:
+    """Read all sections: of each, what is given.  Raises `Wrong` with all that is wrong."""
+    read: dict[str, dict[str, object]] = {}
+    mistakes: list[tuple[tuple[str, ...], str]] = []
+    for name, kind in SECTIONS.items():
+        try:
+            read[name] = table(declared(kind), given.get(name, {}))
+        except Wrong as error:
+            mistakes += [((name, *place), what) for place, what in error.mistakes]
+    mistakes += [((name,), unknown(name, SECTIONS)) for name in given if name not in SECTIONS]
+    if mistakes:
+        raise Wrong(*mistakes)
+    return read
 
 
 def _unknown(name: str, known: Collection[str]) -> str:

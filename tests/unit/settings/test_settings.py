@@ -327,6 +327,15 @@ def test_the_policy_can_be_set_by_variables() -> None:
     assert found.policy == Policy(attempts=7, max_bytes=1024, grace=0.0)
 
 
+def test_of_a_table_a_variable_changes_what_it_names(file: Path) -> None:
+    file.write_text('[driver.variables]\nA = "1"\nB = "2"\n[policy]\nattempts = 7\n', encoding="utf-8")
+
+    found = load(file, XPUCACHED_DRIVER_VARIABLES='{"B": "3", "C": "4"}', XPUCACHED_POLICY_GRACE="0")
+
+    assert found.driver.variables == {"A": "1", "B": "3", "C": "4"}
+    assert found.policy == Policy(attempts=7, grace=0.0)
+
+
 def test_the_daemons_own_variable_for_the_socket_wins() -> None:
     assert load(None, XPUCACHED_SOCKET="/a/s", XPUCACHED_PATHS_SOCKET="/b/s").paths.socket == Path("/b/s")
 
