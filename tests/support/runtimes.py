@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.names import EntryKey
 
-_PROGRAM: Final = """
+PROGRAM: Final = """
 import os
 import dpctl.tensor as t
 x = t.ones(64, dtype="f4")
@@ -149,7 +149,7 @@ class SimulatedGpu:
         places = (libraries, self.runtime.lib, "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
         loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, places)))
         done = subprocess.run(
-            [*loader, os.path.realpath(self.runtime.python), "-W", "ignore", "-c", _PROGRAM],
+            [*loader, os.path.realpath(self.runtime.python), "-W", "ignore", "-c", PROGRAM],
             env=variables,
             capture_output=True,
             text=True,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.kinds.neo.targets import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 _NAMES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
 
@@ -20,6 +20,12 @@ KIND: Final = NAME
 def of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return those of a program's variables that say where its driver caches."""
     return tuple((name, variables[name]) for name in _NAMES if name in variables)
+
+
+def root(variables: Iterable[tuple[str, str]]) -> Path | None:
+    """Return the directory that is named as the driver's cache, if one is."""
+    named = dict(variables).get("NEO_CACHE_DIR")
+    return Path(named) if named else None
 
 
 def at(directory: Path) -> tuple[tuple[str, str], ...]:

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from xpucached.catalog.builds import record_build
 from xpucached.catalog.models import models_by_name
+from xpucached.catalog.recipes import recipe_lineages
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import Built, NoRecipe
-from xpucached.domain.stores import program_digest
+from xpucached.domain.stores import Store, program_digest
 from xpucached.errors import HostError
 from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
+from xpucached.kinds.table import KINDS
 from xpucached.processes import scratch
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import CompilerSpec, Rebuild, Recipe
-    from xpucached.domain.stores import EntryId, Store
+    from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Origin, Target
     from xpucached.processes.compiler import CompilerProcess
     from xpucached.processes.supervised import ProcessStarter
@@ -111,6 +113,7 @@ class RebuildJob:
         self._absent: Counter[Target] = Counter()  # how often no compiler for it could be started
         self._killed: Counter[Target] = Counter()  # how many of its compilers were, since one was not
         self._closed: set[Store] = set()  # into these nothing can be put
+        self._telling: OtherDriver | None = None  # which driver tells what it is asked for for caches above its own
         self.cancel = threading.Event()
         """Whoever sets it ends the work."""
 
@@ -156,7 +159,7 @@ class RebuildJob:
                     caches = () if spec.variables else self._caches(one)
                     compiler = compilers.get((driver.stamp, spec, caches))
                     if compiler is None:
-                        variables = {**driver.variables, **dict(caches)}
+                        variables = {**driver.variables, **dict(caches), **self._traces(caches, driver)}
                         compiler = self._starter.compiler(spec, variables, driver.command, place)
                         compilers[driver.stamp, spec, caches] = compiler
                     self._rebuild(one, compiler, driver, place, last=last)
@@ -251,6 +254,39 @@ class RebuildJob:
                     return True
             self.cancel.wait(0.5)
         return False
+
+    @property
+    def filled(self) -> frozenset[Path]:
+        """The root of the driver's own cache, if compilers told what they put there."""
+        return frozenset() if self._telling is None else frozenset({self._own_store.root})
+
+    def keep_told(self) -> None:
+        """Note how what the driver put into its own cache meanwhile is compiled: it is not compiled once more.
+
+        What is there now is for what is told.  Raises OSError and `CatalogError`.
+        """
+        driver, recorder = self._telling, KINDS[driver_cache.KIND].recorder
+        if driver is None or recorder is None:
+            return
+        store, context = self._own_store, self._context
+        host = replace(context.present, devices=driver.devices, driver=driver.driver, drivers=())
+        told = recorder.collect(store, frozenset(), host).recipes
+        proven = set(context.catalog.read(recipe_lineages).values())
+        # What programs were not seen to ask for twice is none the more for our having asked for it.
+        context.recipes.keep(store.kind, [one for one in told if one.lineage in proven], context.clock(), proven=True)
+
+    @property
+    def _own_store(self) -> Store:
+        return Store(driver_cache.KIND, self._context.settings.managed(driver_cache.KIND))
+
+    def _traces(self, caches: tuple[tuple[str, str], ...], driver: OtherDriver) -> Mapping[str, str]:
+        """Return what makes the driver tell what goes into its own managed cache; of one driver only."""
+        recorder = KINDS[driver_cache.KIND].recorder
+        if recorder is None or driver_cache.root(caches) != self._own_store.root:
+            return {}
+        with self._lock:
+            self._telling = self._telling or driver
+            return recorder.variables(self._own_store) if self._telling == driver else {}
 
     def _caches(self, one: Rebuild) -> tuple[tuple[str, str], ...]:
         """Return what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""

@@ -21,9 +21,9 @@ from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
-from xpucached.domain.plans import ReplayPlan, ReplayReport
+from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
-from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed
+from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
@@ -207,7 +207,7 @@ class Replayer:
                 drivers = await self._drivers(wish, handle, stack)
                 if dry_run:
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
-                    share = _share(plan.covered + len(plan.rebuild), sum(plan.skipped.values()))
+                    share = _share(plan.covered + len(plan.rebuild), _left_out(plan))
                     return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
                 async with self._context.turn(handle):
                     # What a replay that was killed had published is found by looking, so the plan goes on there.
@@ -270,7 +270,12 @@ class Replayer:
         results.check()
         if plan.rebuild:
             await self._context.write(forget_old_builds, self._context.clock())
-            await self._scanner.scan_stores(frozenset(one.entry.entry.id.store.root for one in plan.rebuild))
+            await self._scanner.scan_stores(work.filled.union(one.entry.entry.id.store.root for one in plan.rebuild))
+            try:
+                await asyncio.to_thread(work.keep_told)
+            except (OSError, XpucachedError) as error:
+                # The next replay compiles it once more.
+                log.warning("what the driver kept of a replay could not be noted: %s", error)
         if wish == ReplayRequest():
             await self._note_vain(vain=bool(plan.rebuild) and not results.heard)
         handle.progress(len(plan.rebuild), len(plan.rebuild))
@@ -285,7 +290,7 @@ class Replayer:
             seconds=time.monotonic() - began,
             compile_seconds=results.compile_seconds,
             # What was not even tried, because the disk was full, is missing as well.
-            share=_share(there, plan.covered + len(plan.rebuild) + sum(plan.skipped.values()) - there),
+            share=_share(there, plan.covered + len(plan.rebuild) + _left_out(plan) - there),
             confirmed=confirmed,
             into=wish.into,
             failures=tuple(results.failures[:_MOST_WORDS]),
@@ -344,6 +349,11 @@ def _make_places(wish: ReplayRequest) -> None:
                 ) from error
             if owner != os.geteuid():
                 raise RequestError(f"{path} belongs to somebody else", hint="name a directory of your own")
+
+
+def _left_out(plan: ReplayPlan) -> int:
+    """Return how many entries nothing is compiled for; not those that the same program's entry brings."""
+    return sum(count for why, count in plan.skipped.items() if why is not NoRecipe.SHARED)
 
 
 def _share(there: int, missing: int) -> float | None:
