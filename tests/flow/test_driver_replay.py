@@ -257,6 +257,51 @@ def test_what_is_there_is_compared_and_what_changed_is_made_again(house: ReplayH
     house.live(work, *FEW)
 
 
+def test_what_is_made_for_a_driver_in_a_folder_is_found_the_moment_it_is_installed(house: ReplayHouse) -> None:
+    """The installed compiler lies where the loader looks, too: what is made is for the one in the folder alone."""
+    root = house.place / "unpacked"
+    shutil.copytree(house.gpu.root, root, symlinks=True, copy_function=hard_link)
+    library = (root / "usr/lib/x86_64-linux-gnu/libigc.so.2").resolve()
+    library.unlink()
+    shutil.copy2(house.compiler, library)
+    status = library.stat()
+    os.utime(library, (status.st_atime, status.st_mtime + 7200))
+
+    async def work() -> None:
+        context = house.service.context
+        installed = {"LD_LIBRARY_PATH": str(house.compiler.parent)}
+        context.settings = replace(context.settings, driver=replace(context.settings.driver, variables=installed))
+        await house.warmed()
+        before = house.content()
+        wish = {"driver_root": root, "device": "bmg-g21"}
+        report = await house.replayed(**wish)
+        assert (report.rebuilt, report.failed, report.skipped) == (len(FEW), 0, {})
+        made = house.content()
+        assert len(made) == 2 * len(before)
+        assert house.total_is_true()
+        assert (await house.replayed(**wish)).plan.rebuild == ()
+        # The present driver's stay what they are.
+        assert (await house.status()).warmth is Warmth.WARM
+
+        os.utime(house.compiler, (status.st_atime, status.st_mtime + 7200))
+        house.surveyed()
+        report = await house.replayed()
+        assert (report.plan.rebuild, report.plan.covered) == ((), len(FEW))
+        run = await house.warmed(force=True)
+        assert [(one.created, one.used) for one in run.passes] == [(0, len(FEW))], run
+        assert house.content() == made
+
+    house.live(work, *FEW)
+
+
+def hard_link(source: str, target: str) -> None:
+    """Give a file a further name, or copy it where that cannot be."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 BOMB: Final = b"".join(
     (
         b"#define A0 x[0] += x[1];\n",

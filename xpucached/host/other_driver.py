@@ -21,7 +21,7 @@ from xpucached.processes.driver_probe import BACKENDS, ask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xpucached.domain.host import Problem
+    from xpucached.domain.host import DriverFile, Problem
 
 _OPENCL: Final = ("libintelocl.so", "libigdrcl.so")
 _LEVEL_ZERO: Final = "libze_intel_gpu.so.1"
@@ -68,7 +68,7 @@ def unpacked(
         names = ", ".join((*_OPENCL, _LEVEL_ZERO))
         hint = f"expected one of {names} in it, as unpacking the driver's packages gives them"
         raise HostError(f"there is no driver of Intel's in {who.removesuffix(',')}", hint=hint)
-    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, who, device)
+    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, who, device, root)
 
 
 def _check(root: Path) -> None:
@@ -172,13 +172,14 @@ def _ask(
     timeout: float,
     who: str,
     device: str | None,
+    root: Path | None = None,
 ) -> OtherDriver:
     problems: Sequence[Problem] = ()
     for command in commands:
         report = ask(variables, timeout, backends=backends, command=command)
         offered = tuple(one for one in report.answers if device is None or _pretends(one.platform))
         if offered:
-            files = driver_files(variables)
+            files = driver_files(variables) if root is None else _of(root, driver_files(variables))
             pretended = "\n".join(f"{name}={text}" for name, text in sorted(variables.items()) if name in _TELLING)
             return OtherDriver(
                 (),
@@ -196,6 +197,17 @@ def _ask(
         "simulating needs Intel's driver for GPUs" if device is not None else "is it whole, and made for this machine?"
     )
     raise HostError(f"{who} {what}{': ' if said else ''}{said}", hint=hint)
+
+
+def _of(root: Path, files: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
+    """Leave out what lies elsewhere of a library that lies in a driver's folder: programs are led to that one."""
+    real = Path(os.path.realpath(root))
+    inside = {_stem(one) for one in files if one.target.is_relative_to(real)}
+    return tuple(one for one in files if one.target.is_relative_to(real) or _stem(one) not in inside)
+
+
+def _stem(file: DriverFile) -> str:
+    return file.target.name.partition(".so")[0]
 
 
 _TELLING: Final = ("ProductFamilyOverride", "HardwareInfoOverride", "ForceDeviceId", "OverrideDeviceName")
