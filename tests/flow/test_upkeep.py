@@ -150,6 +150,26 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
         catalog.close()
 
 
+def test_a_status_says_that_something_goes_on_from_the_end_of_a_look_on(short_dir: Path) -> None:
+    catalog = catalogs.fresh(short_dir / "catalog.sqlite")
+    service = alone(catalog)
+
+    async def work() -> tuple[Status, Status]:
+        await service.reconciler.reconcile([Started()])
+        # What follows from the look has yet to be decided, and there is no job that would show it.
+        first = await service.status.get()
+        await settled(service)
+        last = await service.status.get()
+        await service.stop()
+        return first, last
+
+    with contextlib.closing(catalog):
+        first, last = asyncio.run(work())
+    assert first.looked is not None
+    assert not first.jobs
+    assert (first.busy, last.busy) == (True, False)
+
+
 def test_the_trash_is_tidied_once_after_what_the_daemon_evicts(
     short_dir: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,9 @@ def test_from_enable_to_disable(debian: Path, runtime: Callable[[str], Runtime])
         assert min(drivers(one, "llm").values()) == entries
         assert len(drivers(one, "bob")) in {1, 2}
 
+        one.use_driver(RUNTIMES[0])
+        see_wait(one)
+
         # Who dies comes back, and knows what it knew.
         before = one.users()["llm"]["entries"]
         machine.kill("xpucached.service")
@@ -97,6 +100,17 @@ def test_from_enable_to_disable(debian: Path, runtime: Callable[[str], Runtime])
         )
         assert machine.out("ls", "/home/bob/.cache/xpucached/sycl")
         assert not machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*")
+
+
+def see_wait(one: House) -> None:
+    """See that a script waits until everybody is warm for the driver that is there now."""
+    said = json.loads(one.machine.out("xpucachectl", "driver-changed", "--wait", "--json"))["data"]
+    users = {user["user"]: user for user in said["users"]}
+    assert (said["state"], users["llm"]["state"], users["llm"]["warm"], users["llm"]["cold"]) == ("warm", "warm", 2, 0)
+    assert users["alice"]["state"] == users["bob"]["state"] == "warm"
+    # What it says is what anybody sees then: nothing is left to be done.
+    assert one.users()["llm"]["warm"] == 2
+    assert not one.users()["llm"]["busy"]
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------

@@ -99,8 +99,15 @@ def _parser() -> _ArgumentParser:
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
     one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
-    one.add_argument(
+    how = one.add_mutually_exclusive_group()
+    how.add_argument(
         "--no-wait", action="store_true", help="never fail: for hooks of package managers, units and timers"
+    )
+    how.add_argument(
+        "--wait", action="store_true", help="until all is as warm as it will be; 0 warm, 1 not all, 2 failed"
+    )
+    one.add_argument(
+        "--timeout", type=_wrap(quantities.duration), default=600.0, metavar="T", help="wait at most so long (10m)"
     )
     one = verb("events", "show what happened")
     one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
-from xpucached.cli import commands_jobs, commands_models, commands_read, connect
+from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed
 from xpucached.cli.output import Output
 from xpucached.errors import RequestError
 from xpucached.render.text import TextStyle
@@ -22,7 +22,7 @@ _OF_HOST: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": commands_read.host,
     "prewarm": commands_jobs.prewarm,
     "jobs": commands_jobs.jobs_of_everyone,
-    "driver-changed": commands_jobs.driver_changed,
+    "driver-changed": driver_changed.of_host,
     "version": commands_read.version,
 }
 """What is asked of the host's daemon itself, and of all users' workers."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
-from xpucached.cli import everyone
+from xpucached.cli import driver_changed, everyone
 from xpucached.cli.output import say
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
@@ -191,11 +191,6 @@ def _cancelled(job: Job, style: TextStyle) -> str:
     return jobs.job(job, style)
 
 
-def driver_changed(output: Output) -> int:
-    """Say that the driver may have changed."""
-    return output.ask(requests.Refresh(), lambda _value, _style: "" if output.options.no_wait else "told")
-
-
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "prewarm": prewarm,
     "evict": _evict,
@@ -206,5 +201,5 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "doctor": _doctor,
     "scan": _scan,
     "jobs": job_list,
-    "driver-changed": driver_changed,
+    "driver-changed": driver_changed.of_daemon,
 }

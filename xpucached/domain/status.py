@@ -51,3 +51,4 @@ class Status(Struct, frozen=True):
     looked: AwareDatetime | None = None  #: when the last whole look began in which nothing failed
     look_every: float = 0.0  #: seconds after which it is made again
     look_due: bool = False  #: the driver may have changed, and has not answered since
+    busy: bool = False  #: something goes on, or has yet to begin

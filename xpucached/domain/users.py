@@ -43,6 +43,8 @@ class UserStatus(Struct, frozen=True):
     failed: tuple[ModelName, ...] = ()  #: models that could not be warmed
     declared: tuple[ModelName, ...] = ()  #: models that the host's directory declares for this user
     working: bool = False  #: a replay or prewarm was under way
+    busy: bool = False  #: something went on, or had yet to begin
+    due: bool = False  #: their worker has yet to be told that something may have changed
 
     @property
     def matters(self) -> bool:

@@ -266,7 +266,7 @@ class HostDaemon:
         for name, uid in self._owners.items():
             declared.setdefault(uid, []).append(name)
         shown = tuple(
-            replace(one, declared=tuple(declared.get(one.uid, ())))
+            replace(one, declared=tuple(declared.get(one.uid, ())), due=self._is_due(one))
             for one in (self._known.said.values() if only is None else [self._known.said.get(only)])
             if one
         )
@@ -276,6 +276,11 @@ class HostDaemon:
         problems = (*((*self.settings_problems, *self._problems) if only is None else ()), *failing)
         every = self.settings.workers.every
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown, self._looked, every)
+
+    def _is_due(self, one: UserStatus) -> bool:
+        """Return whether a user's worker has yet to be told, and is going to be, as one that failed may not."""
+        owed = self._known.owed.news(one.uid) is not None
+        return owed and (one.state is not WorkerState.FAILED or self._workers.follows(one.uid))
 
     def step_aside(self, uid: int) -> None:
         """Hear from a user's worker that this user runs a daemon of their own; whoever says so, it is their own row."""

@@ -257,6 +257,7 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         looked=min(said.looked, now) if said.looked is not None else None,
         failed=tuple(_names(one.model.name for one in models if one.warmth is Warmth.FAILED)),
         working=any(one.kind in WARMING and one.state in UNDER_WAY for one in said.jobs),
+        busy=said.busy or said.look_due,
     )
 
 

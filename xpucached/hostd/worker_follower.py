@@ -96,6 +96,11 @@ class WorkerFollower:
         for uid in self._known.owed:
             self.follow(uid)
 
+    def follows(self, uid: int) -> bool:
+        """Return whether somebody sees to this worker."""
+        task = self._following.get(uid)
+        return task is not None and not task.done()
+
     def follow(self, uid: int, *, urgent: bool = False, silent: bool = False) -> asyncio.Event:
         """See to it that somebody sees to this worker; gives what is set when it answers.
 

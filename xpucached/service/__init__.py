@@ -67,6 +67,7 @@ class Service:
         self.reconciler = Reconciler(
             context, self.models, self.surveyor, self.scanner, self.explainer, self.replayer, self.upkeep
         )
+        context.is_busy = lambda: self.busy
 
     async def recover(self) -> None:
         """Finish what a predecessor that was killed had begun, and say anew what the kinds know of defects."""

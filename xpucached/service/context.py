@@ -102,6 +102,8 @@ class Context:
         """What the daemon does when somebody says that something may have changed."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing
         """What the daemon does when stores were looked at because somebody asked."""
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Tell whether something goes on, or has yet to begin."""
         self._clock_guard = ClockGuard(clock)
 
     @property

@@ -119,4 +119,5 @@ class StatusKeeper:
             context.looked,
             context.settings.schedule.scan_interval,
             context.notices != context.noticed,
+            context.is_busy(),
         )

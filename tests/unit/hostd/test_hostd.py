@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import pytest
 from msgspec.structs import fields, replace
@@ -763,6 +763,20 @@ def test_what_a_worker_says_of_its_look_is_kept_and_is_never_from_the_future(tmp
     one._owners = {ModelName("bad"): OURS, ModelName("others"): OURS + 1}
     one._known.said[OURS] = kept
     assert [row.declared for row in one.status(None).users] == [("bad",), ("others",)]
+
+
+def test_whose_worker_is_at_work_or_has_yet_to_be_told_is_known(tmp_path: Path) -> None:
+    status = api_stub.make_status()
+    for said, busy in ((status, False), (replace(status, busy=True), True), (replace(status, look_due=True), True)):
+        assert user_client.digest(UserStatus("me", OURS), said, api_stub.NOW).busy is busy
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.owe(lambda known: known.uid == OURS)
+    assert [row.due for row in one.status(None).users] == [True, False]
+    # One that failed is told when somebody starts it, and not before.
+    one._known.say(OURS, state=WorkerState.FAILED)
+    assert not one.status(None).users[0].due
+    one._workers._following[OURS] = cast("asyncio.Task[None]", SimpleNamespace(done=lambda: False))
+    assert one.status(None).users[0].due
 
 
 def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> None:

@@ -1,0 +1,54 @@
+"""Door: how warm users are after a change of the driver, for people.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.readiness import Readiness
+from xpucached.printing import plain
+from xpucached.render.text import Cell, Colour, count, seconds, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.domain.readiness import HostReadiness
+    from xpucached.render.text import TextStyle
+
+_COLOURS: Final[Mapping[Readiness, Colour]] = {
+    Readiness.WARM: Colour.GREEN,
+    Readiness.COLD: Colour.YELLOW,
+    Readiness.WAITING: Colour.YELLOW,
+    Readiness.FAILED: Colour.RED,
+}
+_SENTENCES: Final[Mapping[Readiness, str]] = {
+    Readiness.NOTHING: "nothing is to be kept warm",
+    Readiness.ASIDE: "all is seen to by users' own daemons",
+    Readiness.WARM: "all is warm",
+    Readiness.COLD: "not all is warm, and no more comes by itself",
+    Readiness.WAITING: "the time is up, and not all is warm yet",
+    Readiness.FAILED: "something failed",
+}
+
+
+def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
+    """Write how all users stand, and how long that took."""
+    warm, all_of_them = sum(one.warm for one in value.users), sum(one.warm + one.cold for one in value.users)
+    figures = f"{warm} of {count(all_of_them, 'model')}, {count(len(value.users), 'user')}, after {seconds(took)}"
+    rows: list[list[str | Cell]] = [
+        [one.user, Cell(one.state, _COLOURS.get(one.state)), str(one.entries), str(one.warm), str(one.cold), one.why]
+        for one in value.users
+    ]
+    parts = [f"{_SENTENCES[value.state]}: {figures}", *map(plain, value.problems)]
+    if rows:
+        parts.append(table(("USER", "STATE", "ENTRIES", "WARM", "COLD", "WHY"), rows, style, right="ENTRIES WARM COLD"))
+    return "\n".join(parts)
+
+
+def waiting(value: HostReadiness) -> str:
+    """Write in one line who is waited for."""
+    if not value.users:
+        return "waiting for a look at the driver"
+    left = [one for one in value.users if one.state is Readiness.WAITING]
+    return plain(
+        f"waiting for {', '.join(one.user for one in left[:5])}: {len(left)} of {count(len(value.users), 'user')}"
+    )
