@@ -15,6 +15,7 @@ from xpucached.domain.plans import EvictReason, NoRecipe, Rebuild, ReplayReason
 from xpucached.domain.stores import program_digest
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, TrashLabel, Unproven
+from xpucached.errors import CatalogError
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.repair import plan_comparing
 from xpucached.service.context import to_its_end
@@ -319,10 +320,17 @@ def quarantine(context: Context, entries: Sequence[Entry]) -> Mapping[EntryId, b
     """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone."""
     catalog, now = context.catalog, context.clock()
     ids = tuple(one.id for one in entries)
-    catalog.write_durably(intend, ids, now)
+    try:
+        catalog.write_durably(intend, ids, now)
+    except CatalogError as error:
+        # Our name in the lock tells a successor as much, only that it has to come across it.
+        log.warning("removing without a note of it: %s", error.message)
     notes = {
         one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
     }
     results = table.remove(entries, notes, context.problems.failed)
-    catalog.write(fulfil, ids)
+    try:
+        catalog.write(fulfil, ids)
+    except CatalogError as error:
+        log.warning("the catalog learns at the next look what was removed: %s", error.message)
     return results

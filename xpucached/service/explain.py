@@ -13,6 +13,7 @@ from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
+from xpucached.errors import CatalogError
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
@@ -113,7 +114,12 @@ class Explainer:
         if done.safety is Safety.UNKNOWN:
             self._unknown[key] = done
         else:
-            await self._context.write(record_runtime_check, done)
+            try:
+                await self._context.write(record_runtime_check, done)
+            except CatalogError as error:
+                # It holds for as long as we live.
+                self._unknown[key] = done
+                log.warning("the check of a runtime could not be written down: %s", error.message)
         self._context.events.post(
             "runtime-checked",
             f"{done.library}: {done.safety}: {done.evidence}",

@@ -12,6 +12,7 @@ from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
 from xpucached.domain.stores import EntryId, EntryState
+from xpucached.errors import CatalogError
 from xpucached.kinds.table import KINDS
 from xpucached.planning.attribution import attribute
 from xpucached.processes.output import Trace
@@ -87,7 +88,11 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
         return ""
     again = frozenset(after.values())
     gone = (one for one, kernels in before.items() if kernels in again)
-    context.catalog.write(note_never_again, [*after, *gone])
+    try:
+        context.catalog.write(note_never_again, [*after, *gone])
+    except CatalogError as error:
+        # A replay compiles them once more, for nobody.
+        log.warning("what no program will ask for again could not be noted: %s", error.message)
     some = sorted({name for kernels in again for name in kernels})
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     what = f"{', '.join(some[:_NAMED])}{more}"
@@ -117,7 +122,7 @@ def with_left(
     for store, one in found:
         try:
             refused = context.recipes.keep(store.kind, one.recipes, context.clock(), one.created | one.used)
-        except OSError as error:
+        except (OSError, CatalogError) as error:
             # The run is proven without them: only what follows the next driver has to be run again.
             log.warning("recipes of a run could not be kept: %s", error)
             continue

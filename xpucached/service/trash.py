@@ -17,7 +17,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
-from xpucached.errors import Conflict, NotFound
+from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS
 from xpucached.planning.trash import plan_trash
@@ -139,7 +139,11 @@ class TrashKeeper:
             await self._scanner.scan_stores(frozenset(store.root for store, _ in restored))
         places = [EntryId(store, one.key) if one.key is not None else None for store, one in restored]
         back = [place for place in places if place is not None]
-        await context.write(note_restored, back, context.clock())
+        try:
+            await context.write(note_restored, back, context.clock())
+        except CatalogError as error:
+            # They are back; only that they may go again by themselves before their time.
+            log.warning("it could not be noted what was restored: %s", error.message)
         if back:
             context.events.post(
                 "restored",

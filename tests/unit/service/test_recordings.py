@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.diagnosis import RuntimeCheck, Safety
+from xpucached.domain.libraries import SyclRuntime
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
-from xpucached.domain.stores import Entry, EntryId, Kernel, Store
+from xpucached.domain.recipes import Recording
+from xpucached.domain.stores import Entry, EntryId, FoundStore, Kernel, Store, StoreOrigin
+from xpucached.errors import CatalogError
+from xpucached.kinds import table
 from xpucached.processes.results import RunResult
-from xpucached.service.recordings import never_twice
+from xpucached.service import compare, explain, recordings
+from xpucached.service.recordings import never_twice, with_left
 
 if TYPE_CHECKING:
+    import pytest
+
     from xpucached.service.context import Context
+    from xpucached.service.prewarm import Prewarmer
+    from xpucached.service.store_finder import StoreFinder
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 STORE: Final = Store(KindName("full"), Path("/store"))
@@ -54,3 +66,63 @@ def test_what_many_entries_have_in_common_is_found_without_comparing_each_with_e
     assert told.endswith(f": kernel 0, kernel 1, kernel 10 and {count - 3} more")
     assert sorted(noted) == sorted(one.entry.id for one in (*first, *last))
     assert Name.compared < 20 * count
+
+
+def full(*_: object) -> NoReturn:
+    raise CatalogError("the disk is full")
+
+
+def test_a_run_is_proven_where_no_recipe_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Recording(created=frozenset({EntryKey("a")}), used=frozenset({EntryKey("b")}))
+    recorder = SimpleNamespace(collect=lambda *_: told)
+    monkeypatch.setattr(recordings, "KINDS", {STORE.kind: SimpleNamespace(recorder=recorder)})
+    present = SimpleNamespace(seen_by=lambda _: None)
+    context = SimpleNamespace(present=present, recipes=SimpleNamespace(keep=full), clock=lambda: NOW)
+    model = Model(ModelName("net"), Workload(("/bin/true",), Path("/")))
+    done = RunResult(None, 1.0, 1.0, 1, 0, "", "")
+    found, deaf = with_left(
+        cast("Context", context), model, done, [FoundStore(STORE, StoreOrigin.FOUND, "test")], frozenset()
+    )
+    assert (deaf, sorted(one.key for one in found.created), sorted(one.key for one in found.used)) == ("", ["a"], ["b"])
+
+
+def test_a_run_is_proven_where_it_cannot_be_noted_what_nobody_asks_for_again() -> None:
+    before, after = entry("a", "kernel"), entry("b", "kernel")
+    passes = [RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset({one.entry.id})) for one in (before, after)]
+    catalog = SimpleNamespace(read=lambda *_: (before, after), write=full)
+    told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
+    assert told.startswith("; 1 of them have another key at each start")
+
+
+def test_what_was_taken_out_is_told_where_it_cannot_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = entry("a", "kernel").entry
+    monkeypatch.setattr(table, "remove", lambda some, *_: {each.id: True for each in some})
+    catalog = SimpleNamespace(write=full, write_durably=full)
+    context = SimpleNamespace(catalog=catalog, clock=lambda: NOW, problems=SimpleNamespace(failed=None))
+    assert compare.quarantine(cast("Context", context), [one]) == {one.id: True}
+
+
+def test_a_runtime_that_was_checked_is_known_where_it_cannot_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = RuntimeCheck("build", Path("/lib/libsycl.so.8"), Safety.SAFE, "it was built", NOW)
+    checked: list[SyclRuntime] = []
+
+    def check(asked: SyclRuntime, *_: object) -> RuntimeCheck:
+        checked.append(asked)
+        return done
+
+    preflight = SimpleNamespace(check=check)
+    monkeypatch.setattr(explain, "KINDS", {table.MODELS: SimpleNamespace(preflight=preflight)})
+
+    async def write(*_: object) -> NoReturn:
+        full()
+
+    events = SimpleNamespace(post=lambda *_: None)
+    context = SimpleNamespace(clock=lambda: NOW, write=write, events=events)
+    runtime = SyclRuntime(done.library, done.build, 1)
+
+    async def twice() -> list[RuntimeCheck]:
+        explainer = explain.Explainer(cast("Context", context), cast("StoreFinder", None), cast("Prewarmer", None))
+        return [await explainer._runtime_check(runtime, {}, "host") for _ in range(2)]
+
+    assert asyncio.run(twice()) == [done, done]
+    assert checked == [runtime]
