@@ -402,17 +402,17 @@ def test_a_replay_that_brought_nothing_is_tried_again_later_and_later(
         found = [await replayer.wanted()]
         for wait in (3599.0, 1.0):
             if wait > 1:
-                await replayer._note_vain(vain=True)
+                await replayer._note_outcome(brought_nothing=True)
             clock[0] += wait
             found.append(await replayer.wanted())
-        await replayer._note_vain(vain=True)
+        await replayer._note_outcome(brought_nothing=True)
         clock[0] += 7199.0
         found.append(await replayer.wanted())
         # Something is another than it was.
         monkeypatch.setattr(type(replayer._context), "present", Host(NOW, "boot", "6", "another"))
         found.append(await replayer.wanted())
-        await replayer._note_vain(vain=True)
-        await replayer._note_vain(vain=False)
+        await replayer._note_outcome(brought_nothing=True)
+        await replayer._note_outcome(brought_nothing=False)
         return [*found, await replayer.wanted()]
 
     with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:

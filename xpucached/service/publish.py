@@ -60,6 +60,7 @@ class Publisher:
         """``skipped`` are those that the plan left out, ``failures`` what went wrong so far."""
         self._context = context
         self._wish = wish
+        self._scope = wish.scope
         self._drivers = drivers
         # A compiler need not wait for the disk, unless too much waits for it already.
         self._publisher = ThreadPool(1, "publisher")
@@ -116,7 +117,7 @@ class Publisher:
 
     def _publish(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         entry = one.entry.entry
-        into = self._wish.into_of(entry.id.store.kind)
+        into = self._scope.into_of(entry.id.store.kind)
         try:
             key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
             if key is not None:
@@ -179,7 +180,7 @@ class Publisher:
     def _refused(self, one: Rebuild, words: str) -> None:
         entry = one.entry.entry
         log.warning("an entry could not be rebuilt: %s: %s", entry.id.key, words)
-        context, into = self._context, self._wish.into_of(entry.id.store.kind)
+        context, into = self._context, self._scope.into_of(entry.id.store.kind)
         try:
             if self._lineages is None:
                 # What a replay compiles was there before it.

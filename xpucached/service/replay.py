@@ -23,7 +23,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
-from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed, XpucachedError
+from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xpucached.api import requests
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
-    from xpucached.domain.names import KindName, ModelName
+    from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Rebuild
     from xpucached.domain.targets import Target
     from xpucached.processes.supervised import ProcessStarter
@@ -72,9 +72,19 @@ class ReplayRequest(Struct, frozen=True):
         """Whether it is for a driver that programs on this host do not use."""
         return self.driver_root is not None or self.device is not None
 
-    def into_of(self, kind: KindName) -> Path | None:
-        """Return the store for what is rebuilt of a kind; None is the one that it comes from."""
-        return self.driver_cache if kind == driver_cache.KIND else self.into
+    @property
+    def scope(self) -> ReplayScope:
+        """The part of a plan that it is."""
+        return ReplayScope(
+            self.stores,
+            self.models,
+            self.to,
+            self.into,
+            other_devices=self.device is not None,
+            apart={driver_cache.KIND: self.driver_cache} if self.driver_cache is not None else {},
+            # What fills a store apart leaves those alone in which programs look now.
+            without=(driver_cache.KIND,) if self.into is not None and self.driver_cache is None else (),
+        )
 
     @property
     def origin(self) -> Origin:
@@ -94,7 +104,7 @@ class Replayer:
         self._busy = False
         self._nothing: tuple[object, ...] | None = None
         """What there was when a plan was last made and came out empty."""
-        self._in_vain: tuple[object, ...] | None = None
+        self._brought_nothing: tuple[object, ...] | None = None
         """What there was after a replay that brought nothing, …"""
         self._again, self._pause = 0.0, _PAUSE
         """… until when (monotonic) it is not tried again unasked, and the seconds to wait the next time."""
@@ -138,7 +148,7 @@ class Replayer:
         if not replayable(await self._context.read(store_subtotals), self._context.present):
             return False
         basis = await self._basis()
-        if basis == self._nothing or (basis == self._in_vain and time.monotonic() < self._again):
+        if basis == self._nothing or (basis == self._brought_nothing and time.monotonic() < self._again):
             return False
         wanted = bool((await self.plan(ReplayRequest())).rebuild)
         self._nothing = None if wanted else basis
@@ -153,12 +163,12 @@ class Replayer:
         models = await self._context.read(all_models)
         return (await self._context.read(store_subtotals), sums, present.offered, stamps, models)
 
-    async def _note_vain(self, *, vain: bool) -> None:
+    async def _note_outcome(self, *, brought_nothing: bool) -> None:
         """Wait longer and longer where each replay compiles everything, and nothing can be kept."""
-        if not vain:
-            self._in_vain, self._pause = None, _PAUSE
+        if not brought_nothing:
+            self._brought_nothing, self._pause = None, _PAUSE
             return
-        self._in_vain = await self._basis()
+        self._brought_nothing = await self._basis()
         self._again = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
@@ -177,23 +187,13 @@ class Replayer:
             failed |= {
                 ((store, tail), known[fingerprint]) for store, tail, fingerprint in refused if fingerprint in known
             }
-        scope = ReplayScope(
-            wish.stores,
-            wish.models,
-            wish.to,
-            wish.into,
-            other_devices=wish.device is not None,
-            apart={driver_cache.KIND: wish.driver_cache} if wish.driver_cache is not None else {},
-            # What fills a store apart leaves those alone in which programs look now.
-            without=(driver_cache.KIND,) if wish.into is not None and wish.driver_cache is None else (),
-        )
         return plan_replay(
             context.catalog.read(all_entries),
             target,
             context.catalog.read(models_by_name),
             failed,
             context.clock(),
-            scope,
+            wish.scope,
             Pace(context.catalog.read(build_rates), workers()),
             lineages=table.lineages(context.catalog.read(recipe_lineages)),
             shared=(driver_cache.KIND,),
@@ -269,7 +269,11 @@ class Replayer:
             await asyncio.shield(asyncio.to_thread(results.close))
         results.check()
         if plan.rebuild:
-            await self._context.write(forget_old_builds, self._context.clock())
+            try:
+                await self._context.write(forget_old_builds, self._context.clock())
+            except CatalogError as error:
+                # The next replay does it.
+                log.warning("old builds could not be forgotten: %s", error.message)
             await self._scanner.scan_stores(work.filled.union(one.entry.entry.id.store.root for one in plan.rebuild))
             try:
                 await asyncio.to_thread(work.keep_told)
@@ -277,7 +281,7 @@ class Replayer:
                 # The next replay compiles it once more.
                 log.warning("what the driver kept of a replay could not be noted: %s", error)
         if wish == ReplayRequest():
-            await self._note_vain(vain=bool(plan.rebuild) and not results.heard)
+            await self._note_outcome(brought_nothing=bool(plan.rebuild) and not results.heard)
         handle.progress(len(plan.rebuild), len(plan.rebuild))
         there = plan.covered + results.heard
         report = ReplayReport(
