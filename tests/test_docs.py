@@ -234,6 +234,7 @@ def test_every_word_of_a_status_is_explained() -> None:
 
 
 ELSEWHERE: Final = {
+    "Added": "protocol",
     "Cause": "advice",
     "Effect": "kinds",
     "Figure": "protocol",

@@ -382,7 +382,7 @@ class Standin:
     async def add_model(self, request: AddModel) -> ModelStatus:
         """Register a model."""
         self.asked.append(request)
-        if request.name in self.registered and not request.replace:
+        if request.name in self.registered and not (request.replace or request.if_changed):
             raise Conflict(f"there is a model {request.name} already", hint="--replace")
         workload = Workload(request.command, request.directory, request.variables, request.timeout, request.exercise)
         model = Model(request.name, workload, request.store, request.priority, request.pinned)

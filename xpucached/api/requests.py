@@ -153,6 +153,7 @@ class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
     pinned: bool = False
     before: tuple[str, ...] = ()
     replace: bool = False
+    if_changed: bool = False  #: like ``replace``, where something is another than it was
 
     def __post_init__(self) -> None:
         """Refuse what could never run."""

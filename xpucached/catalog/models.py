@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from msgspec.structs import asdict
@@ -11,16 +11,13 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.lists import among
 from xpucached.catalog.tables import MODELS
-from xpucached.domain.models import Model, Workload
+from xpucached.domain.models import REGISTERED, Added, Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.errors import no_model
+from xpucached.errors import Conflict, no_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-# `Model.source` of what was registered; any other source is the file that declares it.
-REGISTERED: Final = "socket"
 
 
 def add_model(connection: sa.Connection, model: Model) -> None:
@@ -28,6 +25,29 @@ def add_model(connection: sa.Connection, model: Model) -> None:
     statement = insert(MODELS).values(_row(model))
     facts = {column.name: statement.excluded[column.name] for column in MODELS.c if column.name != "name"}
     connection.execute(statement.on_conflict_do_update(index_elements=[MODELS.c.name], set_=facts))
+
+
+def register_model(connection: sa.Connection, model: Model, *, replaces: bool, if_changed: bool) -> Added:
+    """Register a model; one that is just like that stays as it is, unless it is to be replaced.  Raises `Conflict`."""
+    row = connection.execute(sa.select(MODELS).where(MODELS.c.name == model.name)).first()
+    old = _value(row) if row is not None else None
+    others = differences(old, model) if old is not None else ()
+    if old is not None and not others and not (replaces and old.source == REGISTERED):
+        return Added.SAME
+    if old is not None and old.source != REGISTERED:
+        message = f"{model.name} is declared in {old.source}, with another {', '.join(others)}"
+        raise Conflict(message, hint="that file owns it: change it there, or take another name")
+    if old is not None and not (replaces or if_changed):
+        message = f"a model {model.name} is registered already, with another {', '.join(others)}"
+        raise Conflict(message, hint="give --replace to change it; see: xpucachectl model show " + model.name)
+    add_model(connection, model)
+    return Added.REGISTERED if old is None else Added.REPLACED
+
+
+def differences(old: Model, new: Model) -> tuple[str, ...]:
+    """Return what is another in two models of one name, whoever owns them."""
+    before, after = ({**asdict(one), **asdict(one.workload)} for one in (old, new))
+    return tuple(name for name in after if name not in {"workload", "source"} and before[name] != after[name])
 
 
 def find_model(connection: sa.Connection, name: ModelName) -> Model:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from xpucached.catalog import models, opening, soundness
 from xpucached.catalog.tables import MODELS
+from xpucached.domain.models import REGISTERED
 from xpucached.processes import scratch
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def salvage_models(aside: Path) -> Salvaged:
             sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
             for (name,) in connection.execute(sound).all():
                 found += _whole(connection, name)
-            counting = sa.select(sa.func.count()).where(MODELS.c.source == models.REGISTERED)
+            counting = sa.select(sa.func.count()).where(MODELS.c.source == REGISTERED)
             lost = connection.execute(counting).scalar_one() - len(found)
             if lost > 0:
                 reasons.append(f"damaged models: {lost}")

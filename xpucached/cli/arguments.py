@@ -200,7 +200,11 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
     one.add_argument("--priority", type=_number, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
     one.add_argument("--pinned", action="store_true", help="never evict what it needs")
     one.add_argument("--before", action="append", default=[], metavar="UNIT", help="a unit that serves it; repeatable")
-    one.add_argument("--replace", action="store_true", help="even if the name is taken")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--replace", action="store_true", help="even if the name is taken")
+    which.add_argument(
+        "--if-changed", action="store_true", help="change it if something is another than it was: for scripts"
+    )
     workload_options.add_options(one)
     verb("list", "list models", models, "model list")
     verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.cli import capture_env, workload_options
+from xpucached.domain.models import Added
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
 from xpucached.printing import plain
 from xpucached.render import models
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from xpucached.cli.output import Output
 
@@ -39,12 +41,18 @@ def _add(output: Output) -> int:
         pinned=given.pinned,
         before=tuple(given.before),
         replace=given.replace,
+        if_changed=given.if_changed,
     )
     answer = output.client.call(request)
     output.tell(
-        answer, lambda value, style: f"registered\n{models.model(value, style)}", lambda value: value.model.name
+        answer,
+        lambda value, style: f"{_ADDED.get(value.added, 'registered')}\n{models.model(value, style)}",
+        lambda value: value.model.name,
     )
     return 0
+
+
+_ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.SAME: "already so"}
 
 
 def _remove(output: Output) -> int:

@@ -22,6 +22,9 @@ from xpucached.domain.workloads import RunSpec, Variant
 
 _LONGEST_WORDS: Final = 300
 
+REGISTERED: Final = "socket"
+"""`Model.source` of what was registered by command; any other source is the file that declares it, and owns it."""
+
 
 class Workload(Struct, frozen=True):
     """How to exercise a model: a command or a loader, where it runs and what it finds in its environment."""
@@ -74,8 +77,16 @@ class Model(Struct, frozen=True):
     store: Path | None = None  #: where it caches; None is the managed store
     priority: Annotated[int, Whole(0, 100)] = 50  #: higher is warmed earlier
     pinned: bool = False  #: its entries in a present environment are never evicted
-    source: str = "socket"  #: ``socket``, or the file that declares it
+    source: str = REGISTERED  #: or the file that declares it
     before: Annotated[tuple[str, ...], Units()] = ()  #: units of systemd that serve it, and wait until it is warm
+
+
+class Added(StrEnum):
+    """What became of a model that somebody registers."""
+
+    REGISTERED = "registered"
+    REPLACED = "replaced"
+    SAME = "already-so"  #: it was registered, or declared, just like that
 
 
 class Outcome(StrEnum):
@@ -268,6 +279,7 @@ class ModelStatus(Struct, frozen=True):
     run: Run | None
     changes: tuple[str, ...] = ()  #: what changed since it was proven, a sentence each
     layers: tuple[Layer, ...] = ()  #: what it was proven with, by the kinds of caches
+    added: Added | None = None  #: only in the answer to who registers it
 
     @classmethod
     def of(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.models import Outcome, Warmth
+from xpucached.domain.models import REGISTERED, Outcome, Warmth
 from xpucached.printing import plain, safe
 from xpucached.render.text import Cell, Colour, age, count, facts, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
@@ -39,11 +40,12 @@ def models(values: Sequence[ModelStatus], style: TextStyle, owners: Sequence[str
             size(one.allocated),
             seconds(one.cold_seconds),
             seconds(one.warm_seconds),
+            "command" if one.source == REGISTERED else plain(PurePath(one.source).name),
             _why(one),
         ]
         for one in values
     ]
-    heads = ("NAME", "STATE", "ENTRIES", "SIZE", "FIRST", "AGAIN", "WHY")
+    heads = ("NAME", "STATE", "ENTRIES", "SIZE", "FIRST", "AGAIN", "FROM", "WHY")
     return table(heads, rows, style, right="ENTRIES SIZE FIRST AGAIN", owners=owners)
 
 
@@ -69,7 +71,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("timeout", seconds(workload.timeout)),
         ("store", str(registered.store) if registered.store else "the managed store"),
         ("priority", f"{registered.priority}{', pinned' if registered.pinned else ''}"),
-        ("source", registered.source),
+        ("source", registered.source if registered.source != REGISTERED else "registered by command"),
         ("before", ", ".join(registered.before)),
         ("entries", f"{value.entries}, {size(value.allocated)}"),
         *((f"in {one.kind}", _layer(one)) for one in value.layers),

@@ -44,8 +44,8 @@ def _entries(service: Service, asked: requests.ListEntries) -> Awaitable[EntryPa
 
 
 async def _add_model(service: Service, asked: requests.AddModel) -> ModelStatus:
-    await service.models.add(asked)
-    return await service.prewarmer.status_of(asked.name)
+    added = await service.models.add(asked)
+    return replace(await service.prewarmer.status_of(asked.name), added=added)
 
 
 async def _runs(service: Service, asked: requests.ListRuns) -> tuple[Run, ...]:

@@ -8,9 +8,9 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
-from xpucached.catalog.models import add_model, all_models, find_model, models_by_name, remove_model, sync_file_models
+from xpucached.catalog.models import all_models, differences, find_model, register_model, remove_model, sync_file_models
 from xpucached.domain.host import Problem
-from xpucached.domain.models import Model, Workload
+from xpucached.domain.models import REGISTERED, Added, Model, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict
 from xpucached.service.owners import foreign
@@ -56,6 +56,7 @@ class ModelKeeper:
             if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
                 wanted.setdefault(model.name, model)
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
+        known = {model.name: model for model in catalog.read(all_models)}
         clashes = [
             Problem(
                 "conflict",
@@ -64,7 +65,7 @@ class ModelKeeper:
                 model.source,
             )
             for model in declared
-            if model.name in taken
+            if model.name in taken and differences(known[model.name], model)
         ]
         fresh = (*problems, *clashes)
         for problem in fresh:
@@ -77,26 +78,25 @@ class ModelKeeper:
         ):
             self._finder.find()
 
-    async def add(self, request: AddModel) -> None:
-        """Register a model, or with ``replace`` change it."""
-        old = (await self._context.read(models_by_name)).get(request.name)
-        if old is not None and old.source != "socket":
-            raise Conflict(f"{request.name} is declared in {old.source}", hint="change that file instead")
-        if old is not None and not request.replace:
-            raise Conflict(f"a model {request.name} is registered already", hint="give --replace to change it")
+    async def add(self, request: AddModel) -> Added:
+        """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""
         workload = Workload(
             request.command, request.directory, dict(request.variables), request.timeout, request.exercise
         )
         model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._finder.refuse_foreign, model)
-        await self._context.write(add_model, model)
-        await self._surveyor.meet_drivers()
-        self._context.events.post("model-added", request.name, {"model": request.name})
+        added = await self._context.write(
+            register_model, model, replaces=request.replace, if_changed=request.if_changed
+        )
+        if added is not Added.SAME:
+            await self._surveyor.meet_drivers()
+            self._context.events.post("model-added", request.name, {"model": request.name})
+        return added
 
     async def remove(self, name: ModelName) -> None:
         """Forget a model; its entries stay until the policy lets them go."""
         model = await self._context.read(find_model, name)
-        if model.source != "socket":
+        if model.source != REGISTERED:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await self._context.write(remove_model, name)
         await self._surveyor.meet_drivers()

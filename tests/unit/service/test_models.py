@@ -7,19 +7,22 @@ import contextlib
 import errno
 import os
 import pwd
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec.structs import replace
 
 from tests.support import catalogs
+from xpucached.api.requests import AddModel
 from xpucached.catalog.models import all_models
+from xpucached.domain.models import Added
+from xpucached.domain.names import ModelName
+from xpucached.errors import Conflict
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.settings import loading
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def listing_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +34,58 @@ def listing_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return listdir(place)
 
     monkeypatch.setattr(os, "listdir", fail)
+
+
+COMMANDS: Final = ("/bin/true",), ("/bin/false",)
+
+
+def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> None:
+    """By command alone, and beside a file: who owns a model changes it."""
+    folder = tmp_path / "models.d"
+    folder.mkdir()
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_MODELS": str(folder)}
+    config = loading.load(None, user=True, environ=environ)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(config, catalog, {})
+        models = Service(context, ProcessStarter({}, "test")).models
+        plain = AddModel(name=ModelName("net"), command=COMMANDS[0], directory=Path("/"), timeout=60.0)
+        other = replace(plain, command=COMMANDS[1])
+
+        def add(request: AddModel) -> str:
+            before = len(context.events._kept)
+            added = asyncio.run(models.add(request))
+            assert len(context.events._kept) - before == (added is not Added.SAME)
+            return added
+
+        def known() -> list[tuple[str, ...]]:
+            return [(one.source, *one.workload.command) for one in catalog.read(all_models)]
+
+        assert [add(plain), add(plain), add(replace(plain, if_changed=True))] == [
+            "registered",
+            "already-so",
+            "already-so",
+        ]
+        with pytest.raises(Conflict, match=r"with another command, timeout$"):
+            add(replace(other, timeout=5.0))
+        assert [add(replace(plain, replace=True)), add(replace(other, if_changed=True))] == ["replaced", "replaced"]
+        assert known() == [("socket", *COMMANDS[1])]
+
+        # A file that says something else is a conflict; one that says the same is none, and owns it no more.
+        file = folder / "net.toml"
+        file.write_text('command = ["/bin/true"]\ndirectory = "/"\ntimeout = "60s"\n', encoding="utf-8")
+        asyncio.run(models.load())
+        assert ([one.code for one in models.problems], known()) == (["conflict"], [("socket", *COMMANDS[1])])
+        add(replace(plain, replace=True))
+        asyncio.run(models.load())
+        assert (models.problems, known()) == ((), [("socket", *COMMANDS[0])])
+        asyncio.run(models.remove(plain.name))
+        asyncio.run(models.load())
+        assert known() == [(str(file), *COMMANDS[0])]
+        assert add(plain) == add(replace(plain, replace=True)) == add(replace(plain, if_changed=True)) == "already-so"
+        for one in (other, replace(other, replace=True), replace(other, if_changed=True)):
+            with pytest.raises(Conflict, match=r"is declared in .*net\.toml, with another command$"):
+                add(one)
+        assert known() == [(str(file), *COMMANDS[0])]
 
 
 def test_models_whose_directory_cannot_be_read_just_now_are_not_forgotten(
