@@ -1,0 +1,90 @@
+"""Stopped, started again, disabled: what ends with the host's service, what comes back, and what who asks meets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(240)
+
+PARTS: Final = ("xpucached.socket", "xpucached-admin.socket", "xpucached-driver.path", "xpucached-refresh.timer")
+
+
+@pytest.fixture(scope="module")
+def machine(debian: Path) -> Iterator[hosts.Machine]:
+    """Return a machine on which the service is enabled, and alice has nothing yet."""
+    with hosts.boot(debian, hosts.needs()) as one:
+        one.install_project()
+        one.install_units()
+        one.run("useradd", "--create-home", "alice")
+        one.write("/etc/xpucached/xpucached.toml", '[schedule]\nsettle = "0.2s"\n')
+        one.run("systemctl", "enable", "--now", "xpucached")
+        one.until(lambda: "awake" in one.out("xpucachectl", "status"), "alice's worker")
+        yield one
+
+
+def states(machine: hosts.Machine) -> set[str]:
+    return {machine.show(part, "ActiveState") for part in PARTS}
+
+
+def running(machine: hosts.Machine) -> bool:
+    return machine.run("pgrep", "-f", "xpucached --(worker|system)", check=None).returncode == 0
+
+
+def test_who_asks_while_it_starts_again_waits_and_is_not_refused(machine: hosts.Machine) -> None:
+    since = machine.show("xpucached.socket", "ActiveEnterTimestampMonotonic")
+    machine.run("systemctl", "restart", "--no-block", "xpucached")
+    for words in (("--system", "status"), ("status",), ("model", "list")):
+        assert machine.out("xpucachectl", *words, user="alice")
+    machine.run("systemctl", "restart", "xpucached")
+    assert machine.out("xpucachectl", "status", user="alice")
+    # The socket is the one that was: nobody meets a door that is not there.
+    assert machine.show("xpucached.socket", "ActiveEnterTimestampMonotonic") == since
+
+
+def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
+    machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+    machine.run("systemctl", "kill", "--signal=KILL", "xpucached-worker@1000.service")
+    seen: list[str] = []
+
+    def starts() -> bool:
+        seen.append(machine.out("xpucachectl", "status"))
+        return "starting" in seen[-1]
+
+    machine.until(starts, "its start")
+    assert not any("asleep" in one for one in seen)
+    machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+
+
+def test_who_disables_it_ends_all_of_it_and_nothing_comes_back(machine: hosts.Machine) -> None:
+    assert states(machine) == {"active"}
+    machine.run("systemctl", "disable", "--now", "xpucached")
+    machine.until(lambda: not running(machine), "the end")
+    assert states(machine) == {"inactive"}
+    assert {machine.show(part, "UnitFileState") for part in (*PARTS, "xpucached.service")} == {"disabled"}
+    # Neither who asks, nor a package's hook, nor the loader's cache starts it again.
+    machine.run("xpucachectl", "status", check=69)
+    machine.run("xpucachectl", "status", user="alice", check=69)
+    machine.run("xpucachectl", "--system", "driver-changed", "--no-wait")
+    machine.run("ldconfig")
+    machine.run("systemctl", "start", "xpucached-refresh.service")
+    assert not running(machine)
+    assert states(machine) == {"inactive"}
+
+    # What is started again brings its parts along.
+    machine.run("systemctl", "start", "xpucached")
+    assert states(machine) == {"active"}
+    assert machine.out("xpucachectl", "status")
+    machine.run("systemctl", "stop", "xpucached")
+    assert states(machine) == {"inactive"}
+    machine.run("systemctl", "enable", "--now", "xpucached")
+    machine.reboot()
+    machine.until(lambda: states(machine) == {"active"}, "all of it")
+    assert machine.out("xpucachectl", "status")
