@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
-from xpucached.cli import driver_changed, everyone
-from xpucached.cli.output import say
+from xpucached.cli import driver_changed, everyone, hints
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
@@ -42,11 +42,13 @@ def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -
         output.tell(begun, lambda value, _style: f"job {value.id}: {jobs.progress(value)}", _job_names)
         return None, 0
     limit = getattr(output.options, "timeout", None)
-    last = wait(output.client, begun.value, quiet=output.quiet, limit=limit)
+    given = hints.flags(output.options)
+    last = wait(output.client, begun.value, quiet=output.quiet, limit=limit, given=given)
     output.tell(last, jobs.job, names)
     if not ended(last.value):
         job = plain(last.value.id)
-        print(f"xpucachectl: the time is up, and job {job} goes on; see: xpucachectl jobs {job}", file=sys.stderr)
+        see, end = hints.to_see_a_job(job, given), hints.to_end_a_job(job, given, root=os.geteuid() == 0)
+        print(f"xpucachectl: the time is up, and job {job} goes on; see: {see}; to end it: {end}", file=sys.stderr)
         return None, RunFailed.exit
     return last.value, _verdict(last.value)
 
@@ -124,8 +126,8 @@ def _verify(output: Output) -> int:
 def _doctor(output: Output) -> int:
     if not output.json and not output.quiet:
         known = output.client.call(requests.GetStatus()).value
-        say(f"watching: {status.watching(known.watching, output.style)}")
-        say(host.problems(known.problems, output.style))
+        output.say(f"watching: {status.watching(known.watching, output.style)}")
+        output.say(host.problems(known.problems, output.style))
     job, code = _ended(output, requests.VerifyStores(fix=output.options.fix, faults_only=True), _found)
     return code or _sound(job)
 

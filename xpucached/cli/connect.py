@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from xpucached import sockets
 from xpucached.api import host_requests
@@ -20,7 +20,9 @@ from xpucached.errors import NotFound, RequestError, Unavailable, Untrusted, Xpu
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_START_SYSTEM: Final = "systemctl start xpucached"
+
+def _start_it() -> str:
+    return f"start it: {'sudo ' if os.geteuid() != 0 else ''}systemctl start xpucached"
 
 
 def reach(options: Namespace) -> tuple[Client, bool]:
@@ -85,7 +87,7 @@ def whose(verb: str) -> XpucachedError:
 
 
 def _host() -> Client:
-    hint = f"start it: {_START_SYSTEM}"
+    hint = _start_it()
     with contextlib.suppress(sockets.Homeless):
         if os.path.exists(sockets.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
             hint += "; or ask your own: xpucachectl --user"
@@ -99,7 +101,7 @@ def _door() -> Path:
 
 def of_user(user: str, largest: int | None = None) -> Client:
     """Return what answers for a user's worker, which is started if it sleeps; ``largest`` bounds answers, in bytes."""
-    hint = f"start it: {_START_SYSTEM}"
+    hint = _start_it()
     if os.geteuid() != 0:
         return Client(_door(), hint=hint, of=user, largest=largest)
     uid = _number(user)

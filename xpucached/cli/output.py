@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
 from xpucached import answers, codec
 from xpucached.api.endpoints import VERSION
+from xpucached.cli import hints
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -51,7 +53,11 @@ class Output(Struct, frozen=True):
         elif self.quiet and names is not None:
             say(names(answer.value))
         else:
-            say(write(answer.value, self.style))
+            self.say(write(answer.value, self.style))
+
+    def say(self, text: str) -> None:
+        """Print a text, whose commands are those that this person has to type."""
+        say(hints.aimed(text, hints.flags(self.options), os.environ))
 
     def dump(self, data: Json) -> None:
         """Print data as it stood on the wire."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from xpucached import codec
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import arguments, commands, setup
+from xpucached.cli import arguments, commands, hints, setup
 from xpucached.domain.checks import unanswered
-from xpucached.errors import XpucachedError
+from xpucached.errors import Denied, XpucachedError
 from xpucached.messages import Json
 from xpucached.printing import Clean, plain
 from xpucached.render.status import monitoring
@@ -50,7 +50,7 @@ def _run(argv: Sequence[str]) -> int:
             print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
             return 0
         check = options is not None and options.verb == "status" and options.check
-        return _refused(error, check=check, as_json="--json" in argv)
+        return _refused(_hinted(error, options, argv), check=check, as_json="--json" in argv)
     except BrokenPipeError:
         # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,6 +58,17 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str]) -> XpucachedError:
+    """Return a refusal whose hint works as it is typed by the person who reads it."""
+    if options is None:
+        return error
+    hint = hints.aimed(error.hint, hints.flags(options), os.environ)
+    if isinstance(error, Denied) and options.of and os.geteuid() != 0:
+        hint = f"{hint}; {hints.as_root(argv)}" if hint else hints.as_root(argv)
+    error.hint = hint
+    return error
 
 
 def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:

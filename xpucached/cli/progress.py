@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -10,7 +11,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
+from xpucached.cli import hints
 from xpucached.domain.jobs import JobState
+from xpucached.printing import plain
 from xpucached.render import jobs
 
 if TYPE_CHECKING:
@@ -25,10 +28,10 @@ _ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 _BEAT: Final = 1.0
 
 
-def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -> Answer[Job]:
+def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None, given: str = "") -> Answer[Job]:
     """Wait until a job has ended, and give it with its report; or as it is after ``limit`` seconds.
 
-    Ctrl-C ends the waiting, not the job: says so and raises `KeyboardInterrupt`.
+    Ctrl-C ends the waiting, not the job: says so, with the flags that were ``given``, and raises `KeyboardInterrupt`.
     """
     end = time.monotonic() + limit if limit is not None else None
     try:
@@ -42,7 +45,8 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None) -
                     return answer
                 show(now)
     except KeyboardInterrupt:
-        print(f"\njob {job.id} goes on; to end it: xpucachectl jobs --cancel {job.id}", file=sys.stderr)
+        ending = hints.to_end_a_job(plain(job.id), given, root=os.geteuid() == 0)
+        print(f"\njob {plain(job.id)} goes on; to end it: {ending}", file=sys.stderr)
         raise
 
 

@@ -43,6 +43,7 @@ _OF_HOST = {"status": "/v1/host", "version": "/v1"}
 """The same, of the host's daemon."""
 
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color"})
+_SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker"})
 _COMPOSED = frozenset({"env", "ls", "version"})
 """Commands whose --json or -q output only the full client can compose."""
@@ -73,8 +74,17 @@ def answer(argv: Sequence[str]) -> int | None:
             continue
         except (LookupError, OSError, ValueError):
             return None
-        return _print(text, status)
+        return _print(_aimed(text, given), status)
     return None
+
+
+def _aimed(text: str, given: set[str]) -> str:
+    """Return a text whose commands are those that this person has to type."""
+    if "--json" in given or "xpucachectl " not in text or not (_SCOPES & given or os.environ.get("SUDO_UID")):
+        return text
+    from xpucached.cli import hints  # noqa: PLC0415 - hardly anybody has to wait for it
+
+    return hints.aimed(text, "".join(f"{one} " for one in _SCOPES & given), os.environ)
 
 
 def _print(text: str, status: int) -> int | None:

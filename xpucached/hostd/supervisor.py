@@ -350,7 +350,7 @@ class HostDaemon:
         if not host_requests.is_tending(request):
             raise Denied(
                 "that is for its user and root: an administrator may look, warm, replay, evict and scan",
-                hint="as root: xpucachectl --of USER …",
+                hint="its user does it without --of",
             )
         await self.wake(uid)
         # It was read as what it must be, so that nothing else gets through.

@@ -1,0 +1,64 @@
+"""Door: the commands in what is printed, as the person who reads it has to type them.
+
+Daemons and flows name a command by its verb.  How this person reached the daemon is known here alone: by ``--of``, by
+``--user``, by ``sudo``.  Reads the environment that it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+
+VERBS: Final = (
+    *("config", "devices", "doctor", "driver-changed", "env", "events", "evict", "jobs", "ls", "model", "prewarm"),
+    *("replay", "runs", "scan", "show", "status", "stores", "trash", "verify", "why"),
+)
+"""All commands that ask a daemon something."""
+
+# What is for oneself is not for whom was asked.
+_NAMED: Final = re.compile(rf"(?<!your own: )\bxpucachectl (?=(?:{'|'.join(VERBS)})\b)")
+_OURS: Final = rf"xpucachectl (?:-|(?:{'|'.join(VERBS)})\b)"
+_ROOTS: Final = re.compile(rf"(?<!sudo )\b(?={_OURS}|systemctl (?!--user)|journalctl (?!--user))")
+
+
+def flags(options: Namespace) -> str:
+    """Return what leads a command to the daemon that was asked, with a space behind it; empty if nothing has to."""
+    if options.socket is not None:
+        return f"--socket {shlex.quote(str(options.socket))} "
+    if options.of:
+        return f"--of {shlex.quote(options.of)} "
+    return f"--{options.scope} " if options.scope else ""
+
+
+def aimed(text: str, given: str, environ: Mapping[str, str]) -> str:
+    """Return a text whose commands have the flags that were ``given``, and ``sudo`` where that made this one root's."""
+    if given:
+        text = _NAMED.sub(lambda found: found[0] + given, text)
+    return _ROOTS.sub("sudo ", text) if environ.get("SUDO_UID") else text
+
+
+def to_see_a_job(job: str, given: str) -> str:
+    """Return the command that shows a job; one that the host's daemon began is its user's worker's."""
+    whose, number = _parted(job)
+    return f"xpucachectl {whose or given}jobs {number}"
+
+
+def to_end_a_job(job: str, given: str, *, root: bool) -> str:
+    """Return the command that ends a job, which an administrator who is not root may not."""
+    whose, number = _parted(job)
+    return f"{'sudo ' if whose and not root else ''}xpucachectl {whose or given}jobs --cancel {number}"
+
+
+def _parted(job: str) -> tuple[str, str]:
+    uid, point, number = job.partition(".")
+    return (f"--of {uid} ", number) if point and uid.isdecimal() else ("", job)
+
+
+def as_root(argv: Sequence[str]) -> str:
+    """Return a command line as root would be given it."""
+    return f"as root: sudo xpucachectl {shlex.join(argv)}"
