@@ -213,6 +213,28 @@ def test_a_driver_change_is_replayed_and_proven(
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
+def test_what_is_asked_for_right_after_a_start_is_replayed_and_not_compiled_by_its_model(
+    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+) -> None:
+    first, second = runtime("rt2025.2"), runtime("drv2025.3")
+    link = tmp_path / "driver"
+    driven(replayer, first, link)
+    replayer.start()
+    replayer.ctl("model", "add", "app", "--", str(first.python), "-W", "ignore", str(workload), "small")
+    replayer.ctl("prewarm", "app")
+    assert replayer.end() == 0
+    # As when a host boots with another driver, and a service that waits for its model asks in the first second.
+    switch(link, second)
+    replayer.start(ready=False)
+    replayer.until(lambda: replayer.ctl("prewarm", "app", check=None).returncode == 0)
+    newest, *older = replayer.rows("runs", "app")
+    assert len(older) == 1
+    assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
+    warm(replayer, "app")
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_away_finds_no_entry_guilty(
     replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:

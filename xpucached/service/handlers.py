@@ -56,7 +56,8 @@ async def _runs(service: Service, asked: requests.ListRuns) -> tuple[Run, ...]:
 
 async def _prewarm(service: Service, asked: requests.PrewarmModels) -> Job:
     await service.reconciler.look_first()
-    return await service.prewarmer.start(asked)
+    # A serving unit asks in the first second after a boot: what replay can make is not compiled cold for it.
+    return await service.prewarmer.start(asked, service.replayer)
 
 
 def _restore(service: Service, asked: requests.RestoreTrash) -> Job:

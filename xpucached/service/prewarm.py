@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.replay import Replayer
     from xpucached.service.scan import StoreScanner
     from xpucached.service.survey import Surveyor
     from xpucached.service.trial import Attempt
-
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Prewarmer:
         self._trials = TrialRunner(context, scanner, starter, self.throttle, self._proofs)
         self._running: set[ModelName] = set()
 
-    async def start(self, request: requests.PrewarmModels) -> Job:
+    async def start(self, request: requests.PrewarmModels, replayer: Replayer | None = None) -> Job:
         """Warm models: those named, all, or those that need it; see `requests.PrewarmModels`."""
         models = await self._context.read(checked_models, request.models)
         elsewhere = any(
@@ -95,7 +95,7 @@ class Prewarmer:
             raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
         every = frozenset(model.name for model in models)
         named = None if request.stale else frozenset(request.models) or every
-        return self._context.jobs.start("prewarm", self.work(named, force=request.force))
+        return self._context.jobs.start("prewarm", self.work(named, force=request.force, replayer=replayer))
 
     async def startable(self) -> bool:
         """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
@@ -117,10 +117,12 @@ class Prewarmer:
         force: bool = False,
         automatic: bool = False,
         gives_way: Callable[[], bool] = lambda: False,
+        replayer: Replayer | None = None,
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
         """Return the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
 
-        What is done ``automatic`` ends between two models when ``gives_way`` says so, or the host is not calm.
+        What the ``replayer`` can make is made before, so that runs only prove it.  What is done ``automatic`` ends
+        between two models when ``gives_way`` says so, or the host is not calm.
         """
 
         async def work(handle: Handle) -> PrewarmReport:
@@ -134,6 +136,8 @@ class Prewarmer:
                 wanted = [warm for warm in wanted if known.get(warm.model.name) not in _SETTLED]
             elif named is not None:
                 covered = []
+            if replayer is not None and wanted and not force:
+                await replayer.before_models(handle, frozenset(warm.model.name for warm in wanted))
             runs: list[Run] = []
             late: list[Deferred] = []
             for number, warm in enumerate(wanted):

@@ -154,6 +154,17 @@ class Replayer:
         self._nothing = None if wanted else basis
         return wanted
 
+    async def before_models(self, handle: Handle, models: frozenset[ModelName]) -> None:
+        """Rebuild what these models' entries lack, before they are run; what cannot be rebuilt their runs compile."""
+        if not self._context.settings.schedule.replay or not await self.wanted():
+            return
+        wish = ReplayRequest(models=models)
+        if (await self.plan(wish)).rebuild:
+            try:
+                await self.work(wish)(handle)
+            except XpucachedError as error:
+                log.info("no replay before models are run: %s", error.code)
+
     async def _basis(self) -> tuple[object, ...]:
         """Return what a plan rests on, as far as it is had without reading every entry."""
         present = self._context.present
