@@ -19,15 +19,34 @@ if TYPE_CHECKING:
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
-def test_the_demo_shows_what_it_says(
-    runtimes: Path, runtime: Callable[[str], Runtime], tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "needed", "shown", "times"),
+    [
+        (("demo.py", "--size", "small"), "drv2025.3", "kernels from the cache, 0 compiled, the same results", 2),
+        (("gpu.py", "--last", "33"), "onednn3.7", "3 programs from the cache, 0 compiled", 2),
+    ],
+    ids=["the SYCL cache", "the GPU driver's cache"],
+)
+def test_a_demo_shows_what_it_says(
+    words: tuple[str, ...],
+    needed: str,
+    shown: str,
+    times: int,
+    runtimes: Path,
+    runtime: Callable[[str], Runtime],
+    tmp_path: Path,
+    short_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     runtime("rt2025.2")
-    runtime("drv2025.3")
+    runtime(needed)
+    if words[0] == "gpu.py":
+        request.getfixturevalue("gpu")
     monkeypatch.setenv("TMPDIR", str(short_dir))
 
     done = subprocess.run(
-        [sys.executable, REPOSITORY / "demo" / "demo.py", "--runtimes", runtimes, "--size", "small"],
+        [sys.executable, REPOSITORY / "demo" / words[0], "--runtimes", runtimes, *words[1:]],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -35,30 +54,7 @@ def test_the_demo_shows_what_it_says(
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "kernels from the cache, 0 compiled, the same results" in done.stdout
-    assert list(short_dir.iterdir()) == []
-
-
-@pytest.mark.runtime
-@pytest.mark.timeout(600)
-@pytest.mark.usefixtures("gpu")
-def test_the_demo_of_the_gpu_drivers_cache_shows_what_it_says(
-    runtimes: Path, runtime: Callable[[str], Runtime], tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime("rt2025.2")
-    runtime("onednn3.7")
-    monkeypatch.setenv("TMPDIR", str(short_dir))
-
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "demo" / "gpu.py", "--runtimes", runtimes, "--last", "33"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("3 programs from the cache, 0 compiled") == 2
+    assert done.stdout.count(shown) == times
     assert list(short_dir.iterdir()) == []
 
 

@@ -25,6 +25,8 @@ from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import Architecture, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry, PrewarmReport
+from xpucached.domain.stores import Store
+from xpucached.kinds.neo import recorder
 from xpucached.kinds.table import with_targets
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, predicting
@@ -256,6 +258,31 @@ def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:
         assert house.traces() == []
 
     house.live(work, *JOBS[:1])
+
+
+def test_traces_that_two_programs_wrote_at_once_tell_the_truth_or_nothing(house: GpuHouse) -> None:
+    async def work() -> None:
+        house.root.mkdir(parents=True)
+        telling = {"BinaryCacheTrace": "1", "NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(house.root)}
+        jobs = [("text", house.place / "source.cl", f"-DX={number}") for number in range(8)]
+        variables = {**os.environ, **house.gpu.variables, **telling}
+        for order in (jobs, jobs[::-1]), (jobs, jobs):
+            started = [
+                await asyncio.create_subprocess_exec(
+                    *house.gpu.builder(one), cwd=house.place / "work", env=variables, stdout=asyncio.subprocess.DEVNULL
+                )
+                for one in order
+            ]
+            assert [await one.wait() for one in started] == [0, 0]
+            told = recorder.collect(Store(NEO, house.root), frozenset(), house.host())
+            assert len(told.created) == len(jobs)
+            options = {one.facts["options"] for one in told.recipes}
+            assert len(options) == len(told.recipes)
+            assert options <= {text for _, _, text in jobs}
+            assert {one.parts["input"] for one in told.recipes} <= {SOURCE.encode() + b"\0"}
+            assert house.traces() == []
+
+    house.live(work)
 
 
 def test_a_program_that_is_another_one_at_each_start_is_named(house: GpuHouse) -> None:

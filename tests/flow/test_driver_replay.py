@@ -26,6 +26,7 @@ from xpucached.domain.plans import NoRecipe, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
+from xpucached.processes import compiler
 from xpucached.service import compare, predicting, replay
 
 if TYPE_CHECKING:
@@ -328,6 +329,24 @@ def test_a_recipe_that_takes_for_ever_costs_itself_alone(house: ReplayHouse, mon
         ref = next(one.entry.id.ref for one in context.catalog.read(all_entries) if one.entry.id.key == key)
         assert words.startswith(f"{ref}: the compiler took longer")
         # It is named, and not tried again with this driver.
+        assert dict((await house.replayed()).skipped) == {NoRecipe.FAILED: 1}
+
+    house.live(work, *FEW)
+
+
+def test_a_recipe_that_takes_all_memory_costs_itself_alone(house: ReplayHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Others take 200.
+    monkeypatch.setattr(compiler, "_RESIDENT", 500 << 20)
+
+    async def work() -> None:
+        context = house.service.context
+        await house.warmed()
+        told = next(one for one in house.recipes().values() if one and "input" in one.parts)
+        context.recipes.keep(NEO, [replace(told, parts={**told.parts, "input": BOMB})], context.clock())
+        house.change_compiler()
+        report = await house.replayed()
+        assert (report.rebuilt, report.failed) == (len(FEW) - 1, 1)
+        assert "the compiler took more than 500 MiB of memory" in report.failures[0]
         assert dict((await house.replayed()).skipped) == {NoRecipe.FAILED: 1}
 
     house.live(work, *FEW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -207,6 +208,21 @@ def test_no_more_is_read_held_and_hashed_than_is_fit(
     told = recorder.collect(store, keys(store), HOST)
     assert len(told.used) == 5
     assert len(told.recipes) == recipes
+
+
+def test_a_source_of_a_hundred_million_bytes_is_not_kept(store: Store) -> None:
+    name = next(store.root.glob("*.trace")).stem
+    os.truncate(store.root / f"{name}.input", 100_000_000)
+    tracemalloc.start()
+    try:
+        told = recorder.collect(store, frozenset(), HOST)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50_000_000
+    assert len(told.created) == len(told.recipes) + 1
+    assert not any(name in one.key for one in told.recipes)
+    assert left(store) == []
 
 
 def test_a_root_that_is_a_link_now_is_left_alone(store: Store, tmp_path: Path) -> None:
