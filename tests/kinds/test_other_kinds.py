@@ -24,7 +24,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.catalog.tables import ENTRIES
 from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.defects import Effect, RepairAction, unknown
-from xpucached.domain.host import Device, DriverAnswer, Host
+from xpucached.domain.host import Device, DriverAnswer, Host, OtherDriver
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, EntryKey, ModelName
@@ -379,6 +379,28 @@ def test_what_is_compiled_again_goes_where_the_programs_of_its_model_keep_it(hou
             # Without this the driver would evict there.
             "NEO_CACHE_MAX_SIZE": "0",
         }
+
+    house.live(work)
+
+
+def test_what_a_driver_tells_of_a_replay_is_taken_away_and_nobody_else_has_it_tell(house: House) -> None:
+    async def work() -> None:
+        context = house.service.context
+        results = Publisher(context, ReplayRequest(), ())
+        results.close()
+        managed = context.settings.managed(neo.NAME)
+        managed.mkdir(parents=True)
+        driver = OtherDriver((), "stamp", {})
+        job = RebuildJob(context, ProcessStarter(os.environ, "test"), [], (), results)
+        for directory, tells, told in ((managed, False, False), (house.place, True, False), (managed, True, True)):
+            job.tells = tells
+            (managed / "14393921d7ce9d06.trace").write_text("told")
+            assert bool(job._traces((("NEO_CACHE_DIR", str(directory)),), driver)) is told
+            job.forget_told()
+            assert list(managed.glob("*.trace")) == ([] if told else [managed / "14393921d7ce9d06.trace"])
+        # Of a second driver it would not be known what is whose.
+        assert job._traces((("NEO_CACHE_DIR", str(managed)),), OtherDriver((), "other", {})) == {}
+        assert job.filled == {managed}
 
     house.live(work)
 

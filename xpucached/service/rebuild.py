@@ -116,6 +116,8 @@ class RebuildJob:
         self._telling: OtherDriver | None = None  # which driver tells what it is asked for for caches above its own
         self.cancel = threading.Event()
         """Whoever sets it ends the work."""
+        self.tells = False
+        """Whether the driver shall tell what it puts into its own cache: for who calls `keep_told` or `forget_told`."""
 
     async def run(self, handle: Handle, total: int) -> None:
         """Compile, in some threads, and tell how far it is of so many.  Cancelled, it ends cleanly."""
@@ -275,6 +277,12 @@ class RebuildJob:
         # What programs were not seen to ask for twice is none the more for our having asked for it.
         context.recipes.keep(store.kind, [one for one in told if one.lineage in proven], context.clock(), proven=True)
 
+    def forget_told(self) -> None:
+        """Take away what the driver told, unread."""
+        recorder = KINDS[driver_cache.KIND].recorder
+        if self._telling is not None and recorder is not None:
+            recorder.forget(self._own_store)
+
     @property
     def _own_store(self) -> Store:
         return Store(driver_cache.KIND, self._context.settings.managed(driver_cache.KIND))
@@ -282,7 +290,7 @@ class RebuildJob:
     def _traces(self, caches: tuple[tuple[str, str], ...], driver: OtherDriver) -> Mapping[str, str]:
         """Return what makes the driver tell what goes into its own managed cache; of one driver only."""
         recorder = KINDS[driver_cache.KIND].recorder
-        if recorder is None or driver_cache.root(caches) != self._own_store.root:
+        if not self.tells or recorder is None or driver_cache.root(caches) != self._own_store.root:
             return {}
         with self._lock:
             self._telling = self._telling or driver

@@ -274,8 +274,12 @@ class Replayer:
         work = RebuildJob(self._context, self._starter, todo, drivers, results, wish.driver_cache)
         results.on_full = work.cancel.set
         results.on_closed = work.leave_out
+        work.tells = True
         try:
             await work.run(handle, len(plan.rebuild))
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.to_thread(work.forget_told))
+            raise
         finally:
             await asyncio.shield(asyncio.to_thread(results.close))
         results.check()
