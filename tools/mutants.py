@@ -44,10 +44,10 @@ PACKAGE: Final = "xpucached"
 
 ROOMS: Final = {
     "planning": ("tests/unit/planning/test_*.py", "tests/flow/test_throttling.py", "tests/flow/test_uncached.py"),
-    "kinds": ("tests/kinds/test_*.py",),
+    "kinds": ("tests/kinds/test_*.py", "tests/attacks/test_forged_images.py"),
     "api": ("tests/unit/api/test_*.py", "tests/unit/test_messages.py"),
     "server": ("tests/unit/server/test_*.py",),
-    "catalog": ("tests/unit/catalog/test_*.py",),
+    "catalog": ("tests/unit/catalog/test_*.py", "tests/unit/planning/test_preselect.py"),
     "settings": ("tests/unit/settings/test_*.py",),
 }
 """Each room, and its unit tests."""
