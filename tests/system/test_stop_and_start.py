@@ -63,6 +63,24 @@ def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
     machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
 
 
+def test_without_polkit_the_first_line_says_that_no_worker_can_be_started(machine: hosts.Machine) -> None:
+    machine.run("systemctl", "stop", "xpucached-worker@1000.service")
+    machine.run("systemctl", "mask", "--now", "polkit")
+    try:
+        machine.run("systemctl", "restart", "xpucached")
+        machine.run("xpucachectl", "--of", "alice", "status", check=69)
+        first = machine.out("xpucachectl", "status").splitlines()[0]
+        assert "no worker can be started" in first
+        assert "polkit is masked" in first
+        assert machine.run("xpucachectl", "status", "--check", check=2).stdout.startswith(
+            "XPUCACHED CRITICAL - no worker"
+        )
+    finally:
+        machine.run("systemctl", "unmask", "polkit")
+    machine.run("systemctl", "restart", "xpucached")
+    machine.until(lambda: "no worker" not in machine.out("xpucachectl", "status"), "polkit")
+
+
 def test_who_disables_it_ends_all_of_it_and_nothing_comes_back(machine: hosts.Machine) -> None:
     assert states(machine) == {"active"}
     machine.run("systemctl", "disable", "--now", "xpucached")

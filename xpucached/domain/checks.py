@@ -89,6 +89,7 @@ PROBLEMS: Final[Mapping[str, CheckState]] = {
     "probe-timed-out": CheckState.NO_ANSWER,
     "probe-crashed": CheckState.NO_ANSWER,
     "probe-garbled": CheckState.NO_ANSWER,
+    "workers-forbidden": CheckState.WORKER_FAILED,
     "automatic-job-failed": CheckState.PROBLEM,
     "catalog-rebuilt": CheckState.PROBLEM,
     "store-fault": CheckState.PROBLEM,

@@ -114,7 +114,9 @@ class HostDaemon:
             await asyncio.to_thread(self._memory.keep, self._saved())
             await asyncio.to_thread(self._memory.note_boot)
         else:
-            self._known.owe(lambda one: one.state in {WorkerState.AWAKE, WorkerState.STARTING})
+            # What kept a worker from starting may be why we were started again.
+            told = {WorkerState.AWAKE, WorkerState.STARTING, WorkerState.FAILED}
+            self._known.owe(lambda one: one.state in told)
         await self._compare()
         while True:
             await self._dismiss()
@@ -274,6 +276,8 @@ class HostDaemon:
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
         problems = (*((*self.settings_problems, *self._problems) if only is None else ()), *failing)
+        if forbidden := self._workers.forbidden:
+            problems = (Problem("workers-forbidden", forbidden.message, forbidden.hint), *problems)
         every = self.settings.workers.every
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown, self._looked, every)
 

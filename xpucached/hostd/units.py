@@ -7,6 +7,7 @@ number.  What they run is in the unit file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from dataclasses import dataclass
@@ -18,6 +19,20 @@ from xpucached.processes import child
 log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 20.0
+
+
+_FORBIDDEN: Final = (
+    "polkit.service",
+    "authentication required",
+    "Access denied",
+    "Permission denied",
+    "Not authorized",
+)
+"""How systemctl says that polkit does not allow something, or is not there to be asked."""
+
+
+class Forbidden(Unavailable):
+    """systemd does not let the host's daemon start workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,25 @@ def unit(uid: int) -> str:
 async def start(uid: int) -> None:
     """Ask systemd to start a worker.  Raises `Unavailable` if it does not want to."""
     # Not waited for: a unit that hangs must not hold us.
-    await _systemctl("--no-block", "start", unit(uid))
+    try:
+        await _systemctl("--no-block", "start", unit(uid))
+    except Unavailable as error:
+        if any(words in error.message for words in _FORBIDDEN):
+            raise await _forbidden() from error
+        raise
+
+
+async def _forbidden() -> Forbidden:
+    """Say why systemd does not let us start workers: it asks polkit."""
+    why, hint = "polkit refuses it", "is the polkit rule installed? see docs/operations.md"
+    with contextlib.suppress(Unavailable):
+        text = await _systemctl("show", "--property=LoadState", "polkit.service")
+        match text.strip().partition("=")[2]:
+            case "not-found":
+                why, hint = "polkit is not installed", "install polkitd (polkit), then: systemctl restart xpucached"
+            case "masked":
+                why, hint = "polkit is masked", "systemctl unmask polkit, then: systemctl restart xpucached"
+    return Forbidden(f"no worker can be started, for systemd does not let the host's daemon: {why}", hint=hint)
 
 
 async def stop(uid: int) -> None:

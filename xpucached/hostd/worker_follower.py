@@ -71,6 +71,8 @@ class WorkerFollower:
         self._urgent: set[int] = set()
         self.aside: set[int] = set()
         """Whose worker said that its user runs a daemon of their own."""
+        self.forbidden: units.Forbidden | None = None
+        """Why systemd let us start no worker when we last asked; None if it did."""
         self._turns = WorkTurns()
 
     async def stop(self) -> None:
@@ -178,7 +180,7 @@ class WorkerFollower:
         # One that systemd starts again by itself has a pause to keep, which a start would end.
         if not (await self._fate(uid)).starting:
             self._starts[uid] = asyncio.get_running_loop().time()
-            await self._units.start(uid)
+            await self._start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
         pause = _SOON
         while True:
@@ -191,6 +193,14 @@ class WorkerFollower:
                 pause = min(pause * 2, _LATER)
             else:
                 return
+
+    async def _start(self, uid: int) -> None:
+        try:
+            await self._units.start(uid)
+        except units.Forbidden as error:
+            self.forbidden = error
+            raise
+        self.forbidden = None
 
     async def _quiet(self, uid: int) -> bool:
         """Hear how a worker stands; whether it has done what it had to."""

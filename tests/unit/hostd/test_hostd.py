@@ -684,6 +684,43 @@ def test_one_that_waits_for_its_turn_is_not_dead(
 
 
 @pytest.mark.flow
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [("not-found", "is not installed"), ("masked", "is masked"), ("loaded", "polkit refuses it")],
+)
+def test_where_no_worker_can_be_started_the_first_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str, why: str
+) -> None:
+    script = tmp_path / "systemctl"
+    script.write_text(
+        f"#!/bin/sh\ncase $* in *start*) echo Interactive authentication required. >&2; exit 1;;\n"
+        f"*polkit*) echo LoadState={load};; *) echo ActiveState=inactive;; esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    monkeypatch.setattr(one._workers._units, "start", lambda _uid: units.start(1000))
+
+    async def attend() -> None:
+        one._workers.follow(OURS, urgent=True)
+        await asyncio.wait({one._workers._following[OURS]}, timeout=30)
+
+    async def work() -> None:
+        await one._compare()
+        await attend()
+        judged = check_host(one.status(None), api_stub.NOW)
+        assert (judged.level, judged.states[0]) == (Level.CRITICAL, CheckState.WORKER_FAILED)
+        assert judged.sentence.startswith("no worker can be started, for systemd does not let the host's daemon: ")
+        assert why in judged.sentence
+        # It goes when one could be started.
+        monkeypatch.setattr(one._workers._units, "start", WorkerUnitsStub().start)
+        await attend()
+        assert one._workers.forbidden is None
+
+    go(one, work)
+
+
+@pytest.mark.flow
 @pytest.mark.parametrize(("status", "refused"), [("78", True), ("1", False)])
 def test_a_worker_whose_configuration_is_refused_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, *, refused: bool
