@@ -317,7 +317,10 @@ def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
     house.until("dora", state="aside")
 
     assert '"verdict"' in machine.out("xpucachectl", "status", "--json", user="dora", session=True)
-    assert "runs a daemon of their own" in house.ctl("--of", "dora", "status", check=65)
+    refused = house.ctl("--of", "dora", "status", check=65)
+    assert "runs a daemon of their own" in refused
+    assert " xpucachectl --user status" in refused
+    assert "verdict" in machine.out("runuser", "-u", "dora", "--", "xpucachectl", "--user", "status", "--json")
     machine.run("systemctl", "--user", "stop", "xpucached.socket", "xpucached.service", user="dora", session=True)
     assert '"verdict"' in house.ctl("--of", "dora", "status", "--json")
 

@@ -23,7 +23,7 @@ VERBS: Final = (
 # What is for oneself is not for whom was asked.
 _NAMED: Final = re.compile(rf"(?<!your own: )\bxpucachectl (?=(?:{'|'.join(VERBS)})\b)")
 _OURS: Final = rf"xpucachectl (?:-|(?:{'|'.join(VERBS)})\b)"
-_ROOTS: Final = re.compile(rf"(?<!sudo )\b(?={_OURS}|systemctl (?!--user)|journalctl (?!--user))")
+_ROOTS: Final = re.compile(rf"(?<!sudo )(?<!' )\b(?={_OURS}|systemctl (?!--user)|journalctl (?!--user))")
 
 
 def flags(options: Namespace) -> str:

@@ -21,7 +21,7 @@ def stranger() -> Denied:
 def silence(said: UserStatus) -> XpucachedError:
     """Return why a user's worker does not answer."""
     if said.state is WorkerState.ASIDE:
-        hint = "that one answers him alone: xpucachectl --user"
+        hint = f"that one answers its user: sudo -u '#{said.uid}' xpucachectl --user status"
         return Conflict(f"{said.user} runs a daemon of their own, and so has no worker", hint=hint)
     hint = f"see: journalctl -u xpucached-worker@{said.uid}"
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)

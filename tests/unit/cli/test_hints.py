@@ -51,6 +51,8 @@ def test_who_came_by_sudo_is_told_to_come_by_sudo() -> None:
         "sudo xpucachectl --of alice model list; sudo systemctl start xpucached; systemctl --user stop x;"
         " sudo systemctl start y"
     )
+    as_another = "sudo -u '#1003' xpucachectl --user status"
+    assert hints.aimed(as_another, "--of alice ", BY_SUDO) == as_another
     assert hints.aimed("see: xpucachectl --of USER jobs", "", BY_SUDO) == "see: sudo xpucachectl --of USER jobs"
 
 

@@ -821,8 +821,10 @@ def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> 
     one._workers._units = WorkerUnitsStub(on_start=one.step_aside)
 
     async def work() -> None:
-        with pytest.raises(Conflict, match="runs a daemon of their own"):
+        with pytest.raises(Conflict, match="runs a daemon of their own") as caught:
             await one.wake(OURS)
+        # Whoever asked, root too, reaches that one by what is printed.
+        assert f"sudo -u '#{OURS}' xpucachectl --user status" in caught.value.hint
 
     go(one, work)
     assert one._known.said[OURS].state is WorkerState.ASIDE
