@@ -376,7 +376,8 @@ def goes_again(machine: hosts.Machine, before: set[str]) -> None:
     assert machine.out("getent", "passwd", "xpucached").startswith("xpucached:")
 
 
-HEAVY: Final = re.compile(r"icx-lto|libonnxruntime|libsvml|libimf\.a|libOpenCL|clang$|fpga|emu")
+HEAVY: Final = re.compile(r"icx-lto|libonnxruntime|libsvml|libimf\.a|libOpenCL|libsycl|libur_|clang$|fpga|emu")
+"""What no program asks this driver for, or what is the runtime's."""
 
 
 def real_driver(place: Path, one: Runtime) -> str:
@@ -385,8 +386,14 @@ def real_driver(place: Path, one: Runtime) -> str:
     tree = place / f"real-{version}"
     home = tree / "usr/lib/intel-cpu-opencl"
     home.mkdir(parents=True)
-    for path in one.lib.iterdir():
+    whole: dict[tuple[str, int], str] = {}
+    for path in sorted(one.lib.iterdir(), key=lambda path: len(path.name), reverse=True):
         if path.is_file() and not HEAVY.search(path.name):
+            # A wheel has a library under each of its names, a package once and links to it.
+            same = whole.setdefault((path.name.partition(".so")[0], path.stat().st_size), path.name)
+            if same != path.name:
+                (home / path.name).symlink_to(same)
+                continue
             try:
                 (home / path.name).hardlink_to(path.resolve())
             except OSError:

@@ -48,12 +48,12 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
 
 def _serve(options: argparse.Namespace, config: settings.Settings, runner: asyncio.Runner) -> None:
     if options.user:
-        from xpucached.daemon import user_daemon  # noqa: PLC0415 - the host's daemon needs none of it
-
+        with memory.loading():
+            from xpucached.daemon import user_daemon  # noqa: PLC0415 - the host's daemon needs none of it
         runner.run(user_daemon.serve(options, config))
     else:
-        from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
-
+        with memory.loading():
+            from xpucached.daemon import host_daemon  # noqa: PLC0415 - users' daemons need none of it
         with alone(config.paths.state):
             runner.run(host_daemon.serve(config, lambda: configuration.load(options)))
 

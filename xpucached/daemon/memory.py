@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+from collections.abc import Iterator
 from typing import Final
 
 _ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
@@ -14,6 +15,17 @@ def share() -> None:
     """Let all threads take their memory from one place: each scan has another thread, and each would keep its own."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None)["mallopt"](_ARENA_MAX, 1)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Look for no garbage while the program is loaded, nor ever in what was: it stays, and looking takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def trim() -> None:
