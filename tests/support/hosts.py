@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PATIENCE: Final = 150.0
+LONGEST_NAP: Final = 1.0
 
 RUNNING: Final[set[int]] = set()
 """The processes on which machines hang; what is below them is a machine's, and ends with it."""
@@ -249,13 +250,15 @@ class Machine:
     ) -> None:
         """Wait until something holds."""
         end = time.monotonic() + patience
+        asked = time.monotonic()
         while not holds():
             if time.monotonic() > end:
                 told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
                 wanted = what if isinstance(what, str) else what()
                 raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
-            # Each question is a process of the machine's, which takes the time of what is waited for.
-            time.sleep(0.2)
+            # Each question takes the time of what is waited for: a tenth of it at most, so long as naps last.
+            time.sleep(min(max(9 * (time.monotonic() - asked), 0.1), LONGEST_NAP))
+            asked = time.monotonic()
 
     # -- the project --------------------------------------------------------------------------------------------------
 
