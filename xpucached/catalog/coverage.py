@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from xpucached.catalog import predicted
+from xpucached.catalog import predicted, surveys
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
@@ -49,7 +49,12 @@ def model_coverage(
         number: _proof(runs[number], row, there[number], None if places is None else places.get(row.model, ()), shut)
         for number, row in some.items()
     }
-    left = {number: replace(one, successors=successors.get(number, ())) for number, one in left.items()}
+    began = {number: runs[number].started for number in left}
+    appeared = surveys.appeared_since(connection, frozenset(began.values()))
+    left = {
+        number: replace(one, successors=successors.get(number, ()), appeared=appeared[began[number]])
+        for number, one in left.items()
+    }
     failures = _failures(connection, workloads)
     inherited = _inherited(connection)
     return tuple(
@@ -65,6 +70,7 @@ def model_coverage(
             elsewhere=best.elsewhere if best is not None else 0,
             proofs=tuple(left[row.id] for row in proofs[name]),
             successors=best.successors if best is not None else (),
+            appeared=best.appeared if best is not None else (),
             unread=best.unread if best is not None else 0,
             unreadable=best.unreadable if best is not None else _of_own((places or {}).get(ModelName(name), ()), shut),
         )

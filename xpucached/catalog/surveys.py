@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -14,6 +15,9 @@ from xpucached.catalog.moments import Moment
 from xpucached.catalog.tables import CHANGE_TARGETS, CHANGES, HOST, TARGETS
 from xpucached.domain.host import DriverChange, DriverInUse, Host
 from xpucached.domain.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +82,26 @@ def last_survey(connection: sa.Connection) -> Host | None:
         # The next survey, which every start begins with, takes its place: no reason not to start.
         log.warning("the last survey in the catalog cannot be read, it waits for the next")
         return None
+
+
+def appeared_since(connection: sa.Connection, moments: Collection[datetime]) -> dict[datetime, tuple[Target, ...]]:
+    """Return, for each moment, what this host offers now on devices that it did not offer then."""
+    present = frozenset(
+        targets.value(row) for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.present.is_(True)))
+    )
+    then, found = set(present), dict[datetime, tuple[Target, ...]]()
+    c = CHANGES.c
+    oldest = sa.literal(min(moments, default=datetime.max.replace(tzinfo=UTC)), Moment)
+    rows = iter(connection.execute(sa.select(c.id, c.at).where(c.at > oldest).order_by(c.id.desc())).all())
+    row = next(rows, None)
+    for moment in sorted(moments, reverse=True):
+        while row is not None and row.at > moment:
+            then -= set(_side(connection, row.id, appeared=True))
+            then |= set(_side(connection, row.id, appeared=False))
+            row = next(rows, None)
+        devices = {one.lineage for one in then}
+        found[moment] = tuple(sorted(one for one in present if one.lineage not in devices))
+    return found
 
 
 def driver_changes(connection: sa.Connection, limit: int = 20) -> tuple[DriverChange, ...]:

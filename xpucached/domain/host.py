@@ -118,6 +118,12 @@ class DriverInUse(Struct, frozen=True):
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
+def digest_of_variables(variables: Mapping[str, str]) -> str:
+    """Return what stands for variables that all programs are given; empty if there are none."""
+    text = "\0".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest() if variables else ""
+
+
 class Host(Struct, frozen=True):
     """This machine now, as programs meet it whose own variables lead to no other driver."""
 
@@ -130,13 +136,15 @@ class Host(Struct, frozen=True):
     environments: tuple[Target, ...] = ()  #: what programs on this host will use now
     problems: tuple[Problem, ...] = ()
     drivers: tuple[DriverInUse, ...] = ()  #: further ones, to which models' own variables lead
-    signature: str = ""  #: 16 hex digits of the present environments together, made of them
+    variables: str = ""  #: 8 hex digits of the variables that the configuration gives all programs; empty: none
+    signature: str = ""  #: 16 hex digits of the present environments together, and after a dash those variables
 
     def __post_init__(self) -> None:
         """Derive the signature, whatever was given."""
         text = "\n".join(sorted(one.fingerprint for one in self.environments))
         digest = hashlib.blake2b(text.encode(), digest_size=8)
-        force_setattr(self, "signature", digest.hexdigest())
+        given = f"-{self.variables}" if self.variables else ""
+        force_setattr(self, "signature", digest.hexdigest() + given)
 
     def seen_by(self, model: ModelName) -> Self:
         """Return this machine as a model's programs meet it."""
@@ -155,6 +163,10 @@ class Host(Struct, frozen=True):
             problems=driver.problems,
             drivers=(),
         )
+
+    def gave(self, signature: str) -> bool:
+        """Return whether programs were given the same variables when the host had this signature."""
+        return signature.partition("-")[2] == self.variables
 
     @property
     def answers(self) -> tuple[DriverAnswer, ...]:

@@ -219,6 +219,7 @@ class Proof(Struct, frozen=True):
     elsewhere: int = 0  #: of its entries, those in a store that the model does not cache in now
     unread: int = 0  #: of the remaining, those that cannot be read now
     unreadable: str = ""  #: why, of these or of a store that it needs; empty if all can be read
+    appeared: tuple[Target, ...] = ()  #: what this host offers now, and did not when the run began
 
 
 class Coverage(Struct, frozen=True):
@@ -239,6 +240,7 @@ class Coverage(Struct, frozen=True):
     successors: tuple[Target, ...] = ()  #: as `Proof.successors`, of the good run
     unread: int = 0  #: as `Proof.unread`, of the good run
     unreadable: str = ""  #: as `Proof.unreadable`; of a model that was never warmed: of the store that it caches in
+    appeared: tuple[Target, ...] = ()  #: as `Proof.appeared`, of the good run
 
 
 class Warmth(StrEnum):

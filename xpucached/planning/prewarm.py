@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.models import Outcome, WarmReason
+from xpucached.domain.models import Outcome, Proof, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
 
 if TYPE_CHECKING:
@@ -68,11 +68,8 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
         return _never_warmed(model, coverage.last if coverage is not None else None, host)
     if good.workload != model.workload.digest:
         return Need(WarmReason.CHANGED, "its workload changed since it was warmed")
-    gone = sorted(one for one in good.environments if not _offered(one, coverage.successors, host))
-    if gone:
-        return Need(WarmReason.DRIVER, _gone(gone[0], host) + _rebuilt(coverage))
-    if not _holds(good, coverage.successors, host):
-        return Need(WarmReason.DRIVER, "the host's devices or drivers changed since it was warmed")
+    if why := _against(good, coverage, host):
+        return Need(WarmReason.DRIVER, why)
     if coverage.remaining < coverage.entries:
         lost = coverage.entries - coverage.remaining
         where = [f"{one.entries - one.remaining} {one.kind}" for one in coverage.layers if one.remaining < one.entries]
@@ -84,6 +81,19 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None
+
+
+def _against(good: Run, coverage: Coverage, host: Host) -> str:
+    """Return what of a host is not as it was when a run warmed a model; empty if nothing."""
+    gone = sorted(one for one in good.environments if not _offered(one, coverage.successors, host))
+    if gone:
+        return _gone(gone[0], host) + _rebuilt(coverage)
+    if not host.gave(good.host):
+        return "driver.variables of the configuration changed since it was warmed"
+    if came := _came(good, coverage.appeared, host):
+        which = ", ".join(sorted({one.device for one in came}))
+        return f"{which} came since it was warmed: its programs may use that now"
+    return "" if _holds(coverage, host) else "the host's devices or drivers changed since it was warmed"
 
 
 def unread(coverage: Coverage | None, host: Host) -> str:
@@ -103,9 +113,9 @@ def listed(changes: Sequence[str]) -> str:
 
 def applicable(coverage: Coverage, host: Host) -> Coverage:
     """Let that proof count which holds for the drivers that a model's programs meet now; else the newest."""
-    if coverage.good is None or _holds(coverage.good, coverage.successors, host):
+    if coverage.good is None or _holds(coverage, host):
         return coverage
-    subtotal = [one for one in coverage.proofs if _holds(one.run, one.successors, host)]
+    subtotal = [one for one in coverage.proofs if _holds(one, host)]
     if not subtotal:
         return coverage
     best = max(subtotal, key=lambda one: (one.remaining >= one.entries, not one.unreadable, one.run.id))
@@ -117,17 +127,27 @@ def applicable(coverage: Coverage, host: Host) -> Coverage:
         layers=best.layers,
         successors=best.successors,
         elsewhere=best.elsewhere,
+        appeared=best.appeared,
         unread=best.unread,
         unreadable=best.unreadable,
         changes=(),
     )
 
 
-def _holds(run: Run, successors: Collection[Target], host: Host) -> bool:
+def _holds(proof: Proof | Coverage, host: Host) -> bool:
     """Return whether a run shows anything for what programs meet now."""
+    run = proof.run if isinstance(proof, Proof) else proof.good
+    if run is None or not host.gave(run.host) or _came(run, proof.appeared, host):
+        return False
     if not run.environments:
         return run.host == host.signature
-    return all(_offered(one, successors, host) for one in run.environments)
+    return all(_offered(one, proof.successors, host) for one in run.environments)
+
+
+def _came(run: Run, appeared: Iterable[Target], host: Host) -> tuple[Target, ...]:
+    """Return what programs meet now on devices that were not there when a run began, and that it did not use."""
+    used = {one.lineage for one in run.environments}
+    return tuple(one for one in appeared if one in host.environments and one.lineage not in used)
 
 
 def _offered(environment: Target, successors: Collection[Target], host: Host) -> bool:
@@ -150,7 +170,7 @@ def rests_on_successors(coverage: Coverage, host: Host) -> bool:
     """Return whether a proof counts only because of what lies where it was predicted for another compiler."""
     coverage = applicable(coverage, host)
     good = coverage.good
-    return good is not None and met_another_compiler(good, host) and _holds(good, coverage.successors, host)
+    return good is not None and met_another_compiler(good, host) and _holds(coverage, host)
 
 
 def _never_warmed(model: Model, last: Run | None, host: Host) -> Need:

@@ -17,7 +17,7 @@ from xpucached import deadlines
 from xpucached.catalog.models import all_models
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.surveys import record_survey
-from xpucached.domain.host import LEADING, DriverInUse, Problem
+from xpucached.domain.host import LEADING, DriverInUse, Problem, digest_of_variables
 from xpucached.errors import HostError
 from xpucached.host import gpu_devices, survey
 from xpucached.host.drivers import driver_files, stamp
@@ -166,8 +166,10 @@ class Surveyor:
         force: bool,
     ) -> Host:
         """Return what programs with these variables meet; what was known, if nothing of it changed."""
+        given = digest_of_variables(self._context.settings.driver.variables)
         same = (
             old is not None
+            and old.variables == given
             and old.stamp == stamp(files, gpu_devices.kernel())
             and old.boot == gpu_devices.boot_id()
             and {one.pci_address for one in old.devices if one.pci_address}
@@ -178,8 +180,10 @@ class Surveyor:
         now = self._context.clock()
         report = await asyncio.to_thread(driver_probe.ask, variables, self._context.settings.driver.probe_timeout)
         found = await asyncio.to_thread(lambda: with_targets(survey.survey(report, variables, now, files=files)))
+        found = replace(found, variables=given)
         failed = any(problem.code.startswith("probe-") for problem in report.problems)
-        if failed and old is not None and old.stamp == found.stamp and not found.answers:
+        alike = old is not None and (old.stamp, old.variables) == (found.stamp, given)
+        if failed and old is not None and alike and not found.answers:
             # The driver is the one that answered before, so it is what programs meet; only the asking failed.
             found = replace(found, devices=old.devices, environments=old.environments)
         elif old is not None and self._in_transit(id_, old, found):

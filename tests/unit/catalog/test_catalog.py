@@ -39,7 +39,7 @@ from xpucached.catalog.models import add_model, all_models, find_model, remove_m
 from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs
 from xpucached.catalog.scans import EarlierEntry, judge, known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store
-from xpucached.catalog.surveys import driver_changes, last_survey, record_survey
+from xpucached.catalog.surveys import appeared_since, driver_changes, last_survey, record_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.host import Device, DriverFile, Host, Problem
@@ -1482,6 +1482,18 @@ def test_failures_are_counted_in_a_row(catalog: Catalog) -> None:
 
 
 # -- the host -----------------------------------------------------------------------------------------------------
+
+
+def test_what_came_since_a_moment_is_on_devices_that_were_not_there_then(catalog: Catalog) -> None:
+    moments = [NOW + hour * HOUR / 2 for hour in (1, 3, 5, 7)]
+    assert catalog.read(appeared_since, moments) == dict.fromkeys(moments, ())
+    for hour, some in enumerate(((OLD,), (OLD, CPU), (NEW,), (NEW, CPU))):
+        catalog.write(record_survey, host(*some, at=NOW + hour * HOUR))
+    # Another driver of a device that was there is no other device.
+    assert catalog.read(appeared_since, moments) == dict(zip(moments, ((CPU,), (), (CPU,), ()), strict=True))
+    catalog.write(record_survey, host(NEW, at=NOW + 4 * HOUR))
+    assert catalog.read(appeared_since, moments) == dict.fromkeys(moments, ())
+    assert catalog.read(appeared_since, ()) == {}
 
 
 def test_the_survey_comes_back_and_changes_become_history(catalog: Catalog) -> None:
