@@ -339,6 +339,8 @@ def test_for_a_driver_that_keeps_nothing_no_entry_is_valid(tmp_path: Path, conte
     driver.target.write_bytes(content)
     assert set(targets.targets(host)) == ({BY_ZERO, BY_OPENCL} if keeps else {BY_ZERO})
     assert bool(recorder.mute(host)) is not keeps
+    # Where no GPU is, nobody misses it.
+    assert recorder.mute(replace(host, devices=())) == ""
 
 
 # -- the switches ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
+from xpucached.host import gpu_devices
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import discovery, layout, trace, zebin
 from xpucached.kinds.neo.predicting import KeyPredictor, lineage
@@ -87,6 +88,9 @@ def unheard(directory: Path) -> str:
 
 def mute(host: Host) -> str:
     """Return which driver keeps nothing, and so has nothing to tell of; see `Recorder.mute`."""
+    if not any(map(gpu_devices.is_gpu, host.answers)):
+        # It is there for nobody.
+        return ""
     files = ", ".join(str(one.path) for one in discovery.without_cache(host))
     return files and f"the GPU driver is too old to keep what it compiles ({files})"
 
