@@ -100,6 +100,12 @@ def test_four_runs_before_are_enough_to_tell() -> None:
     assert not figure(baselines([*runs[1:], run(5, warm=100.0)]), Figure.WARM).worse
 
 
+@pytest.mark.parametrize(("newest", "worse"), [(11.0, False), (11.001, True)])
+def test_a_tenth_more_than_usual_is_not_worse_yet(newest: float, *, worse: bool) -> None:
+    runs = [*(run(number, warm=10.0) for number in range(4)), run(5, warm=newest)]
+    assert figure(baselines(runs), Figure.WARM).worse == worse
+
+
 # -- explanations -----------------------------------------------------------------------------------------------------
 
 

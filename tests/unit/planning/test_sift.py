@@ -65,6 +65,8 @@ def test_where_history_does_not_say_which_came_last_all_are_looked_at() -> None:
     at_once = (HISTORY[0], seen(SECOND, HISTORY[0].last))
     for presence in (at_once, HISTORY[:1], (HISTORY[0], seen(SECOND, None))):
         assert sifted(FIRST, SECOND, NEW, presence=presence).environments == {FIRST, SECOND}
+        # As many as are kept stay, whichever came last.
+        assert sifted(FIRST, SECOND, presence=presence, policy=Policy(keep_driver_generations=2)).environments == set()
 
 
 def test_the_store_that_keeps_least_decides_what_is_looked_at() -> None:
