@@ -11,7 +11,7 @@ from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, scan
 from xpucached.catalog import scans
 from xpucached.catalog.defects import known_defects
-from xpucached.catalog.entries import all_entries
+from xpucached.catalog.entries import all_entries, defective_entries
 from xpucached.catalog.scans import known_entries, record_scan, trust_digests, trusted_digests
 from xpucached.catalog.stores import all_stores, known_keys, last_thorough_scan
 from xpucached.domain.defects import CHANGED, Defect, Effect
@@ -178,3 +178,14 @@ def test_an_entry_is_for_what_it_says_as_far_as_there_is_room(catalog: Catalog) 
     found: dict[str, Target | None] = {one.entry.id.key: one.entry.environment for one in catalog.read(all_entries)}
     assert found == {"a/0": OLD, "b/0": NEW, "c/0": None}
     assert [one.origin and one.origin.value for one in catalog.read(all_entries)] == ["declared", "observed", None]
+
+
+def test_beside_what_is_damaged_those_come_along_whose_use_decides_about_it(catalog: Catalog) -> None:
+    locked = {"state": EntryState.DEFECTIVE, "defect": sycl.defects.STALE_LOCK}
+    empty = {"state": EntryState.DEFECTIVE, "defect": sycl.defects.BIN_EMPTY}
+    damaged = [replace(entry(key), **locked) for key in ("b/0", "flat")] + [replace(entry("d/0"), **empty)]
+    others = [entry(key) for key in ("a/0", "b/1", "b/10", "bc/0", "d/1", "flat2")]
+    look(catalog, scan(*damaged, *others))
+    look(catalog, scan(entry("b/7", OTHER), store=OTHER))
+    found = {one.entry.id.key for one in catalog.read(defective_entries)}
+    assert found == {"b/0", "b/1", "b/10", "d/0", "flat"}
