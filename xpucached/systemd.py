@@ -7,10 +7,11 @@ them.  Without systemd nothing is told, and nothing fails.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,10 @@ _PRIORITIES: Final[Mapping[str, int]] = {"model-failed": 4, "alarm": 3}
 _JOURNAL: Final = Path("/run/systemd/journal/socket")
 _LONGEST: Final = 16 << 10  # longer ones would need a file of their own, and nobody reads them
 
+_STARTS: Final = 1800
+_LONGER: Final = 20
+"""Seconds after which systemd is told again to wait so long, three times over."""
+
 
 def notify(*lines: str) -> None:
     """Tell systemd something, if it started us.  What quotes others stays one line, whatever is in it."""
@@ -44,6 +49,25 @@ def notify(*lines: str) -> None:
             speaker.sendall("\n".join(map(safe, lines)).encode("utf-8", "replace"))
         except OSError as error:
             log.warning("systemd cannot be told: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def starting() -> AsyncIterator[None]:
+    """Have systemd wait while a part of a start takes long, for `_STARTS` seconds at most.
+
+    A daemon that has much to put right would be killed, and have as much to do at its next start.
+    """
+
+    async def wait() -> None:
+        for _ in range(round(_STARTS / _LONGER)):
+            notify(f"EXTEND_TIMEOUT_USEC={round(3e6 * _LONGER)}")
+            await asyncio.sleep(_LONGER)
+
+    waiting = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        waiting.cancel()
 
 
 async def ping() -> None:

@@ -33,7 +33,7 @@ from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, ModelName
-from xpucached.domain.plans import EvictionReport
+from xpucached.domain.plans import EvictionReport, Rebuild, Recipe, ReplayReason
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Comparison, Finding, Repair, Unproven, VerifyReport
 from xpucached.domain.triggers import Periodic, Started
@@ -455,6 +455,31 @@ def test_what_is_too_much_to_be_kept_in_memory_goes_all_the_same(bench: Bench, m
     bench.keep_up()
     assert sum(slot.src.exists() for slot in slots) == 2
     assert bench.verify().findings == ()
+
+
+def test_what_runs_told_of_entries_counts_as_what_is_kept_in_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = [bench.add(f"-{number}") for number in range(4)]
+    for slot in slots:
+        slot.cut(slot.bin, 30)
+    bench.verify()
+    entries = bench.context.catalog.read(all_entries)
+    (target,) = bench.context.present.environments
+    some = [Rebuild(one, target, ReplayReason.ASKED) for one in entries]
+    recipe = bench.context.recipe(entries[0].entry)
+    assert isinstance(recipe, Recipe)
+    told = replace(recipe, input=b"x" * 1000, facts={"lineage": "x" * 500})
+    monkeypatch.setattr(compare, "_KEPT", 3 * (1500 + len(recipe.options + b"lineage")))
+    monkeypatch.setattr(Context, "recipe", lambda _context, entry: replace(told, entry=entry.id))
+
+    async def kept() -> int:
+        results = compare._Replacing(bench.context, (), asyncio.get_running_loop())
+        assert len(results.keep(some)) == len(results.recipes)
+        assert set(results.done) == {one.entry.id for one in entries}
+        return len(results.recipes)
+
+    assert asyncio.run(kept()) == 3
 
 
 def test_what_changed_and_is_what_its_compiler_makes_is_trusted_from_then_on(bench: Bench) -> None:

@@ -8,11 +8,13 @@ import errno
 import os
 import re
 import shutil
+import socket
 import subprocess
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
 
@@ -21,22 +23,28 @@ from tests.flow.test_elsewhere import NAMED_OTHERWISE
 from tests.kinds.fakes import NEO
 from tests.support import catalogs
 from tests.support.daemons import Daemon, daemon
+from xpucached import systemd
 from xpucached.catalog import Catalog
 from xpucached.catalog.events import events_after
+from xpucached.catalog.intents import intend, open_intents
 from xpucached.cli import commands_jobs
+from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
+from xpucached.domain.names import EntryKey
 from xpucached.domain.status import Status
+from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
-from xpucached.errors import CatalogError, Unconfirmed
-from xpucached.kinds import fs
+from xpucached.errors import CatalogError, HostError, Unconfirmed
+from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic, replay, scan
 from xpucached.service.context import Context
 from xpucached.settings import loading
+from xpucached.watch import watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.support.builders import SyclStore
     from tests.support.runtimes import Runtime
@@ -507,3 +515,87 @@ def test_a_store_that_cannot_be_looked_at_any_more_is_not_called_free_of_faults(
             return found
 
     assert asyncio.run(examined()) == [0, 1]
+
+
+def test_a_start_finishes_removals_bit_by_bit_and_waits_for_no_store_that_does_not_answer(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [Store(sycl.KIND.name, tmp_path / name) for name in ("here", "away")]
+    begun = [EntryId(store, EntryKey(f"1/2/3/4/{number}")) for store in stores for number in range(5)]
+    swept: list[list[EntryId]] = []
+
+    def sweep(some: Iterable[EntryId]) -> None:
+        swept.append(list(some))
+        if len(swept) == 3:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(table, "sweep", sweep)
+    monkeypatch.setattr("xpucached.service.removals.answers", lambda root: root.name != "away")
+    monkeypatch.setattr("xpucached.service.removals._BATCH", 2)
+    with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        catalog.write(intend, begun, NOW)
+        with pytest.raises(RuntimeError, match="killed"):
+            asyncio.run(recovered(catalog))
+        assert catalog.read(open_intents) == tuple(sorted(begun[4:]))
+        asyncio.run(recovered(catalog))
+        assert catalog.read(open_intents) == tuple(sorted(begun[5:]))
+    assert swept == [begun[:2], begun[2:4], begun[4:5], begun[4:5]]
+
+
+async def recovered(catalog: Catalog) -> None:
+    await alone(catalog).recover()
+
+
+def test_systemd_waits_while_a_start_takes_long(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "n"))
+    monkeypatch.setattr(systemd, "_LONGER", 0.01)
+    monkeypatch.setattr(systemd, "_STARTS", 0.03)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(short_dir / "n"))
+        listener.settimeout(10)
+
+        async def start() -> list[bytes]:
+            async with systemd.starting():
+                return [await asyncio.to_thread(listener.recv, 100) for _ in range(2)]
+
+        assert asyncio.run(start()) == [b"EXTEND_TIMEOUT_USEC=30000"] * 2
+
+
+def test_a_directory_that_never_answers_the_watching_holds_up_no_later_look(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_daemon, "_WATCHING", 0.2)
+    answers = threading.Event()
+
+    def silent(*_: object) -> list[object]:
+        answers.wait(60)
+        return []
+
+    monkeypatch.setattr(watcher, "places", silent)
+
+    async def looks() -> None:
+        with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+            service = alone(catalog)
+            listening = watcher.Watcher(lambda _trigger: None)
+            told = SimpleNamespace(
+                _service=service,
+                _settings=service.context.settings,
+                _watcher=listening,
+                _tell_watch=lambda: None,
+            )
+            for _ in range(3):
+                with pytest.raises(HostError, match="does not answer"):
+                    async with asyncio.timeout(10):
+                        await user_daemon.Daemon._watch(cast("user_daemon.Daemon", told))
+            answers.set()
+            while True:
+                await asyncio.sleep(0.01)
+                with contextlib.suppress(HostError):
+                    await user_daemon.Daemon._watch(cast("user_daemon.Daemon", told))
+                    break
+            await asyncio.to_thread(listening.stop)
+
+    try:
+        asyncio.run(looks())
+    finally:
+        answers.set()

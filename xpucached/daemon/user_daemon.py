@@ -229,10 +229,9 @@ class Daemon:
         drivers = await asyncio.to_thread(_driver_places, self._service.surveyor.watched())
         models = [self._settings.paths.models]
         models.append(self._settings.file.parent)
-        await asyncio.to_thread(self._watcher.use, _means(self._settings))
         # What does not answer all the same holds up the watching, and not the looks.
         try:
-            watch = functools.partial(self._watcher.watch, stores, drivers, models)
+            watch = functools.partial(self._watcher.watch, stores, drivers, models, _means(self._settings))
             await asyncio.to_thread(deadlines.ask, "watch", watch, _WATCHING)
         except TimeoutError as error:
             raise HostError("a directory that is to be watched does not answer", hint="see: findmnt") from error
@@ -372,9 +371,10 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     with alone(config.paths.state):
         # A worker's state goes by its user's number, and numbers are given away again.
         account = worker.account() if options.worker else None
-        catalog = await asyncio.to_thread(
-            Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account
-        )
+        async with systemd.starting():
+            catalog = await asyncio.to_thread(
+                Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account
+            )
         try:
             instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
             service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance))

@@ -85,6 +85,7 @@ PROBLEMS: Final[Mapping[str, CheckState]] = {
     "no-such-user": CheckState.REFUSED,
     "names-silent": CheckState.REFUSED,
     "catalog-failing": CheckState.OLD,
+    "driver-files-silent": CheckState.NO_ANSWER,
     "probe-failed": CheckState.NO_ANSWER,
     "probe-timed-out": CheckState.NO_ANSWER,
     "probe-crashed": CheckState.NO_ANSWER,

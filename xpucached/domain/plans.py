@@ -245,6 +245,11 @@ class Recipe(Struct, frozen=True):
     facts: Mapping[str, str] = field(default_factory=dict)  #: what only its kind reads
     made: RecordedRecipe | None = None  #: once it is compiled: what its driver told of that, where one tells it
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, as far as it may be large."""
+        return len(self.input) + len(self.options) + sum(len(name) + len(fact) for name, fact in self.facts.items())
+
 
 class CompilerSpec(Struct, frozen=True):
     """The child that compiles for a target, and what it is told when it starts."""

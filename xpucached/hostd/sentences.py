@@ -27,6 +27,15 @@ def silence(said: UserStatus) -> XpucachedError:
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)
 
 
+def files_silent() -> Problem:
+    """Say that nobody knows whether the driver is another one."""
+    return Problem(
+        "driver-files-silent",
+        "a file system on which the driver is looked for does not answer: whether the driver changed is unknown",
+        "see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name in [driver], and: findmnt",
+    )
+
+
 def failure(one: UserStatus, since: datetime | None) -> Problem:
     """Say whose worker does not do what it should, since when, and what to do."""
     when = f" since {since:%Y-%m-%d %H:%M} UTC" if since is not None else ""

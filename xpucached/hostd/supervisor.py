@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import __version__, systemd
+from xpucached import __version__, deadlines, systemd
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.host import Problem
@@ -33,7 +33,7 @@ from xpucached.errors import Conflict, Denied, NotFound, suggest
 from xpucached.host import driver_stamp
 from xpucached.hostd import units, user_client
 from xpucached.hostd.known_users import KnownUsers
-from xpucached.hostd.sentences import failure, stranger
+from xpucached.hostd.sentences import failure, files_silent, stranger
 from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
 from xpucached.hostd.users import read_users
@@ -53,6 +53,8 @@ _CENSUS: Final = 20.0
 """Seconds for the host's user database (files, LDAP, …) to tell who is looked after."""
 _CENSUS_THREADS: Final = 4
 """A question that is never answered keeps its thread."""
+_COMPARING: Final = 60.0
+"""Seconds for the driver's files to answer: a library that is looked for may lie on a server that is away."""
 _LONG_NUMBER: Final = 11
 _COMPARED: Final = 1000
 """Models of users that a mistyped name is compared with: others wait meanwhile."""
@@ -88,6 +90,7 @@ class HostDaemon:
         self._named = kept.named
         self._owners: Mapping[ModelName, int] = {}
         self._problems: tuple[Problem, ...] = ()
+        self._unseen: tuple[Problem, ...] = ()  # why nobody knows whether the driver is another one
         self.settings_problems: tuple[Problem, ...] = ()
         """What is wrong with a configuration that was not taken."""
         self._unwanted: set[int] = set()
@@ -217,9 +220,16 @@ class HostDaemon:
         return not self._people or uid in self._people or uid in {0, os.getuid()}
 
     async def _compare(self) -> None:
-        """See whether the driver is another one, by its files alone."""
+        """See whether the driver is another one, by its files alone; if they do not answer, it stays as it was."""
         began = self._clock()
-        found = await asyncio.to_thread(driver_stamp.fingerprint, self.settings.driver.variables)
+        look = functools.partial(driver_stamp.fingerprint, self.settings.driver.variables)
+        try:
+            found = await asyncio.to_thread(deadlines.ask, "driver", look, _COMPARING)
+        except TimeoutError as error:
+            log.warning("the driver's files cannot be looked at: %s", error)
+            self._unseen = (files_silent(),)
+            return
+        self._unseen = ()
         self._looked = began
         if found == self._stamp:
             return
@@ -275,7 +285,8 @@ class HostDaemon:
         failing = tuple(
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
-        problems = (*((*self.settings_problems, *self._problems) if only is None else ()), *failing)
+        ours = (*self.settings_problems, *self._problems, *self._unseen) if only is None else ()
+        problems = (*ours, *failing)
         if forbidden := self._workers.forbidden:
             problems = (Problem("workers-forbidden", forbidden.message, forbidden.hint), *problems)
         every = self.settings.workers.every

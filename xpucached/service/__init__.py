@@ -3,8 +3,9 @@
 What all of them share is in `context`.  Looks: `reconcile`, `survey` (the host), `scan` (the stores, which
 `store_finder` finds), `models` (their files), `activity` (what programs do).  What follows from them, or is asked for:
 `verify` with `compare`, `replay` with `rebuild` and `publish`, `prewarm` with `trial`, `proofs` and `throttle`, `evict`
-and `trash`; `upkeep` does these unasked, and `automatic` shows what fails of it.  Answers: `status`, `explain`; which
-function answers which request says `handlers`.  Everything that blocks runs in threads.
+and `trash`; `removals` finishes those of a dead daemon; `upkeep` does these unasked, and `automatic` shows what fails.
+Answers: `status`, `explain`; which function answers which request says `handlers`.  Everything that blocks runs in
+threads.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from xpucached import systemd
 from xpucached.catalog.defects import note_defects
-from xpucached.catalog.intents import fulfil, open_intents
+from xpucached.catalog.intents import open_intents
 from xpucached.catalog.runs import close_lost_runs, note_ending
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
-from xpucached.service import automatic, recordings
+from xpucached.service import automatic, recordings, removals
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.compare import EntryComparer
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
 from xpucached.service.jobs import ENDING, SAVING
 from xpucached.service.models import ModelKeeper
+from xpucached.service.owners import answers
 from xpucached.service.prewarm import Prewarmer
 from xpucached.service.reconcile import Reconciler
 from xpucached.service.replay import Replayer
@@ -72,19 +75,19 @@ class Service:
     async def recover(self) -> None:
         """Finish what a predecessor that was killed had begun, and say anew what the kinds know of defects."""
         context = self.context
-        await context.write(note_defects, table.defects())
-        orphans = await self._starter.end_orphans()
-        # What its runs told in files, nobody else takes away.
-        managed = [self.finder.managed(name) for name in table.KINDS]
-        await asyncio.to_thread(recordings.clear, managed)
-        lost = await context.write(close_lost_runs, context.clock())
-        intents = await context.read(open_intents)
-        await asyncio.to_thread(table.sweep, intents)
-        await context.write(fulfil, intents)
-        if orphans or lost or intents:
-            self._log.info(
-                "recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents)
-            )
+        async with systemd.starting():
+            await context.write(note_defects, table.defects())
+            orphans = await self._starter.end_orphans()
+            # What its runs told in files, nobody else takes away.
+            managed = [self.finder.managed(name) for name in table.KINDS]
+            await asyncio.to_thread(lambda: recordings.clear([one for one in managed if answers(one.store.root)]))
+            lost = await context.write(close_lost_runs, context.clock())
+            intents = await context.read(open_intents)
+            await removals.finish(context, intents)
+            if orphans or lost or intents:
+                self._log.info(
+                    "recovered: %d processes ended, %d runs lost, %d removals looked at", orphans, lost, len(intents)
+                )
 
     @property
     def busy(self) -> bool:

@@ -244,15 +244,15 @@ class _Replacing(_Counted):
         """Put these into quarantine; give those of which it is known what to compile."""
         for one in some:
             entry = one.entry.entry
-            if entry.image_size > self._room:
-                self.whys[entry.id] = "too much was damaged at once"
-                continue
-            recipe = self._context.recipe(entry)
+            # What it says of itself spares reading it; what a run told of it, it does not count.
+            recipe = self._context.recipe(entry) if entry.image_size <= self._room else None
             if isinstance(recipe, NoRecipe):
                 self.whys[entry.id] = recipe.words
-                continue
-            self._room -= entry.image_size
-            self.recipes[entry.id] = recipe
+            elif recipe is None or recipe.size > self._room:
+                self.whys[entry.id] = "too much was damaged at once"
+            else:
+                self._room -= recipe.size
+                self.recipes[entry.id] = recipe
         self._take([one.entry.entry for one in some])
         self.recipes = {one: recipe for one, recipe in self.recipes.items() if one in self.done}
         kept = [one for one in some if one.entry.entry.id in self.recipes]

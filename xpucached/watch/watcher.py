@@ -102,14 +102,24 @@ class Watcher:
         """The directories that are watched now."""
         return self._inotify.directories
 
-    def watch(self, stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path]) -> None:
+    def watch(
+        self,
+        stores: Iterable[Path],
+        drivers: Iterable[Path],
+        models: Iterable[Path],
+        options: WatchOptions | None = None,
+    ) -> None:
         """Watch these and nothing else: the roots of stores, and directories of the driver and of model files.
+
+        With ``options``, by these means from now on.
 
         To be called before the first look, and after each, because directories come and go.  What is newly watched is
         also posted at once: something may have happened there after a look and before we listened.
         Never raises for what it meets.
         """
         stores = list(stores)
+        if options is not None:
+            self.use(options)
         with self._lock:
             if self._stopped:
                 return

@@ -922,6 +922,38 @@ def test_a_worker_that_lies_costs_only_its_own_row(tmp_path: Path, short_dir: Pa
     assert {row.user for row in one.status(None).users} == {"me", "other"}
 
 
+def test_driver_files_that_do_not_answer_hold_up_nobody_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {4: UserStatus("has-a-model", 4, WorkerState.ASLEEP, models=(ModelName("x"),))}
+    one._stamp = "before"
+    answers = threading.Event()
+
+    def silent(_variables: object) -> str:
+        answers.wait(30)
+        return "after"
+
+    monkeypatch.setattr(driver_stamp, "fingerprint", silent)
+    monkeypatch.setattr("xpucached.hostd.supervisor._COMPARING", 0.1)
+
+    async def work() -> None:
+        for _ in range(2):
+            async with asyncio.timeout(10):
+                await one._compare()
+            assert (one._stamp, one._looked, set(one._known.owed)) == ("before", None, set())
+            assert [problem.code for problem in one.status(None).problems] == ["driver-files-silent"]
+            assert CheckState.NO_ANSWER in check_host(one.status(None), api_stub.NOW).states
+        answers.set()
+        while one._stamp == "before":
+            await one._compare()
+            await asyncio.sleep(0.01)
+        assert one.status(None).problems == ()
+        assert (one._looked, set(one._known.owed)) == (api_stub.NOW, {4})
+
+    go(one, work)
+
+
 def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._known.said = {
