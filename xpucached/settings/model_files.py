@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -73,12 +74,12 @@ def models(directory: Path, *, user: str | None = None) -> tuple[tuple[Model, ..
 
 
 def owners(directory: Path) -> tuple[Mapping[ModelName, str], tuple[Problem, ...]]:
-    """Tell whose each model of the host's directory is, and what is wrong there."""
-    found, problems = _all(directory, host=True)
+    """Tell whose each model of the host's directory is, and what is wrong there, as far as we may see programs."""
+    found, problems = _all(directory, host=True, foreign=True)
     return {model.name: whose for model, whose in found}, problems
 
 
-def _all(directory: Path, *, host: bool) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:
+def _all(directory: Path, *, host: bool, foreign: bool = False) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith("."))
     except FileNotFoundError:
@@ -93,7 +94,7 @@ def _all(directory: Path, *, host: bool) -> tuple[list[tuple[Model, str]], tuple
     for name in names[:_MOST]:
         path = directory / name
         try:
-            model, whose = _model(path, host=host)
+            model, whose = _model(path, host=host, foreign=foreign)
         except FileNotFoundError:
             if path.is_symlink():
                 problems.append(_problem(f"{path}: a link to nothing", path))
@@ -111,7 +112,7 @@ def _problem(message: str, path: Path, hint: str = "") -> Problem:
     return Problem("bad-settings", message, hint or "correct the file: it is read again when it changes", str(path))
 
 
-def _model(path: Path, *, host: bool) -> tuple[Model, str]:
+def _model(path: Path, *, host: bool, foreign: bool) -> tuple[Model, str]:
     """Read one file: the model, and of the host's directory whose it is.
 
     Raises `SettingsError` with all its mistakes, or `FileNotFoundError`.
@@ -144,7 +145,7 @@ def _model(path: Path, *, host: bool) -> tuple[Model, str]:
         mistakes.append(toml.mistake(("command",), _NO_COMMAND))
     else:
         try:
-            command = (_program(file.command[0], workload.variables), *file.command[1:])
+            command = (_program(file.command[0], workload.variables, foreign=foreign), *file.command[1:])
         except ValueError as error:
             mistakes.append(toml.mistake(("command",), str(error)))
     if mistakes:
@@ -153,16 +154,28 @@ def _model(path: Path, *, host: bool) -> tuple[Model, str]:
     return model, file.user
 
 
-def _program(name: str, variables: Mapping[str, str]) -> str:
-    """Return the absolute path of a program.  An absolute one need not be there yet: it may not be mounted."""
+def _program(name: str, variables: Mapping[str, str], *, foreign: bool) -> str:
+    """Return the absolute path of a program.  An absolute one need not be there yet: it may not be mounted.
+
+    With ``foreign`` it is others who run it, and who may look where we may not.
+    """
     if name.startswith("/"):
         return name
     path = variables.get("PATH", _PATH)
-    if "/" not in name:
-        for folder in path.split(":"):
-            candidate = f"{folder.rstrip('/')}/{name}"
+    shut = ""
+    for folder in path.split(":") if "/" not in name else ():
+        candidate = f"{folder.rstrip('/')}/{name}"
+        if not folder.startswith("/"):
+            continue
+        try:
             # Links are not followed: the python3 of a virtual environment is one, and knows by its name where it is.
-            if folder.startswith("/") and Path(candidate).is_file() and os.access(candidate, os.X_OK):
+            if stat.S_ISREG(Path(candidate).stat().st_mode) and os.access(candidate, os.X_OK):
                 return candidate
+        except PermissionError:
+            shut = shut or candidate
+        except (OSError, ValueError):
+            continue
+    if shut and foreign:
+        return shut
     message = f"expected an absolute path, or a program that is in {path}; found {name!r}"
     raise ValueError(message)

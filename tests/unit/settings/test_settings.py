@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import operator
 import os
@@ -906,3 +907,28 @@ def test_the_line_behind_a_value_of_thousands_of_lines_is_found_at_once(monkeypa
     monkeypatch.setattr(tomllib, "loads", noting)
     assert read.line(("table", "key")) == text.count("\n")
     assert sum(parsed) < 4 * len(text)
+
+
+def test_a_folder_that_we_may_not_enter_hides_no_model_and_is_no_mistake_of_others(
+    models_d: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models_d / "good.toml").write_text('command = ["/bin/true"]\nuser = "ann"\n')
+    (models_d / "home.toml").write_text(
+        'command = ["app"]\nuser = "bob"\n[variables]\nPATH = "/home/bob/bin:/usr/bin"\n'
+    )
+    (models_d / "long.toml").write_text(f'command = ["app"]\nuser = "bob"\n[variables]\nPATH = "/{"x" * 5000}"\n')
+    asking = os.stat
+
+    def shut(place: os.PathLike[str] | str | int, **more: bool) -> os.stat_result:
+        if str(place).startswith("/home/bob/"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return asking(place, **more)
+
+    monkeypatch.setattr(os, "stat", shut)
+    # The host's daemon sees no home directories; whose user's worker it is, does.
+    named, problems = model_files.owners(models_d)
+    assert named == {"good": "ann", "home": "bob"}
+    assert [Path(one.subject).name for one in problems] == ["long.toml"]
+    found, problems = model_files.models(models_d, user="bob")
+    assert found == ()
+    assert [Path(one.subject).name for one in problems] == ["home.toml", "long.toml"]
