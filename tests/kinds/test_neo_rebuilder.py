@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 import stat
 import struct
@@ -227,6 +228,25 @@ def test_what_its_trace_does_not_explain_is_not_tried_with_this_driver_again(
     for path in place.glob(f"*{what}"):
         path.unlink()
     assert "does not explain" in str(rebuilder.made(recipe, BY_OPENCL, HOST, b"", place))
+
+
+@pytest.mark.parametrize("what", ["cut short", "another's"])
+def test_where_the_driver_has_no_room_for_its_trace_no_recipe_is_blamed(store: Store, place: Path, what: str) -> None:
+    recipe = rebuilder.recipe(entry(store, TEXT), told(store)[TEXT])
+    assert isinstance(recipe, Recipe)
+    if what == "cut short":
+        for path in place.glob("*.trace"):
+            path.write_bytes(path.read_bytes()[:100])
+    else:
+        recipe = replace(recipe, facts={**recipe.facts, "lineage": "0" * 32})
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            rebuilder.made(recipe, BY_OPENCL, HOST, b"", place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_compiler_that_was_replaced_meanwhile_is_no_fault_of_the_driver(store: Store, place: Path) -> None:

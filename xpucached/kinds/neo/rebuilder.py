@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -33,6 +34,9 @@ from xpucached.kinds.neo.targets import NAME, is_opencl
 
 _LARGEST: Final = 64 << 20
 """Bytes of one entry."""
+
+_ROOM: Final = trace.LONGEST
+"""Bytes that there must be room for where a driver leaves its trace: where it has none, it cuts its words short."""
 
 _TRIES: Final = 50
 _PAUSE: Final = 0.1
@@ -122,12 +126,14 @@ def made(
     if replaced:
         raise OSError(errno.ESTALE, "the GPU driver's compiler has been replaced just now")
     if not told and any(place.rglob("*_cache")):
-        return "the GPU driver's trace does not explain under which name programs look for it"
+        return _blamed(place, "the GPU driver's trace does not explain under which name programs look for it")
     if not told:
         raise OSError(errno.ENODATA, "the GPU driver kept nothing of what it compiled")
     mine = [one for one in told if (one.lineage, one.target) == (recipe.facts[_LINEAGE], environment)]
     if not mine:
-        return "the GPU driver was asked for something else than by its program, which would not find it"
+        return _blamed(
+            place, "the GPU driver was asked for something else than by its program, which would not find it"
+        )
     with _opened(EntryId(store, mine[0].key)) as (directory, descriptor, status):
         if status.st_size > _LARGEST:
             return "the GPU driver kept more than an entry holds"
@@ -137,6 +143,13 @@ def made(
             _DIRECTORY_MODE: f"{stat.S_IMODE(os.fstat(directory).st_mode) & 0o777:o}",
         }
     return replace(recipe, facts={**recipe.facts, **modes}, made=mine[0]), content
+
+
+def _blamed(place: Path, words: str) -> str:
+    """Return what speaks against a recipe.  Raises OSError where the driver may have had no room to say all."""
+    with tempfile.TemporaryFile(dir=place) as file:
+        file.write(bytes(_ROOM))
+    return words
 
 
 def unusable(environment: Target, binary: bytes) -> str | None:  # noqa: ARG001 - the same for all
