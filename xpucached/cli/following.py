@@ -19,7 +19,7 @@ from xpucached.render import jobs
 if TYPE_CHECKING:
     from xpucached.cli.output import Output
 
-    _Happening = queue.Queue[tuple[UserStatus, Event | None]]
+    _Happening = queue.Queue[tuple[UserStatus, str | None]]
 
 _AGAIN: Final = 5.0
 """Seconds between looks at whose worker is awake."""
@@ -70,13 +70,15 @@ def of_everyone(output: Output) -> int:
                 threading.Thread(target=_follow, args=(user, told.get(user.uid, 0), happening), daemon=True).start()
         end = time.monotonic() + _AGAIN
         while (left := end - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                user, happened = happening.get(timeout=left)
-                if happened is None:
+            # A line that cannot be read is nobody's event.
+            with contextlib.suppress(queue.Empty, Unavailable):
+                user, line = happening.get(timeout=left)
+                if line is None:
                     followed.discard(user.uid)
-                else:
-                    told[user.uid] = happened.id
-                    _tell(output, user, happened)
+                    continue
+                happened = _event(line)
+                told[user.uid] = max(0, happened.id)
+                _tell(output, user, happened)
 
 
 def _follow(user: UserStatus, since: int, happening: _Happening) -> None:
@@ -84,7 +86,7 @@ def _follow(user: UserStatus, since: int, happening: _Happening) -> None:
     try:
         with connect.of_user(user.user) as client:
             for line in client.follow(since):
-                happening.put((user, _event(line)))
+                happening.put((user, line))
     except XpucachedError:
         pass  # It went to sleep, or failed: who looks at the users sees which, and when it is there again.
     finally:
