@@ -213,6 +213,13 @@ def test_root_without_a_user_means_all_of_them(house: House) -> None:
             ["alice", "hello"],
             ["bob", "bobs"],
         ]
+        # What takes longer is begun at each one's, and told of each one.
+        done = house.machine.run("xpucachectl", "scan", "--json", check=None)
+        scans = {one["user"]: one.get("data", {}).get("state") for one in json.loads(done.stdout)["data"]["users"]}
+        assert (scans["alice"], scans["bob"]) == ("done", "done"), done.stderr
+        said = house.ctl("prewarm", "--stale", check=1)
+        assert "hello" in said
+        assert "bob: not every model is warm" in said
         # An administrator gets what may be tended, of everybody, too.
         said = house.ctl("--system", "model", "list", user="dora", check=None)
         assert "hello" in said

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 _OF_HOST: Final[Mapping[str, Callable[[Output], int]]] = {
     **commands_read.OF_EVERYONE,
+    **commands_jobs.OF_EVERYONE,
     "status": commands_read.host,
-    "prewarm": commands_jobs.prewarm,
-    "jobs": commands_jobs.jobs_of_everyone,
     "driver-changed": driver_changed.of_host,
     "version": commands_read.version,
 }

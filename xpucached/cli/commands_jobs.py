@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
-from xpucached.cli import driver_changed, everyone, hints
+from xpucached.cli import driver_changed, errands, everyone, hints
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
@@ -21,6 +21,7 @@ from xpucached.render import host, jobs, status
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Mapping
 
     from xpucached.api.endpoints import Request
@@ -53,44 +54,69 @@ def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -
     return last.value, _verdict(last.value)
 
 
-def _verdict(job: Job) -> int:
-    """Return the exit status of a job that has ended.  Its report is printed already."""
+def _of_everyone(
+    output: Output,
+    request: Request[Job],
+    names: Callable[[Job], str],
+    judge: Callable[[Job], int] = lambda _job: 0,
+    write: Callable[[Job, TextStyle], str] = jobs.job,
+) -> int:
+    """Begin a job at every user's and see all through; gives the exit status."""
+    if any(getattr(request, name, None) for name in _OF_ONE):
+        verb = output.options.verb
+        message = f"{verb} for all users takes no names of entries, stores, plans and models: these are one user's"
+        raise RequestError(message, hint=f"say whose: xpucachectl --of USER {verb}")
+    return errands.run(output, request, write, names, lambda job, owner: _verdict(job, owner) or judge(job))
+
+
+_OF_ONE: Final = ("refs", "plan", "stores", "models", "into", "driver_cache")
+"""What a request may name that is one user's."""
+
+
+def _verdict(job: Job, owner: str = "") -> int:
+    """Return the exit status of a job that has ended, whosever it is.  Its report is printed already."""
+    whose = f"{plain(owner)}: " if owner else ""
     if job.error is not None:
         return refusal(job.error.code, job.error.message, job.error.hint).exit
     if job.state is not JobState.DONE:
         return RunFailed.exit
     report = job.report
     if isinstance(report, ReplayReport) and report.failed:
-        print(f"xpucachectl: not everything was rebuilt: {report.failed} failed", file=sys.stderr)
+        print(f"xpucachectl: {whose}not everything was rebuilt: {report.failed} failed", file=sys.stderr)
         return RunFailed.exit
     if isinstance(report, PrewarmReport):
         cold = sum(one.outcome is not Outcome.WARMED for one in report.runs) + len(report.deferred)
         if cold:
-            print(f"xpucachectl: not every model is warm: {cold} not", file=sys.stderr)
+            print(f"xpucachectl: {whose}not every model is warm: {cold} not", file=sys.stderr)
             return RunFailed.exit
     return 0
 
 
 def prewarm(output: Output) -> int:
     """Warm models."""
-    given = output.options
+    return _begin(output, _prewarm_request(output.options), _warmed)
+
+
+def _prewarm_everyone(output: Output) -> int:
+    """Warm the models that are named, of the one user whose they are, or all users'."""
+    return prewarm(output) if output.options.models else _of_everyone(output, _prewarm_request(output.options), _warmed)
+
+
+def _prewarm_request(given: Namespace) -> requests.PrewarmModels:
     if given.models and (given.all or given.stale):
         raise RequestError("expected exactly one of MODEL…, --all and --stale", hint="xpucachectl prewarm --help")
     stale = given.stale or not (given.models or given.all)
-    request = requests.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
-    return _begin(output, request, _warmed)
+    return requests.PrewarmModels(models=tuple(given.models), all=given.all, stale=stale, force=given.force)
 
 
 def _warmed(job: Job) -> str:
     return "\n".join(one.model for one in job.report.runs) if isinstance(job.report, PrewarmReport) else ""
 
 
-def _evict(output: Output) -> int:
-    given = output.options
-    request = requests.EvictEntries(
+def _evict_request(given: Namespace) -> requests.EvictEntries:
+    return requests.EvictEntries(
         dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason), plan=given.plan
     )
-    return _begin(output, request, _evicted)
 
 
 def _evicted(job: Job) -> str:
@@ -116,11 +142,12 @@ def _trashed(job: Job | None) -> TrashReport:
 
 
 def _verify(output: Output) -> int:
-    request = requests.VerifyStores(
-        stores=tuple(output.options.stores), fix=output.options.fix, deep=output.options.deep
-    )
-    job, status = _ended(output, request, _found)
+    job, status = _ended(output, _verify_request(output.options), _found)
     return status or _sound(job)
+
+
+def _verify_request(given: Namespace) -> requests.VerifyStores:
+    return requests.VerifyStores(stores=tuple(given.stores), fix=given.fix, deep=given.deep)
 
 
 def _doctor(output: Output) -> int:
@@ -128,8 +155,21 @@ def _doctor(output: Output) -> int:
         known = output.client.call(requests.GetStatus()).value
         output.say(f"watching: {status.watching(known.watching, output.style)}")
         output.say(host.problems(known.problems, output.style))
-    job, code = _ended(output, requests.VerifyStores(fix=output.options.fix, faults_only=True), _found)
+    job, code = _ended(output, _doctor_request(output.options), _found)
     return code or _sound(job)
+
+
+def _doctor_request(given: Namespace) -> requests.VerifyStores:
+    return requests.VerifyStores(fix=given.fix, faults_only=True)
+
+
+def _diagnosis(job: Job, style: TextStyle) -> str:
+    """Write what a look for faults found, with how it is watched for them and the problems of the daemon."""
+    report = job.report
+    if not isinstance(report, VerifyReport):
+        return jobs.job(job, style)
+    watching = f"watching: {status.watching(report.watching, style)}" if report.watching else ""
+    return "\n".join(filter(None, (watching, host.problems(report.problems, style), jobs.job(job, style))))
 
 
 def _found(job: Job) -> str:
@@ -148,9 +188,8 @@ def _sound(job: Job | None) -> int:
     return RunFailed.exit if bad or unread else 0
 
 
-def _replay(output: Output) -> int:
-    given = output.options
-    request = requests.ReplayEntries(
+def _replay_request(given: Namespace) -> requests.ReplayEntries:
+    return requests.ReplayEntries(
         dry_run=given.dry_run,
         stores=tuple(given.store),
         models=tuple(given.model),
@@ -160,7 +199,6 @@ def _replay(output: Output) -> int:
         into=given.into,
         driver_cache=given.driver_cache,
     )
-    return _begin(output, request, _replayed)
 
 
 def _replayed(job: Job) -> str:
@@ -168,9 +206,12 @@ def _replayed(job: Job) -> str:
     return "\n".join(one.entry.entry.id.ref for one in report.plan.rebuild) if isinstance(report, ReplayReport) else ""
 
 
-def _scan(output: Output) -> int:
-    request = requests.ScanStores(stores=tuple(output.options.stores), full=output.options.full)
-    return _begin(output, request, lambda _job: "")
+def _scan_request(given: Namespace) -> requests.ScanStores:
+    return requests.ScanStores(stores=tuple(given.stores), full=given.full)
+
+
+def _nothing(_job: Job) -> str:
+    return ""
 
 
 def job_list(output: Output) -> int:
@@ -193,15 +234,26 @@ def _cancelled(job: Job, style: TextStyle) -> str:
     return jobs.job(job, style)
 
 
+OF_EVERYONE: Final[Mapping[str, Callable[[Output], int]]] = {
+    "prewarm": _prewarm_everyone,
+    "evict": lambda output: _of_everyone(output, _evict_request(output.options), _evicted),
+    "replay": lambda output: _of_everyone(output, _replay_request(output.options), _replayed),
+    "verify": lambda output: _of_everyone(output, _verify_request(output.options), _found, _sound),
+    "doctor": lambda output: _of_everyone(output, _doctor_request(output.options), _found, _sound, _diagnosis),
+    "scan": lambda output: _of_everyone(output, _scan_request(output.options), _nothing),
+    "jobs": jobs_of_everyone,
+}
+"""What all users' workers are asked."""
+
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "prewarm": prewarm,
-    "evict": _evict,
-    "replay": _replay,
+    "evict": lambda output: _begin(output, _evict_request(output.options), _evicted),
+    "replay": lambda output: _begin(output, _replay_request(output.options), _replayed),
     "trash restore": _trash_restore,
     "trash empty": _trash_empty,
     "verify": _verify,
     "doctor": _doctor,
-    "scan": _scan,
+    "scan": lambda output: _begin(output, _scan_request(output.options), _nothing),
     "jobs": job_list,
     "driver-changed": driver_changed.of_daemon,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -34,8 +35,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
 """So many workers are asked, and started for it, at the same time."""
+
+_LONG: Final = 120.0
+"""Seconds after which the next one is asked beside those that have not answered yet."""
+
+_MOST: Final = 16
+"""So many at most, of whom all but the few let us wait for long."""
+
+_TICK: Final = 1.0
 
 _TOGETHER: Final = 64 << 20
 _LARGEST: Final = 4 << 20
@@ -71,8 +80,16 @@ def users(host: Client) -> tuple[UserStatus, ...]:
     return tuple(sorted(host.call(host_requests.GetHost()).value.users, key=lambda one: one.user))
 
 
-def each(whom: Sequence[UserStatus], work: Callable[[UserStatus, Client], Answer[T]]) -> Iterator[UserAnswer[T]]:
-    """Do something with each one's worker, few at a time; yields what came of it, as it comes."""
+def each(
+    whom: Sequence[UserStatus],
+    work: Callable[[UserStatus, Client], Answer[T]],
+    at_once: int = AT_ONCE,
+    tick: Callable[[], None] = lambda: None,
+) -> Iterator[UserAnswer[T]]:
+    """Do something with each one's worker, few at a time; yields what came of it, as it comes.
+
+    Meanwhile there is a ``tick`` every second.
+    """
     waiting: queue.SimpleQueue[UserStatus] = queue.SimpleQueue()
     done: queue.SimpleQueue[UserAnswer[T]] = queue.SimpleQueue()
     largest = max(_SMALLEST, min(_LARGEST, _TOGETHER // max(1, len(whom))))
@@ -93,11 +110,19 @@ def each(whom: Sequence[UserStatus], work: Callable[[UserStatus, Client], Answer
 
     for one in whom:
         waiting.put(one)
-    for _ in range(min(_AT_ONCE, len(whom))):
-        # Ctrl-C does not wait for who keeps silent.
-        threading.Thread(target=one_by_one, daemon=True).start()
-    for _ in whom:
-        yield done.get()
+    started, left, next_one = 0, len(whom), time.monotonic()
+    while left:
+        while not waiting.empty() and (started < at_once or (started < _MOST and time.monotonic() >= next_one)):
+            # Ctrl-C does not wait for who keeps silent.
+            threading.Thread(target=one_by_one, daemon=True).start()
+            started, next_one = started + 1, time.monotonic() + _LONG
+        try:
+            answer = done.get(timeout=_TICK)
+        except queue.Empty:
+            tick()
+            continue
+        left, next_one = left - 1, time.monotonic() + _LONG
+        yield answer
 
 
 def ask(host: Client, request: Request[T]) -> tuple[UserAnswer[T], ...]:

@@ -35,7 +35,7 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None, g
     """
     end = time.monotonic() + limit if limit is not None else None
     try:
-        with _interrupts() as heed, _shower(quiet=quiet) as show:
+        with _interrupts() as heed, shower(quiet=quiet) as show:
             while True:
                 heed()
                 beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
@@ -81,7 +81,8 @@ def ended(job: Job) -> bool:
     return job.state in _ENDED
 
 
-def _shower(*, quiet: bool) -> AbstractContextManager[Callable[[Job], None]]:
+def shower(*, quiet: bool) -> AbstractContextManager[Callable[[Job], None]]:
+    """Return what shows how far a job is, to whoever watches."""
     if quiet:
         return nullcontext(lambda _job: None)
     return _live() if sys.stderr.isatty() else nullcontext(_LineProgress().show)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import threading
+import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +18,8 @@ from xpucached.api.client import Answer, Client
 from xpucached.cli import arguments, commands, connect, everyone, following
 from xpucached.cli.output import Output
 from xpucached.codec import to_json
-from xpucached.domain.jobs import Event
+from xpucached.domain.jobs import Event, Job, JobState
+from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.errors import Conflict, NotFound, Unavailable, XpucachedError
@@ -240,3 +243,105 @@ def test_the_jobs_of_all_users_are_listed(
     begun[JobId("scan-1")] = replace(workers["bob"].service._begin("scan"), id=JobId("scan-1"))
     assert run("jobs", ALICE, BOB) == 0
     assert "bob   scan-1" in capsys.readouterr().out
+
+
+# -- what takes longer ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("scan", "looked at 1 store"),
+        ("prewarm --all", "warmed"),
+        ("prewarm", "warm already  bert"),
+        ("evict --dry-run", "would go"),
+        ("evict", "evicted 1 entry"),
+        ("replay --dry-run", "evict"),
+    ],
+)
+def test_a_job_is_begun_for_each_user_and_seen_through(
+    workers: Mapping[str, api_stub.Running], line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line, BOB, ALICE) == 0
+    written = capsys.readouterr().out
+    first, _, second = written.partition("\nbob\n")
+    assert first.startswith("alice\n")
+    if not line.startswith("replay"):  # of which the stand-in has no report
+        assert said in first
+        assert said in second
+    assert [len(one.service.begun) for one in workers.values()] == [1, 1]
+
+
+def test_the_worst_exit_status_counts_and_says_whose_it_is(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers["bob"].service.outcome = Outcome.FAILED
+    assert run("prewarm --stale", ALICE, BOB) == 1
+    assert "xpucachectl: bob: not every model is warm: 1 not" in capsys.readouterr().err
+    # What is found is the stand-in's: a defect that nobody mended.
+    assert run("verify", ALICE, BOB) == 1
+    assert run("doctor", ALICE, BOB) == 1
+    assert capsys.readouterr().out.count("bin-empty") == 4
+
+    assert run("--json scan", ALICE, CAROL) == 1
+    alice, carol = json.loads(capsys.readouterr().out)["data"]["users"]
+    assert (alice["data"]["state"], alice["data"]["report"]["kind"]) == ("done", "scan")
+    assert carol["error"]["code"] == "unavailable"
+
+
+def test_jobs_that_go_on_are_named_with_what_ends_them(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for one in workers.values():
+        one.service.hold = True
+    assert run("prewarm --all --timeout 1s", ALICE, BOB) == 1
+    said = capsys.readouterr().err
+    assert "job 1 of alice goes on; to end it: xpucachectl --of alice jobs --cancel 1" in said
+    assert run("scan --no-wait", ALICE, BOB) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("alice: job 2: scan running")
+
+
+def test_two_users_jobs_go_on_at_a_time_and_who_takes_long_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = tuple(UserStatus(f"u{number}", 2000 + number) for number in range(5))
+    release = threading.Event()
+    going: list[str] = []
+    most: list[int] = []
+
+    class Worker:
+        def __init__(self, user: str) -> None:
+            self.user = user
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            going.remove(self.user)
+
+        def call(self, _request: Request[object]) -> Answer[Job]:
+            going.append(self.user)
+            most.append(len(going))
+            if self.user in {"u0", "u1"}:
+                # These never end before all others have.
+                assert release.wait(60)
+            elif self.user == "u4":
+                release.set()
+            else:
+                time.sleep(0.02)
+            job = Job(JobId("scan-1"), "scan", JobState.DONE, api_stub.NOW)
+            return Answer(to_json(job), Job)
+
+    monkeypatch.setattr(connect, "of_user", lambda user, **_: Worker(user))
+    monkeypatch.setattr(everyone, "_TICK", 0.05)
+    monkeypatch.setattr(everyone, "_LONG", 0.5)
+    assert run("scan", *users) == 0
+    assert max(most) == 3
+    assert capsys.readouterr().err.splitlines()[0] == "job running 0/5: users"
+
+
+@pytest.mark.parametrize("line", ["evict 0123", "evict --plan 0123", "scan /x", "verify /x", "replay --model net"])
+def test_what_is_one_user_s_is_asked_of_one_user(line: str) -> None:
+    with pytest.raises(XpucachedError, match="for all users takes no names") as caught:
+        run(line, ALICE)
+    assert caught.value.hint == f"say whose: xpucachectl --of USER {line.split(maxsplit=1)[0]}"
