@@ -275,9 +275,9 @@ def test_who_mistypes_a_model_is_told_which_there_are(host: Daemon) -> None:
         refused = host.ctl(*words, check=66).stderr.splitlines()
         assert refused == [
             "xpucachectl: no model lama-7b",
-            "hint: did you mean llama-7b or llama-13b? see: xpucachectl model list",
+            "hint: did you mean llama-7b or llama-13b? see: xpucachectl --user model list",
         ], words
-    assert host.ctl("why", "resnet", check=66).stderr.splitlines()[1:] == ["hint: see: xpucachectl model list"]
+    assert host.ctl("why", "resnet", check=66).stderr.splitlines()[1:] == ["hint: see: xpucachectl --user model list"]
 
 
 def test_systemd_gives_the_socket_and_hears_how_it_is(host: Daemon) -> None:
