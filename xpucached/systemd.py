@@ -38,15 +38,22 @@ _LONGER: Final = 20
 """Seconds after which systemd is told again to wait so long, three times over."""
 
 
-def notify(*lines: str) -> None:
-    """Tell systemd something, if it started us.  What quotes others stays one line, whatever is in it."""
+def notify(*lines: str, patience: float = 1.0) -> None:
+    """Tell systemd something, if it started us.  What quotes others stays one line, whatever is in it.
+
+    It may have no time for us, and too much before it that nobody has read: we do not wait for that longer than
+    ``patience``, in seconds, for everything else waits with us.
+    """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+        speaker.settimeout(patience)
         try:
             speaker.connect("\0" + address[1:] if address.startswith("@") else address)
             speaker.sendall("\n".join(map(safe, lines)).encode("utf-8", "replace"))
+        except (BlockingIOError, TimeoutError):
+            log.debug("systemd does not listen just now")
         except OSError as error:
             log.warning("systemd cannot be told: %s", error)
 
@@ -77,7 +84,7 @@ async def ping() -> None:
     wanted = microseconds.isdigit() and ours and int(microseconds) > 0
     while True:
         if wanted:
-            notify("WATCHDOG=1")
+            notify("WATCHDOG=1", patience=0.0)
         await asyncio.sleep(int(microseconds) / 3e6 if wanted else 3600)
 
 

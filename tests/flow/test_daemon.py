@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ import psutil
 import pytest
 
 from tests.support.builders import SyclStore
-from tests.support.daemons import Daemon, daemon
+from tests.support.daemons import PATIENCE, Daemon, daemon
 from xpucached.domain.jobs import JobState, Progress
 from xpucached.errors import CatalogError, Conflict
 from xpucached.kinds.sycl import entry_format
@@ -284,7 +285,7 @@ def test_systemd_gives_the_socket_and_hears_how_it_is(host: Daemon) -> None:
     path = host.run / "given"
     notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notifications.bind(str(host.run / "notify"))
-    notifications.settimeout(20)
+    notifications.settimeout(PATIENCE)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()
@@ -303,19 +304,25 @@ def test_systemd_gives_the_socket_and_hears_how_it_is(host: Daemon) -> None:
             stderr=log,
         )
     listener.close()
-    heard: set[str] = set()
-    while not {"READY=1", "WATCHDOG=1"} <= heard:
-        heard.update(notifications.recv(4096).decode().split("\n"))
+    heard: list[str] = []
+
+    def hear() -> None:
+        # All the time, as systemd does: what nobody reads keeps back what comes after it.
+        with contextlib.suppress(TimeoutError):
+            while "STOPPING=1" not in heard:
+                heard.extend(notifications.recv(4096).decode().split("\n"))
+
+    hearing = threading.Thread(target=hear)
+    hearing.start()
+    host.until(lambda: {"READY=1", "WATCHDOG=1"} <= set(heard))
     assert json.loads(host.ctl("--socket", str(path), "status", "--json").stdout)["data"]["verdict"]
     host.process.send_signal(signal.SIGHUP)
-    while not any(line.startswith("MONOTONIC_USEC=") for line in heard):
-        heard.update(notifications.recv(4096).decode().split("\n"))
+    host.until(lambda: any(line.startswith("MONOTONIC_USEC=") for line in heard))
     assert "RELOADING=1" in heard
     assert host.end() == 0
     assert path.exists()
-    notifications.setblocking(False)  # noqa: FBT003 - the library's
-    while "STOPPING=1" not in heard:
-        heard.update(notifications.recv(4096).decode().split("\n"))
+    hearing.join()
+    assert "STOPPING=1" in heard
     notifications.close()
 
 

@@ -10,6 +10,7 @@ import pwd
 import socket
 import struct
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -1165,6 +1166,19 @@ def test_what_systemd_is_told_is_one_line_whatever_it_quotes(short_dir: Path, mo
         manager.bind(str(short_dir / "n"))
         systemd.notify("READY=1", "STATUS=it said: x\nMAINPID=1\udcff")
         assert manager.recv(4096) == rb"READY=1" + b"\n" + rb"STATUS=it said: x\x0aMAINPID=1\udcff"
+
+
+def test_systemd_that_does_not_read_keeps_nobody_waiting(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(short_dir / "notify"))
+        began = time.monotonic()
+        # More than the kernel keeps for who does not read (net.unix.max_dgram_qlen).
+        for _ in range(600):
+            systemd.notify("WATCHDOG=1", patience=0.0)
+        systemd.notify("STOPPING=1", patience=0.1)
+        assert time.monotonic() - began < 5.0
+        assert listener.recv(100) == b"WATCHDOG=1"
 
 
 def test_an_answer_of_somebody_else_is_bounded_more_than_one_s_own(
