@@ -117,7 +117,8 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
             # A question of our own is asked all the same ...
             host_daemon._known.owed.add([OURS])
             host_daemon._workers.follow(OURS)
-            await until(lambda: requests.GetHello() in asked[4:])
+            await until(lambda: len(asked) == 5)
+            assert sorted(type(one).__name__ for one in asked) == [*["GetHello"] * 4, "GetStatus"]
             # ... and people are told when there are too many.
             with pytest.raises(Busy, match="8 requests to the worker"):
                 await host_daemon.wake(OURS)
