@@ -289,8 +289,8 @@ class ReplayEntries(Request[Job], frozen=True, kw_only=True):
 
     Only of these stores or models if any are given; ``to`` is the beginning of an environment's fingerprint.
     ``driver_root`` is a folder with a driver that is not installed, to rebuild for instead; ``device`` is a GPU that
-    the driver shall pretend, by architecture or PCI id.  What is rebuilt goes into the store at ``into``, if that is
-    given, and the GPU driver's own cache is then the one at ``driver_cache``.
+    the driver shall pretend, by product (``A770``), architecture or PCI id.  What is rebuilt goes into the store at
+    ``into``, if that is given, and the GPU driver's own cache is then the one at ``driver_cache``.
     """
 
     dry_run: bool = False

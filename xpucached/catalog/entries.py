@@ -246,12 +246,13 @@ def _shared(query: EntryQuery, present: Collection[Fingerprint], of: sa.Table) -
     for column, exact in (
         (STORES.c.kind, query.kind),
         (STORES.c.root, None if query.store is None else str(query.store)),
-        (TARGETS.c.architecture, query.architecture),
         (of.c.state, query.state and query.state.value),
         (of.c.defect, query.defect),
     ):
         if exact is not None:
             yield column == exact
+    if query.architecture is not None:
+        yield TARGETS.c.architecture.in_(query.architecture.split(","))
     if query.device is not None:
         yield _part(TARGETS.c.device, query.device)
     if query.driver is not None:

@@ -172,7 +172,7 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
 def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
-    one.add_argument("--arch", dest="architecture", metavar="ARCH", help="device architecture, such as bmg-g21")
+    one.add_argument("--arch", dest="architecture", metavar="ARCH", help="such as bmg-g21, B580 or 'Meteor Lake'")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--model", metavar="NAME", help="entries that this model uses")
     one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
@@ -260,7 +260,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("--model", action="append", default=[], metavar="MODEL", help="only what this model uses")
     one.add_argument("--to", metavar="FINGERPRINT", help="only for this environment")
     one.add_argument("--driver-root", type=_path, metavar="DIR", help="for a driver unpacked there, not yet installed")
-    one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: a PCI id, or a name such as bmg-g21")
+    one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: A770, bmg-g21, or a PCI id")
     one.add_argument("--into", type=_path, metavar="DIR", help="put what is rebuilt into a store of its own")
     one.add_argument("--driver-cache", type=_path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile")
     _waits(one)

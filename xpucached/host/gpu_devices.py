@@ -38,6 +38,7 @@ class Gpu:
     architecture: Architecture
     versions: tuple[str, ...]  #: IP versions of its steppings, ``20.1.4``
     name: str  #: what Intel calls it; may be empty
+    product: str = ""  #: the family that it comes from, ``BMG``
 
 
 @functools.cache
@@ -45,7 +46,13 @@ def known() -> Mapping[str, Gpu]:
     """Return the table of known GPUs by PCI id (``0xe20b``)."""
     with _TABLE.open(encoding="utf-8", newline="") as stream:
         rows = [
-            Gpu(row["pci_id"], Architecture(row["architecture"]), tuple(row["versions"].split()), row["name"])
+            Gpu(
+                row["pci_id"],
+                Architecture(row["architecture"]),
+                tuple(row["versions"].split()),
+                row["name"],
+                row["product"],
+            )
             for row in csv.DictReader(stream)
         ]
     return {row.pci_id: row for row in rows}

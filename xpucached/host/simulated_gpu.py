@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import RequestError
+from xpucached.host import product_names
 from xpucached.host.gpu_devices import known
 
 if TYPE_CHECKING:
@@ -46,17 +47,17 @@ _ALWAYS: Final = {
 
 
 def pretend(device: str) -> Mapping[str, str]:
-    """Return the variables that make the driver pretend a GPU: an architecture (``bmg-g21``) or a PCI id (``0xe20b``).
+    """Return the variables that make the driver pretend a GPU: a product (``A770``), an architecture, or a PCI id.
 
-    Only with a PCI id it has the name that a real card answers, and so the place in the cache that programs on such a
-    card look at; an architecture alone gives the driver's nameless default.  Raises `RequestError`.
+    Only with a product or its PCI id it has the name that a real card answers, and so the place in the cache that
+    programs on such a card look at; an architecture alone gives the driver's nameless default.  Raises `RequestError`.
     """
-    wanted = device.strip().lower()
+    wanted = product_names.one(device)
     row = known().get(wanted)
     architecture = row.architecture if row is not None else wanted
     shape = SHAPES.get(architecture)
     if shape is None:
-        hint = f"expected a PCI id such as 0xe20b, or one of {', '.join(sorted(SHAPES))}"
+        hint = f"expected a product such as A770, a PCI id such as 0xe20b, or one of {', '.join(sorted(SHAPES))}"
         raise RequestError(f"device: no GPU {device!r} can be pretended", hint=hint)
     variables = {**_ALWAYS, "ProductFamilyOverride": architecture, "HardwareInfoOverride": shape}
     if row is not None:

@@ -17,6 +17,7 @@ from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import NoRecipe
+from xpucached.host import product_names
 from xpucached.service import Service
 
 if TYPE_CHECKING:
@@ -40,7 +41,15 @@ def _description() -> bytes:
 def _entries(service: Service, asked: requests.ListEntries) -> Awaitable[EntryPage]:
     context = service.context
     present = frozenset(one.fingerprint for one in context.present.offered)
-    return context.read(entry_page, asked.query, present=present, now=context.clock())
+    query = asked.query
+    if query.architecture is not None:
+        query = replace(query, architecture=_architectures(query.architecture))
+    return context.read(entry_page, query, present=present, now=context.clock())
+
+
+def _architectures(given: str) -> str:
+    """Return architectures with commas between, for products, generations and architectures that are named so."""
+    return ",".join(",".join(product_names.architectures(one)) or one.strip() for one in given.split(","))
 
 
 async def _add_model(service: Service, asked: requests.AddModel) -> ModelStatus:

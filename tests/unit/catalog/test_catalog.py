@@ -1134,6 +1134,7 @@ def test_every_condition_selects(catalog: Catalog) -> None:
     assert ask(catalog, driver="1_6*") == []
     assert ask(catalog, driver="current") == ["a"]
     assert ask(catalog, architecture="bmg-g21") == ["a", "d"]
+    assert ask(catalog, architecture="acm-g10,bmg-g21") == ["a", "d"]
     assert ask(catalog, device="B580") == ["a", "d"]
     assert ask(catalog, device="%_") == ["b"]
     assert ask(catalog, model=ModelName("net")) == ["a", "c"]

@@ -1,0 +1,1 @@
+"""Tests of the machine's looks that start no process."""
