@@ -7,7 +7,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service · hostd
     3   watch · kinds · answers
     2   planning · host · watchd · catalog · settings · api · render · incidents
-    1   codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes
+    1   binaries · codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes
     0   domain · messages · printing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

@@ -25,6 +25,7 @@ from tests.support.builders import framed, native, spirv
 from tests.support.runtimes import told
 from xpucached import messages
 from xpucached.api import intake, requests
+from xpucached.binaries import formats, zebin
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries
@@ -42,7 +43,7 @@ from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
 from xpucached.kinds import demangling, images, sycl
-from xpucached.kinds.neo import lookup_key, totals, zebin
+from xpucached.kinds.neo import lookup_key, soundness, totals
 from xpucached.kinds.neo import trace as lookup_trace
 from xpucached.kinds.sycl import entry_format, makers
 from xpucached.kinds.sycl.entry_format import is_place
@@ -105,9 +106,9 @@ def binary(data: bytes) -> None:
 
 def image(data: bytes) -> None:
     """Read a device image or a compiled program of any format."""
-    kind = images.image_format(data)
+    kind = formats.image_format(data)
     _check(isinstance(kind, ImageFormat), "no format")
-    _check(0 <= images.modules(data) <= 2, "more modules than were asked for")
+    _check(0 <= formats.modules(data) <= 2, "more modules than were asked for")
     found = images.kernels(data)
     _check(sum(len(one.name) for one in found) <= 1 << 20, "the names together are too long")
     for intel in (True, False):
@@ -150,7 +151,7 @@ _made: Final[list[tempfile.TemporaryDirectory[str]]] = []
 
 def zebin_entry(data: bytes) -> None:
     """Read an entry of the GPU driver's cache, and the numbers beside it."""
-    words = zebin.damage(data)
+    words = soundness.damage(data)
     _check(words is None or 0 < len(words) < 500, "a verdict without words")
     with suppress(ValueError):
         read = zebin.read(data)

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.support.builders import native, spirv
+from xpucached.binaries import formats
 from xpucached.domain.stores import ImageFormat, Kernel
 from xpucached.kinds import images
 
@@ -47,18 +48,18 @@ def words(*some: int) -> bytes:
     ],
 )
 def test_the_first_bytes_tell_the_form(data: bytes, form: ImageFormat) -> None:
-    assert images.image_format(data) is form
-    assert (images.input_digest(data) == hashlib.sha256(data).hexdigest()) == (form is ImageFormat.SPIRV)
+    assert formats.image_format(data) is form
+    assert (formats.input_digest(data) == hashlib.sha256(data).hexdigest()) == (form is ImageFormat.SPIRV)
 
 
 def test_modules_are_counted_up_to_so_many() -> None:
     three = spirv("a") + spirv("b") + spirv("c")
-    assert [images.modules(three, most) for most in (1, 2, 3, 4)] == [1, 2, 3, 3]
-    assert images.modules(three) == 2
-    assert images.modules(b"text" + three) == 0
-    assert images.modules(HEAD) == 1
+    assert [formats.modules(three, most) for most in (1, 2, 3, 4)] == [1, 2, 3, 3]
+    assert formats.modules(three) == 2
+    assert formats.modules(b"text" + three) == 0
+    assert formats.modules(HEAD) == 1
     # Two heads, of which the second begins amid the first.
-    assert images.modules(HEAD[:16] + HEAD) == 1
+    assert formats.modules(HEAD[:16] + HEAD) == 1
 
 
 def test_a_module_begins_at_a_word_and_few_others_are_passed_over() -> None:
@@ -92,7 +93,7 @@ def test_a_name_ends_at_its_zero_or_with_its_instruction() -> None:
 
 def test_of_all_modules_so_many_instructions_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = words(1 << 16)
-    monkeypatch.setattr(images, "_INSTRUCTIONS", 4)
+    monkeypatch.setattr(formats, "_INSTRUCTIONS", 4)
     assert names(HEAD + nothing * 3 + ENTRY_POINT) == ["k"]
     assert names(HEAD + nothing * 4 + ENTRY_POINT) == []
     assert names(HEAD + nothing + words(54) + spirv("b")) == ["b"]
@@ -154,11 +155,11 @@ def row(number: int, field: int) -> int:
 
 
 def test_sections_are_told_with_their_places() -> None:
-    found = list(images.sections(WHOLE))
+    found = list(formats.sections(WHOLE))
     assert [name for name, _, _ in found] == [b"", b".text.k", b".data", b".filling", b".shstrtab"]
     assert [WHOLE[offset : offset + size] for _, offset, size in found[1:3]] == [b"code", b"data"]
     bare = forged(WHOLE, row(2, 4), "I", 8)
-    assert list(images.sections(bare))[2][2] == 0
+    assert list(formats.sections(bare))[2][2] == 0
 
 
 @pytest.mark.parametrize(
@@ -183,42 +184,42 @@ def test_sections_are_told_with_their_places() -> None:
 )
 def test_a_table_that_does_not_hold_together_is_named(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        list(images.sections(data))
+        list(formats.sections(data))
     assert not data.startswith(b"\x7fELF") or words in (images.damage(data, intel=True) or "")
 
 
 def test_sections_may_reach_to_the_last_byte_and_those_without_bytes_beyond() -> None:
     last = forged(WHOLE, row(1, 24), "Q", len(WHOLE) - 4)
-    assert list(images.sections(last))[1] == (b".text.k", len(WHOLE) - 4, 4)
+    assert list(formats.sections(last))[1] == (b".text.k", len(WHOLE) - 4, 4)
     nowhere = forged(forged(WHOLE, row(1, 24), "Q", 1 << 40), row(1, 4), "I", 8)
-    assert list(images.sections(nowhere))[1] == (b".text.k", 1 << 40, 0)
+    assert list(formats.sections(nowhere))[1] == (b".text.k", 1 << 40, 0)
 
 
 def test_a_table_may_end_with_the_file_and_have_one_row() -> None:
     names_at = 64
     table = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, names_at, 8, 0, 0, 1, 0)
     head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, 72, 0, 64, 0, 0, 64, 1, 0)
-    assert list(images.sections(head + b".name\0\0\0" + table)) == [(b".name", names_at, 8)]
+    assert list(formats.sections(head + b".name\0\0\0" + table)) == [(b".name", names_at, 8)]
     with pytest.raises(ValueError, match="outside"):
-        list(images.sections(head + b".name\0\0\0" + table[:-1]))
+        list(formats.sections(head + b".name\0\0\0" + table[:-1]))
     with pytest.raises(ValueError, match="has no end"):
-        list(images.sections(head + b".nameyyy" + table))
+        list(formats.sections(head + b".nameyyy" + table))
 
 
 def test_names_of_sections_are_bounded_one_by_one_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "_NAME", len(b".shstrtab") + 1)
-    assert len(list(images.sections(WHOLE))) == COUNT
-    monkeypatch.setattr(images, "_NAME", len(b".shstrtab"))
+    monkeypatch.setattr(formats, "_NAME", len(b".shstrtab") + 1)
+    assert len(list(formats.sections(WHOLE))) == COUNT
+    monkeypatch.setattr(formats, "_NAME", len(b".shstrtab"))
     with pytest.raises(ValueError, match="the name of section 4 has no end"):
-        list(images.sections(WHOLE))
+        list(formats.sections(WHOLE))
     monkeypatch.undo()
-    together = sum(len(name) for name, _, _ in images.sections(WHOLE))
-    monkeypatch.setattr(images, "_SHARED", 0)
-    monkeypatch.setattr(images, "_NAMES", together)
-    assert len(list(images.sections(WHOLE))) == COUNT
-    monkeypatch.setattr(images, "_NAMES", together - 1)
+    together = sum(len(name) for name, _, _ in formats.sections(WHOLE))
+    monkeypatch.setattr(formats, "_SHARED", 0)
+    monkeypatch.setattr(formats, "_NAMES", together)
+    assert len(list(formats.sections(WHOLE))) == COUNT
+    monkeypatch.setattr(formats, "_NAMES", together - 1)
     with pytest.raises(ValueError, match="its section names overlap"):
-        list(images.sections(WHOLE))
+        list(formats.sections(WHOLE))
 
 
 # -- names for people -------------------------------------------------------------------------------------------------
@@ -330,7 +331,7 @@ def test_the_first_section_that_is_damaged_is_named() -> None:
 
 def test_sections_may_not_have_more_bytes_together_than_the_file() -> None:
     size = len(WHOLE)
-    fill = size - sum(length for _, _, length in images.sections(WHOLE))
+    fill = size - sum(length for _, _, length in formats.sections(WHOLE))
     exact = forged(forged(WHOLE, row(1, 24), "Q", 0), row(1, 32), "Q", 4 + fill)
     assert images.damage(exact, intel=True) is None
     more = forged(exact, row(1, 32), "Q", 5 + fill)

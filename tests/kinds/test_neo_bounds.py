@@ -11,9 +11,10 @@ import pytest
 
 from tests.kinds.test_neo_readers import IP, RECORDED, notes
 from tests.support.builders import native
+from xpucached.binaries import zebin
 from xpucached.domain.stores import Lookups
 from xpucached.kinds import fs
-from xpucached.kinds.neo import counting, layout, level_zero, totals, trace, zebin
+from xpucached.kinds.neo import counting, layout, level_zero, totals, trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from tests.kinds import fakes
 from tests.kinds.test_neo_store import DAMAGE, RIGHTS
 from tests.support.users import mere_user
 from xpucached.api import requests
+from xpucached.binaries import formats
 from xpucached.catalog import Catalog
 from xpucached.domain.defects import CHANGED, Effect
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.trash import VerifyReport
-from xpucached.kinds import images
 from xpucached.kinds.neo import totals
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
@@ -42,7 +42,7 @@ pytestmark = [
 def _flip(section: bytes) -> Callable[[Path], None]:
     def flip(path: Path) -> None:
         data = path.read_bytes()
-        ((at, size),) = [place for name, *place in images.sections(data) if name.startswith(section)]
+        ((at, size),) = [place for name, *place in formats.sections(data) if name.startswith(section)]
         middle = at + size // 2
         path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
 

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.support.builders import native
+from xpucached.binaries import zebin
 from xpucached.domain.stores import Lookups
 from xpucached.kinds import images
-from xpucached.kinds.neo import layout, lookup_key, totals, trace, zebin
+from xpucached.kinds.neo import layout, lookup_key, soundness, totals, trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +83,7 @@ def test_an_entry_says_what_gpu_and_program_it_is_for(device: str, ip: str) -> N
         assert (zebin.ip_text(read.ip), read.version) == (ip, "1.73")
         assert (read.input, read.input_size) == (zebin.read(found[0]).input, 1756)
         assert [one.name for one in images.kernels(data)] == ["fixture_add", "fixture_scale"]
-        assert zebin.damage(data) is None
+        assert soundness.damage(data) is None
 
 
 def test_options_and_what_it_was_compiled_from_are_read() -> None:
@@ -96,7 +97,7 @@ def test_options_and_what_it_was_compiled_from_are_read() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 63, 64, 200, -1])
 def test_an_entry_that_is_cut_short_is_damaged(cut: int) -> None:
     data = entry("f7827a5fb64ef597.l0_cache")[:cut]
-    assert zebin.damage(data)
+    assert soundness.damage(data)
     if len(data) > 1:
         with pytest.raises(ValueError, match=r"."):
             zebin.read(data)
@@ -104,7 +105,7 @@ def test_an_entry_that_is_cut_short_is_damaged(cut: int) -> None:
 
 @pytest.mark.parametrize("data", [b"\x7fELF\x01\x01", b"CTNI" + bytes(100)])
 def test_a_program_for_32_bits_or_of_an_old_form_is_not_judged(data: bytes) -> None:
-    assert zebin.damage(data) is None
+    assert soundness.damage(data) is None
     assert zebin.read(data) == zebin.Zebin()
 
 
@@ -141,13 +142,13 @@ def test_forged_notes_are_damage(made: bytes) -> None:
     data = native(300, (b".note.intelgt.compat", made))
     with pytest.raises(zebin.NotesError):
         zebin.read(data)
-    assert zebin.damage(data) == "the notes of its compiler do not hold together"
+    assert soundness.damage(data) == "the notes of its compiler do not hold together"
 
 
 def test_a_note_of_another_size_says_nothing() -> None:
     data = native(300, (b".note.intelgt.compat", notes((b"IntelGT\0", 6, b"\1\2"))))
     assert zebin.read(data).ip is None
-    assert zebin.damage(data) is None
+    assert soundness.damage(data) is None
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds import fakes
+from xpucached.binaries import zebin
 from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
 from xpucached.domain.names import Architecture, EntryKey
 from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import Store
 from xpucached.domain.targets import Target
-from xpucached.kinds.neo import recorder, targets, trace, zebin
+from xpucached.kinds.neo import recorder, targets, trace
 from xpucached.kinds.neo.targets import NAME
 
 RECORDED: Final = fakes.NEO / "recorded"

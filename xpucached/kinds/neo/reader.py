@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.binaries import formats, zebin
 from xpucached.domain.defects import Effect
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Store, program_digest
 from xpucached.host import gpu_devices
 from xpucached.kinds import fs, images
-from xpucached.kinds.neo import defects, layout, zebin
+from xpucached.kinds.neo import defects, layout, soundness
 from xpucached.kinds.neo.remover import stamp
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def read_entry(
     if stamp(status) != stamp(before) or len(data) != status.st_size:
         return _changing(entry)
     wrong = None if data else defects.EMPTY
-    detail = zebin.damage(data) if data else ""
+    detail = soundness.damage(data) if data else ""
     if detail:
         wrong = defects.DAMAGED
     if wrong is not None:
@@ -105,7 +106,7 @@ def _filled(entry: Entry, data: bytes) -> Entry:
     """Add what an entry says of itself."""
     entry = replace(
         entry,
-        binary=images.image_format(data),
+        binary=formats.image_format(data),
         digest=program_digest(data).hexdigest(),
         kernels=images.kernels(data),
     )

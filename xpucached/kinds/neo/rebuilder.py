@@ -21,6 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from xpucached.binaries import zebin
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey
@@ -29,7 +30,7 @@ from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.domain.targets import Target
 from xpucached.kinds import fs, listing, removal
-from xpucached.kinds.neo import counting, discovery, layout, level_zero, recorder, trace, zebin
+from xpucached.kinds.neo import counting, discovery, layout, level_zero, recorder, soundness, trace
 from xpucached.kinds.neo.targets import NAME, is_opencl
 
 _LARGEST: Final = 64 << 20
@@ -154,7 +155,7 @@ def _blamed(place: Path, words: str) -> str:
 
 def unusable(environment: Target, binary: bytes) -> str | None:  # noqa: ARG001 - the same for all
     """Return what is wrong with a compiled program; see `Rebuilder.unusable`."""
-    return zebin.damage(binary) if binary else "it is empty"
+    return soundness.damage(binary) if binary else "it is empty"
 
 
 def expected_key(recipe: Recipe, target: Target) -> EntryKey | None:

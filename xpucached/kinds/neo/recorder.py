@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.binaries import zebin
 from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
 from xpucached.host import gpu_devices
 from xpucached.kinds import fs, listing
-from xpucached.kinds.neo import discovery, layout, trace, zebin
+from xpucached.kinds.neo import discovery, layout, trace
 from xpucached.kinds.neo.predicting import KeyPredictor, lineage
 from xpucached.kinds.neo.targets import compilers, target_of
 

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from xpucached.binaries import formats
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
@@ -244,7 +245,7 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
     whole = source.image if source.whole else b""
-    entry = replace(entry, kernels=images.kernels(source.image), input=images.input_digest(whole))
+    entry = replace(entry, kernels=images.kernels(source.image), input=formats.input_digest(whole))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.family if entry.environment else ""
@@ -269,7 +270,7 @@ def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime |
         environment=targets.parse(entry_format.text(source.device)) if declared else None,
         options=entry_format.text(source.options[: 64 << 10]),
         constants=source.constants[: 4 << 10].hex(),
-        image=images.image_format(source.image) if source.image else None,
+        image=formats.image_format(source.image) if source.image else None,
         image_size=source.image_size,
     )
 
@@ -331,7 +332,7 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
         return _defective(entry, refused(error, "bin"), error.strerror or "")
     entry = replace(
         entry,
-        binary=images.image_format(payload),
+        binary=formats.image_format(payload),
         digest=program_digest(payload).hexdigest() if whole else read_apart,
         # A native image has no entry points of its own; the compiled program names its kernels by section.
         kernels=entry.kernels or images.kernels(payload),

@@ -17,6 +17,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from xpucached.binaries import formats
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.kinds import fs, images, listing
@@ -74,7 +75,7 @@ def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoR
         return NoRecipe.DAMAGED
     if source.constants:
         return NoRecipe.CONSTANTS
-    modules = images.modules(source.image)
+    modules = formats.modules(source.image)
     if modules != 1:
         return NoRecipe.SEVERAL if modules else NoRecipe.NATIVE
     return Recipe(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from xpucached.binaries import formats
 from xpucached.domain.stores import ImageFormat
-from xpucached.kinds import images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +61,11 @@ def read(data: bytes) -> Zebin:
 
     Raises ValueError if it does not hold together.
     """
-    if images.image_format(data) is not ImageFormat.ELF or not judged(data):
+    if formats.image_format(data) is not ImageFormat.ELF or not judged(data):
         return Zebin()
     found: dict[int, bytes] = {}
     options, image = b"", b""
-    for name, offset, size in images.sections(data):
+    for name, offset, size in formats.sections(data):
         if name == _NOTES:
             for kind, content in _notes(data[offset : offset + size]):
                 found.setdefault(kind, content)
@@ -73,7 +73,7 @@ def read(data: bytes) -> Zebin:
             options = data[offset : offset + min(size, _LONGEST_OPTIONS)]
         elif name == _SPIRV:
             image = data[offset : offset + size]
-    given = images.input_digest(image)
+    given = formats.input_digest(image)
     return Zebin(
         _number(found.get(_IP)),
         _number(found.get(_FAMILY)),
@@ -87,27 +87,11 @@ def read(data: bytes) -> Zebin:
 
 def image(data: bytes) -> bytes:
     """Return the SPIR-V that an entry holds; empty if none.  Raises ValueError if it does not hold together."""
-    if images.image_format(data) is not ImageFormat.ELF or not judged(data):
+    if formats.image_format(data) is not ImageFormat.ELF or not judged(data):
         return b""
-    places = ((offset, size) for name, offset, size in images.sections(data) if name == _SPIRV)
+    places = ((offset, size) for name, offset, size in formats.sections(data) if name == _SPIRV)
     offset, size = next(places, (0, 0))
     return data[offset : offset + size]
-
-
-def damage(data: bytes) -> str | None:
-    """Return what is wrong with an entry so that the driver refuses it, or crashes; None if nothing can be seen to be.
-
-    Flipped bits in code, symbols or SPIR-V cannot be seen here, and what follows the tables is not looked at.
-    """
-    if not judged(data):
-        return None
-    wrong = images.damage(data, intel=True)
-    if wrong is None:
-        try:
-            read(data)
-        except NotesError as error:
-            wrong = str(error)
-    return wrong
 
 
 def _number(content: bytes | None) -> int | None:
