@@ -21,7 +21,9 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from tests.flow import test_bounds
 from tests.flow.test_daemon import driven, switch, warm
+from tests.kinds.test_sycl_damage import look
 from tests.support.builders import SyclStore, bomb, framed, native, spirv, sycl_target
 from tests.support.daemons import daemon
 from tests.support.runtimes import told
@@ -35,7 +37,7 @@ from xpucached.domain.plans import Rebuild, Recipe, ReplayReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import entry_format
+from xpucached.kinds.sycl import entry_format, trash_files
 from xpucached.processes import compiler, driver_probe
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
 from xpucached.processes.supervised import ProcessStarter
@@ -45,6 +47,7 @@ from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, drivers_in_use
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
+from xpucached.service.trash import TrashKeeper
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -475,12 +478,15 @@ class Waits:
             self.waits.set()
 
 
-def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_one(
-    home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("room", [False, True])
+def test_a_replay_that_waited_is_planned_for_the_driver_that_came_meanwhile_and_the_trash_makes_room_for_it(
+    home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch, *, room: bool
 ) -> None:
     def clock() -> datetime:
         return datetime.now(UTC)
 
+    monkeypatch.setattr(test_bounds, "NOTE", replace(test_bounds.NOTE, at=clock()))
+    (gone,) = test_bounds.discarded(sycl_store, 1)
     for number in range(3):
         sycl_store.add(f"_ZTS{number}k", options="-light")
     command = (os.fspath(fake_compiler(short_dir)),)
@@ -488,7 +494,14 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
     monkeypatch.setattr(
         replay, "drivers_in_use", lambda given: tuple(replace(one, command=command) for one in drivers_in_use(given))
     )
-    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
+    (trash,) = trash_files.trash(Store(sycl.NAME, sycl_store.root))
+    # As much as three entries and the trash take, or twice as many entries.
+    limit = trash.allocated + (6 if room else 3) * sum(one.allocated for one in look(sycl_store.root).entries) // 3
+    environ = {
+        "XPUCACHED_STORES_FOUND": "false",
+        "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root),
+        "XPUCACHED_POLICY_MAX_BYTES": f"{limit}",
+    }
     config = loading.load(None, user=True, environ={**os.environ, **environ})
 
     async def work(catalog: Catalog) -> tuple[ReplayReport, list[Target]]:
@@ -499,7 +512,7 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
 
         context, handle = meet("2"), Waits()
         scanner = StoreScanner(context, StoreFinder(context))
-        replayer = replay.Replayer(context, scanner, ProcessStarter(os.environ, "test"))
+        replayer = replay.Replayer(context, scanner, TrashKeeper(context, scanner), ProcessStarter(os.environ, "test"))
         await context.locks.changing.acquire()
         replaying = asyncio.ensure_future(replayer.work(replay.ReplayRequest())(cast("Handle", handle)))
         await handle.waits.wait()
@@ -514,6 +527,7 @@ def test_a_replay_that_waited_while_the_driver_changed_is_planned_for_the_new_on
         report, found = asyncio.run(work(catalog))
     assert (report.rebuilt, report.failed, {one.to.toolchain for one in report.plan.rebuild}) == (3, 0, {"3"})
     assert Counter(one.toolchain for one in found) == {sycl_store.defaults["driver"]: 3, "3": 3}
+    assert gone.exists() == room
 
 
 @pytest.mark.parametrize("heavy", [4, 12])

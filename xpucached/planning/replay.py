@@ -246,6 +246,16 @@ def _once(rebuild: Collection[Rebuild], shared: Collection[KindName]) -> tuple[l
     return left, len(rebuild) - len(left)
 
 
+def coming(plan: ReplayPlan, scope: ReplayScope) -> Mapping[Store, int]:
+    """Return how many bytes a replay is going to write into each store: as many as there are of what it rebuilds."""
+    bytes_of: Counter[Store] = Counter()
+    for one in plan.rebuild:
+        store = one.entry.entry.id.store
+        into = scope.into_of(store.kind)
+        bytes_of[store if into is None else Store(store.kind, into)] += one.entry.entry.allocated
+    return bytes_of
+
+
 def _line(environment: Target, scope: ReplayScope) -> tuple[str, ...]:
     """Return what an entry and its rebuild have in common."""
     return (environment.kind, environment.family) if scope.other_devices else environment.lineage

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.trash import Drop, DropReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from xpucached.domain.names import TrashRef
@@ -27,14 +27,22 @@ SCARCE: Final = 16 << 20
 
 
 def plan_trash(
-    items: Sequence[Trashed], disk_space: Iterable[DiskSpace], allocated: int, policy: Policy, now: datetime | None
+    items: Sequence[Trashed],
+    disk_space: Iterable[DiskSpace],
+    allocated: int,
+    policy: Policy,
+    now: datetime | None,
+    coming: Mapping[Store, int] | None = None,
 ) -> tuple[Drop, ...]:
     """Decide what goes, the oldest first.  ``allocated`` is what the stores hold without it.
 
     Where a trash holds more than ``items``, as ``disk_space`` says, the rest counts for the bounds, too.
     ``now`` is None while the clock is not to be trusted: then nothing goes for its age.  Nor does what came here at a
     time that is still to come, for then the clock was wrong.
+
+    ``coming`` are the bytes that are about to be written into stores: what is in the trash makes room for them.
     """
+    coming = coming or {}
     disk_space = tuple(disk_space)
     unseen = Counter({room.store: room.trash for room in disk_space})
     for one in items:
@@ -58,10 +66,13 @@ def plan_trash(
         _shrink(some, there - policy.trash_max_bytes, DropReason.OVER_BOUND, drops)
     if policy.max_bytes is not None:
         there = sum(one.allocated for one in kept if _place(one) not in drops) + unseen.total()
-        _shrink(kept, allocated + there - policy.max_bytes, DropReason.PRESSURE, drops)
+        _shrink(kept, allocated + sum(coming.values()) + there - policy.max_bytes, DropReason.PRESSURE, drops)
+    written: Counter[int] = Counter()
+    for room in disk_space:
+        written[room.device] += coming.get(room.store, 0)
     for room in disk_space:
         if room.free is not None:
-            wanted = max(policy.min_free_bytes or 0, SCARCE)
+            wanted = max(policy.min_free_bytes or 0, SCARCE) + written[room.device]
             _shrink(stores.get(room.store, []), wanted - room.free, DropReason.PRESSURE, drops)
     return tuple(drops.values())
 

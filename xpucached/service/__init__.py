@@ -62,9 +62,9 @@ class Service:
         self.prewarmer = Prewarmer(context, self.scanner, self.surveyor, starter)
         self.explainer = Explainer(context, self.finder, self.prewarmer)
         self.status = StatusKeeper(context, self.finder, self.models, self.prewarmer, self.explainer, self.tracker)
-        self.replayer = Replayer(context, self.scanner, starter)
-        self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
         self.trash = TrashKeeper(context, self.scanner)
+        self.replayer = Replayer(context, self.scanner, self.trash, starter)
+        self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
         self.evictor = Evictor(context, self.scanner, self.prewarmer, self.verifier, self.trash)
         self.upkeep = Upkeep(context, self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash)
         self.reconciler = Reconciler(

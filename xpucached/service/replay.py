@@ -26,7 +26,7 @@ from xpucached.domain.targets import Origin
 from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
-from xpucached.planning.replay import Pace, ReplayScope, Tail, plan_replay, replayable
+from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
 from xpucached.processes import scratch
 from xpucached.service.confirm import confirm
 from xpucached.service.paths import real_path_if_any, real_paths
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
     from xpucached.service.scan import StoreScanner
+    from xpucached.service.trash import TrashKeeper
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,10 @@ class ReplayRequest(Struct, frozen=True):
 class Replayer:
     """Rebuilds what a driver lacks: the present one, or one that is named."""
 
-    def __init__(self, context: Context, scanner: StoreScanner, starter: ProcessStarter) -> None:
+    def __init__(self, context: Context, scanner: StoreScanner, trash: TrashKeeper, starter: ProcessStarter) -> None:
         self._context = context
         self._scanner = scanner
+        self._trash = trash
         self._starter = starter
         self._busy = False
         self._nothing: tuple[object, ...] | None = None
@@ -227,6 +229,9 @@ class Replayer:
                         # While it waited for its turn there may have come another.
                         drivers = drivers_in_use(self._context)
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
+                    if plan.rebuild:
+                        # A disk that fills up meanwhile would end it, and keep programs from writing, too.
+                        await self._trash.tidy(coming(plan, wish.scope))
                     return await self._carry_out(plan, wish, drivers, handle)
 
         return work

@@ -170,8 +170,11 @@ class TrashKeeper:
 
         return work
 
-    async def tidy(self) -> TrashReport:
-        """Let go what the policy lets go.  The lock ``changing`` must be held, or nothing else be at work."""
+    async def tidy(self, coming: Mapping[Store, int] | None = None) -> TrashReport:
+        """Let go what the policy lets go, and what takes the room of bytes that are about to be written into stores.
+
+        The lock ``changing`` must be held, or nothing else be at work.
+        """
         context = self._context
         # Read before the question, so that a clock that is set in between is not trusted.
         read = context.clock()
@@ -193,7 +196,7 @@ class TrashKeeper:
                 )
                 for one in disk_space
             ]
-            return plan_trash(items, left, allocated, context.settings.policy, now)
+            return plan_trash(items, left, allocated, context.settings.policy, now, coming)
 
         disk_space: list[DiskSpace] = []
         gone: Counter[Store] = Counter()

@@ -19,7 +19,7 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import DropReason, Trashed
 from xpucached.planning.eviction import plan_eviction
 from xpucached.planning.ranking import RATE, measured_rate
-from xpucached.planning.trash import plan_trash
+from xpucached.planning.trash import SCARCE, plan_trash
 
 if TYPE_CHECKING:
     from xpucached.domain.plans import EvictionPlan
@@ -240,3 +240,32 @@ def test_the_trash_keeps_its_bounds(
         elif one.reason is DropReason.DEBRIS:
             assert not one.item.whole
             assert one.item.allocated == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "free", "device", "gone"),
+    [
+        (Policy(max_bytes=300), None, 0, 0),  # 100 are there, and 100 in the trash: 100 may come
+        (Policy(max_bytes=299), None, 0, 1),
+        (Policy(max_bytes=250), None, 0, 1),
+        (Policy(max_bytes=249), None, 0, 2),
+        (Policy(), SCARCE + 100, 0, 0),
+        (Policy(), SCARCE + 99, 0, 1),
+        (Policy(), SCARCE + 49, 0, 2),
+        (Policy(min_free_bytes=SCARCE + 7), SCARCE + 107, 0, 0),
+        (Policy(min_free_bytes=SCARCE + 7), SCARCE + 106, 0, 1),
+        (Policy(), SCARCE + 99, 1, 0),  # it comes to another disk
+    ],
+)
+def test_the_trash_makes_room_for_what_is_about_to_come(
+    policy: Policy, free: int | None, device: int, gone: int
+) -> None:
+    why, nowhere = EvictReason.UNUSED, EntryKey("1")
+    item = Trashed(
+        TrashRef("1"), STORE, nowhere, NOW, why, "", quarantined=False, device="", driver="", allocated=50, whole=True
+    )
+    items = [item, replace(item, ref=TrashRef("2"))]
+    rooms = [DiskSpace(STORE, free=free, trash=100), DiskSpace(OTHER, device=device, free=free)]
+
+    assert len(plan_trash(items, rooms, 100, policy, NOW, {OTHER: 100})) == gone
+    assert plan_trash(items, rooms, 100, policy, NOW) == ()

@@ -18,7 +18,7 @@ from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Ker
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.kinds.table import lineages
-from xpucached.planning.replay import Pace, ReplayScope, contradicted, plan_replay, replayable
+from xpucached.planning.replay import Pace, ReplayScope, coming, contradicted, plan_replay, replayable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -673,3 +673,14 @@ def test_another_device_is_served_from_what_was_compiled_for_this_one() -> None:
     assert planned(*some, on=host(other)).rebuild == ()
     plan = planned(*some, on=host(other), scope=ReplayScope(other_devices=True))
     assert [(one.entry, one.to) for one in plan.rebuild] == [(some[1], other), (some[2], other)]
+
+
+def test_what_a_replay_is_going_to_write_is_as_much_as_what_it_rebuilds_where_that_goes() -> None:
+    one = indexed("1")
+    two = indexed("2")
+    entries = [one, replace(two, entry=replace(two.entry, allocated=4096)), indexed("3", store=OTHER_STORE)]
+    plan = planned(*entries)
+    assert len(plan.rebuild) == 3
+    assert coming(plan, ReplayScope()) == {STORE: 4097, OTHER_STORE: 1}
+    apart = Path("/apart")
+    assert coming(plan, ReplayScope(into=apart)) == {Store(STORE.kind, apart): 4098}
