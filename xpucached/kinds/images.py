@@ -1,4 +1,4 @@
-"""What is inside device images and compiled programs: their kernels as people call them, and whether they hold together.
+"""What is inside device images and compiled programs: their kernels as people call them, and whether they are whole.
 
 Pure but for libstdc++'s own demangler.  Everything read here may be forged: every offset is checked, every walk ends.
 """
