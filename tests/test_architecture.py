@@ -362,7 +362,7 @@ def test_the_map_is_read() -> None:
 
 
 # Where programs are started: one place, and the small parent of a model's child, which is a program of its own.
-STARTERS: Final = {"xpucached.processes.child", "xpucached.libexec.supervisor"}
+STARTERS: Final = {"xpucached.processes.child", "xpucached.libexec.supervisor", "xpucached.cli.launching"}
 
 _STARTING_MODULES: Final = {"subprocess", "multiprocessing", "pty", "concurrent.futures.process", "_posixsubprocess"}
 _STARTING: Final = re.compile(

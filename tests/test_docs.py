@@ -182,7 +182,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, "setup"}
+    assert set(told) == {*commands.COMMANDS, "setup", "run"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])

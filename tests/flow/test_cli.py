@@ -753,7 +753,10 @@ _SHORT: Final = [
     "xpucached.printing",
     "xpucached.sockets",
 ]
-_FOR_ENV: Final = ["xpucached.kinds", "xpucached.kinds.variables", "xpucached.render", "xpucached.render.variables"]
+_FOR_ENV: Final = [
+    *("xpucached.cli.belonging", "xpucached.kinds", "xpucached.kinds.variables"),
+    *("xpucached.render", "xpucached.render.variables"),
+]
 
 
 @pytest.mark.flow

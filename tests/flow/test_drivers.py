@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
 
+from tests import REPOSITORY
 from tests.flow.test_daemon import driven, switch, warm
 from tests.support.builders import sycl_target
 from tests.support.daemons import daemon
@@ -26,8 +30,10 @@ from xpucached.domain.models import Attribution, Outcome, Proof, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Policy, Subtotal
 from xpucached.domain.status import Verdict
+from xpucached.domain.stores import Store
 from xpucached.domain.targets import Target
-from xpucached.kinds.table import lineages
+from xpucached.kinds.sycl import trace
+from xpucached.kinds.table import MODELS, lineages
 from xpucached.planning.preselect import sift
 from xpucached.planning.prewarm import need, plan_prewarm
 from xpucached.planning.replay import plan_replay
@@ -48,6 +54,26 @@ def register(host: Daemon, name: str, runtime: Runtime, variables: dict[str, str
     given = [word for item in variables.items() for word in ("--env", "=".join(item))]
     host.ctl("model", "add", name, *given, "--", *runtime.program("first", "second"))
     host.ctl("model", "add", f"{name}-loaded", *runtime.loader("second", "third"), *given)
+
+
+def finds_it_warm(host: Daemon, name: str, program: list[str]) -> None:
+    """See that a program compiles nothing, started by ``run`` and with each form of what ``env`` prints."""
+    bare = {name: host.environment[name] for name in ("PATH", "XDG_RUNTIME_DIR")} | {"PYTHONPATH": str(REPOSITORY)}
+    bare |= {"HOME": str(host.home), "SYCL_CACHE_TRACE": "5"}
+    text = shlex.join(program)
+    lines = host.ctl("env", name, "--docker").stdout.splitlines()
+    as_json = [f"{name}={value}" for name, value in host.ask("env", name).items()]
+    for line in (
+        [sys.executable, "-m", "xpucached.cli", "--user", "run", name, "--", *program],
+        ["/bin/sh", "-c", f"{host.ctl('env', name).stdout}\n{text}"],
+        ["env", *lines, *program],
+        ["env", *as_json, *program],
+    ):
+        done = subprocess.run(line, env=bare, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, (line, done.stderr)
+        root = next(one.partition("=")[2] for one in lines if one.startswith("SYCL_CACHE_DIR="))
+        told = trace.read(Store(MODELS, Path(root)), done.stderr.splitlines())
+        assert (told.created, len(told.used)) == (frozenset(), 2), (line, done.stderr)
 
 
 def runs_of(host: Daemon, *names: str) -> dict[str, int]:
@@ -233,6 +259,10 @@ def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other
         assert "nothing to rebuild" in one.ctl("replay").stdout
         assert runs_of(one, *names) == before
         kept = {row["ref"] for row in one.rows("ls", "--model", "old")}
+        # A program in a shell that knows nothing finds what was warmed for its driver, and compiles nothing.
+        assert one.ctl("run", "nobody", "--", "true", check=66).stderr.startswith("xpucachectl: ")
+        for name in ("old", "new"):
+            finds_it_warm(one, name, first.program("first", "second"))
 
         # As pip would do it: other files at the same place.
         switch(link, later)

@@ -22,6 +22,7 @@ from xpucached.hostd import units
 from xpucached.kinds import sycl
 from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.table import KINDS
+from xpucached.render import variables
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -276,6 +277,21 @@ def test_the_environment_example_switches_the_managed_store_on(tmp_path: Path) -
         for begin, kind in (("SYCL_", KINDS[sycl.NAME]), ("NEO_", KINDS[neo.KIND.name])):
             given = {**kind.discovery.enable(settings.managed(kind.name)), **kind.discovery.EVERYWHERE}
             assert {name: told.get(name) for name in told if name.startswith(begin)} == given
+
+
+def test_systemd_reads_what_env_writes_for_it(tmp_path: Path) -> None:
+    if not GENERATOR.exists():
+        pytest.skip(f"{GENERATOR} is not installed (Debian: apt-get install systemd)")
+    values = {"SYCL_CACHE_DIR": "/a b/$HOME/${X}/$$/'\"`\\\\n%h", "SYCL_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": " x "}
+    place = tmp_path / "environment.d"
+    place.mkdir()
+    (place / "60-cache.conf").write_text(variables.variables(values, variables.Syntax.ENVIRONMENT, values) + "\n")
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run([GENERATOR], env=environ, capture_output=True, text=True, check=True)
+    # What it prints is for a shell.
+    shell = f"{done.stdout}\nprintf '%s\\n' " + " ".join(f'"${{{name}}}"' for name in values)
+    told = subprocess.run(["/bin/sh", "-c", shell], env={}, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == list(values.values())
 
 
 def test_the_example_of_a_service_has_what_env_prints() -> None:

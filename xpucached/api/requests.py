@@ -378,7 +378,7 @@ class GetConfig(Request[Mapping[str, str]], frozen=True, kw_only=True):
 
 @endpoint("GET", "/v1/env")
 class GetEnv(Request[Mapping[str, str]], frozen=True, kw_only=True):
-    """Ask for the variables that make a program use the cache, of one model or of the managed store."""
+    """Ask for the variables that make a program find what was warmed, of one model or of the managed store."""
 
     model: ModelName | None = None
 

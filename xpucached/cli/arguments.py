@@ -58,14 +58,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise RequestError(
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
             )
+        if options.verb == "run" and not extra[0].startswith("-"):
+            words = " ".join(filter(None, (options.model, *extra)))
+            raise RequestError("the program stands behind --", hint=f"xpucachectl run -- {words}")
         now = next((_RENAMED[name] for one in extra if (name := one.partition("=")[0]) in _RENAMED), "")
         called = f"; it is called {now} now" if now else ""
         raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")
     if options.verb == "prewarm":
         # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
         options.models += command
-    elif command and options.verb != "model add":
-        raise RequestError("only model add takes a command behind --, and prewarm names", hint="xpucachectl --help")
+    elif command and options.verb not in {"model add", "run"}:
+        message = "only model add and run take a command behind --, and prewarm names"
+        raise RequestError(message, hint="xpucachectl --help")
     return options
 
 
@@ -116,12 +120,15 @@ def _parser() -> _ArgumentParser:
     one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
     one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
     verb("why", "tell why a model is cold or slow, and what mends it").add_argument("model", metavar="MODEL")
+    one = verb("run", "run a program with the variables that make it find what was warmed")
+    one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
+    one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")
     one = verb("env", "print the variables that make programs use the cache")
     one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
     syntaxes = one.add_mutually_exclusive_group()
     for syntax in Syntax:
         syntaxes.add_argument(
-            f"--{syntax}",
+            *(f"--{name}" for name in (syntax, *_ALSO.get(syntax, ()))),
             dest="syntax",
             action="store_const",
             const=syntax,
@@ -138,10 +145,12 @@ def _parser() -> _ArgumentParser:
 
 
 _CHECK: Final = "one line and an exit status for monitoring: 0 warm, 1 not yet, 2 failed, 3 no device or no daemon"
+_ALSO: Final = {Syntax.DOCKER: ("podman",)}
 _SYNTAXES: Final = {
     Syntax.SHELL: "for eval in a shell (the default)",
     Syntax.SYSTEMD: "lines for a unit's [Service]",
-    Syntax.DOCKER: "for docker run --env-file",
+    Syntax.DOCKER: "for docker run and podman run --env-file",
+    Syntax.ENVIRONMENT: "for a file in ~/.config/environment.d",
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from xpucached.errors import RequestError
-from xpucached.kinds.variables import OURS, STEERING, STORE
+from xpucached.kinds.variables import KNOWN, OURS, STEERING, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def capture(
     variables = {
         name: text
         for name, text in environ.items()
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not name.startswith(OURS)
+        if (name in _NAMES or name in KNOWN or name.startswith(_PREFIXES)) and not name.startswith(OURS)
     }
     for one in wanted:
         name, given, text = one.partition("=")

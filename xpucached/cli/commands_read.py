@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, codec
 from xpucached.api import host_requests, requests
-from xpucached.cli import everyone, following, listing
+from xpucached.cli import everyone, following, listing, running
 from xpucached.domain import checks
 from xpucached.errors import Unavailable
-from xpucached.kinds.variables import CACHE_VARIABLES
+from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
 from xpucached.render import diagnosis, models, status
 from xpucached.render.text import TextStyle, section
-from xpucached.render.variables import unknown_variables, variables
+from xpucached.render.variables import variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,21 +48,18 @@ def host(output: Output) -> int:
 def _env(output: Output) -> int:
     syntax, model = output.options.syntax, output.options.model
     answer = output.client.call(requests.GetEnv(model=model))
-    # What is printed here is run by shells: whatever answers, it sets nothing but what a cache needs.
-    left_out = unknown_variables(answer.value, CACHE_VARIABLES)
-    if left_out:
-        print(f"xpucachectl: left out, as no cache needs it: {plain(', '.join(left_out))[:500]}", file=sys.stderr)
-        known = {name: text for name, text in answer.value.items() if name not in left_out}
-        answer = type(answer)(codec.to_json(known), answer.kind)
+    values = running.taken_over(answer.value)
+    if values != answer.value:
+        answer = type(answer)(codec.to_json(values), answer.kind)
     lines: tuple[str, ...] = ()
     if not output.json and not output.quiet:
         if model is not None:
             lines = diagnosis.caution(output.client.call(requests.GetWhy(name=model)).value)
         else:
             lines = diagnosis.unsafe(output.client.call(requests.GetStatus()).value.problems)
-    # All three syntaxes treat a line starting with # as a comment.
+    # All syntaxes treat a line starting with # as a comment.
     head = "".join(f"# {line}\n" for line in lines)
-    output.tell(answer, lambda value, _style: head + variables(value, syntax, CACHE_VARIABLES))
+    output.tell(answer, lambda value, _style: head + variables(value, syntax, KNOWN))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from xpucached import codec
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import arguments, commands, hints, setup
+from xpucached.cli import arguments, commands, hints, running, setup
 from xpucached.domain.checks import unanswered
 from xpucached.errors import Denied, XpucachedError
 from xpucached.messages import Json
@@ -39,10 +39,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     options: Namespace | None = None
+    # What stands behind -- is another program's.
+    given = argv[: argv.index("--")] if "--" in argv else argv
     try:
         options = arguments.parse(argv)
-        # The one command that asks nobody.
-        status = setup.run(options) if options.verb == "setup" else commands.run(options)
+        # The first asks nobody, and the second does without an answer.
+        special = {"setup": setup.run, "run": running.run}.get(options.verb)
+        status = (special or commands.run)(options)
         sys.stdout.flush()
     except XpucachedError as error:
         if options is not None and getattr(options, "no_wait", False):
@@ -50,7 +53,7 @@ def _run(argv: Sequence[str]) -> int:
             print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
             return 0
         check = options is not None and options.verb == "status" and options.check
-        return _refused(_hinted(error, options, argv), check=check, as_json="--json" in argv)
+        return _refused(_hinted(error, options, argv), check=check, as_json="--json" in given)
     except BrokenPipeError:
         # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

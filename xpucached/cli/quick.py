@@ -44,7 +44,7 @@ _OF_HOST = {"status": "/v1/host", "version": "/v1"}
 
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color"})
 _SCOPES = frozenset({"--user", "--system"})
-_SYNTAXES = frozenset({"--shell", "--systemd", "--docker"})
+_SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
 _COMPOSED = frozenset({"env", "ls", "version"})
 """Commands whose --json or -q output only the full client can compose."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -57,6 +57,8 @@ _BROKEN_PIPE = 141
 
 def answer(argv: Sequence[str]) -> int | None:
     """Do what is asked and give the exit status; None if the whole program has to see to it."""
+    if "--" in argv:
+        return _started(argv[: argv.index("--")], argv[argv.index("--") + 1 :])
     # None of the options that are known here has a value, so whatever is none is the command or a name.
     given = {word for word in argv if word.startswith("-")}
     words = [word for word in argv if not word.startswith("-")]
@@ -76,6 +78,30 @@ def answer(argv: Sequence[str]) -> int | None:
             return None
         return _print(_aimed(text, given), status)
     return None
+
+
+def _started(words: Sequence[str], program: Sequence[str]) -> int | None:
+    """Become a program that finds what was warmed, if that is what is asked; None if the whole program has to."""
+    given = {word for word in words if word.startswith("-")}
+    verb, *names = [word for word in words if not word.startswith("-")] or [""]
+    plain = len(names) <= 1 and all(map(_is_plain, names)) and given <= {"--user"}
+    if verb != "run" or not plain or not program or (os.geteuid() == 0 and not given and not _named()):
+        return None
+    for path, owner in _daemons(given):
+        try:
+            found = _found(Command(path, owner, "env {}" if names else "env", names[0] if names else "", given))
+        except (FileNotFoundError, ConnectionRefusedError):
+            continue
+        except (LookupError, OSError, ValueError):
+            return None
+        from xpucached.cli import launching  # noqa: PLC0415 - only this command has to wait for it
+
+        return launching.become(program, found)
+    return None
+
+
+def _named() -> str | None:
+    return os.environ.get("XPUCACHED_SOCKET")
 
 
 def _aimed(text: str, given: set[str]) -> str:
@@ -107,7 +133,7 @@ def _is_plain(name: str) -> bool:
 
 def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
     """Yield the sockets where one may answer, and who must; the next one is for where nobody listens at the first."""
-    named = os.environ.get("XPUCACHED_SOCKET")
+    named = _named()
     scoped = not given.isdisjoint({"--user", "--system"})
     if named and not scoped:
         yield named, None
@@ -210,18 +236,29 @@ def _style(given: set[str]) -> str:
     return style
 
 
+def _found(wanted: Command) -> dict[str, str]:
+    """Return the variables that are answered.  Raises `LookupError` if some of them are not to be taken over."""
+    from xpucached.cli import belonging  # noqa: PLC0415 - only what needs variables has to wait for it
+
+    values, unknown, open_ = belonging.taken(
+        dict(line.split("=", 1) for line in wanted.text("lines").split("\n") if line)
+    )
+    if unknown or open_:
+        raise LookupError
+    return values
+
+
 def _variables(wanted: Command) -> str:
     """Return the variables of a cache as `env` writes them: whatever answers, shells run nothing else."""
-    from xpucached.kinds.variables import CACHE_VARIABLES  # noqa: PLC0415 - only this command has to wait for it
-    from xpucached.render.variables import Syntax, unknown_variables, variables  # noqa: PLC0415 - the same
+    from xpucached.render.variables import Syntax, variables  # noqa: PLC0415 - only this command has to wait for it
 
     syntaxes = [one for one in Syntax if f"--{one}" in wanted.given] or [Syntax.SHELL]
-    found = dict(line.split("=", 1) for line in wanted.text("lines").split("\n") if line)
-    if len(syntaxes) > 1 or unknown_variables(found, CACHE_VARIABLES):
+    if len(syntaxes) > 1:
         raise LookupError
-    written = variables(found, syntaxes[0], CACHE_VARIABLES)
+    found = _found(wanted)
+    written = variables(found, syntaxes[0], found)
     why = f"/v1/models/{wanted.name}/why" if wanted.name else "/v1/status"
     remarks = [] if wanted.quiet else wanted.text("remarks", why).split("\n")
-    # All three syntaxes treat a line starting with # as a comment.
+    # All syntaxes treat a line starting with # as a comment.
     lines = [*(f"# {printing.safe(line)}" for line in remarks if line), *([written] if written else [])]
     return "".join(f"{line}\n" for line in lines)

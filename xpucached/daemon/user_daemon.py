@@ -22,19 +22,19 @@ from xpucached.catalog.stores import all_stores
 from xpucached.daemon import configuration, memory, rights, worker
 from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
-from xpucached.domain.host import LEADING, Problem
+from xpucached.domain.host import Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, StoreChanged, Trigger
 from xpucached.errors import CatalogError, HostError, QuotaError, SettingsError, XpucachedError
 from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
+from xpucached.kinds.variables import LEADING
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server import http_listener, unix_sockets
 from xpucached.service import Service, automatic, owners, quota
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.service.jobs import SAVING
-from xpucached.systemd import notify, ping
 from xpucached.threads import STOP, renew
 from xpucached.watch.watcher import Watcher, WatchOptions
 
@@ -134,7 +134,7 @@ class Daemon:
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(self._follow_configuration(), name="configuration"),
-            asyncio.create_task(ping(), name="watchdog"),
+            asyncio.create_task(systemd.ping(), name="watchdog"),
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
             asyncio.create_task(self._tell(), name="journal"),
@@ -143,7 +143,7 @@ class Daemon:
         if self._options.worker:
             tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
-        notify("READY=1", "STATUS=looking at the host")
+        systemd.notify("READY=1", "STATUS=looking at the host")
         try:
             ended, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in ended - {stop}:
@@ -151,7 +151,7 @@ class Daemon:
                 task.result()
         finally:
             self.end = self._loop.time() + STOP
-            notify("STOPPING=1")
+            systemd.notify("STOPPING=1")
             log.info("stopping")
             # A thread may be in a store that does not answer: what is to be saved does not wait for it.
             renew(self._loop)
@@ -191,7 +191,7 @@ class Daemon:
                     self._look_later(again)
                 async with self._service.context.automatic.part(automatic.WATCH):
                     await self._watch()
-                notify(f"STATUS={(await self._service.status.get()).sentence}")
+                systemd.notify(f"STATUS={(await self._service.status.get()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
                 # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
@@ -303,7 +303,7 @@ class Daemon:
 
     async def _reload(self) -> None:
         """Read the configuration again; a refused one leaves everything as it is, and `status` shows why."""
-        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         read = functools.partial(configuration.load, self._options)
         try:
             fresh = await asyncio.to_thread(deadlines.ask, "configuration", read, _READING)
@@ -333,7 +333,7 @@ class Daemon:
                 log.info("configuration read")
         self._take(ModelsChanged())
         self._take(DriverChanged())
-        notify("READY=1")
+        systemd.notify("READY=1")
 
     async def _too_small(self, fresh: settings.Settings) -> QuotaError | None:
         """Return which of new limits is below what models need; what was lacking already is only told of."""

@@ -5,22 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from xpucached.domain.names import Architecture, AwareDatetime, ModelName
 from xpucached.domain.targets import Target
-
-LEADING: Final = (
-    "OCL_ICD_FILENAMES",
-    "OCL_ICD_VENDORS",
-    "OPENCL_VENDOR_PATH",
-    "ZE_ENABLE_ALT_DRIVERS",
-    "LD_LIBRARY_PATH",
-)
-"""The variables that say which driver a program loads."""
 
 
 class DriverAnswer(Struct, frozen=True, order=True):
@@ -103,7 +94,7 @@ class Process(Struct, frozen=True):
 class DriverInUse(Struct, frozen=True):
     """A driver that some models are led to by variables of their own, and what their programs meet."""
 
-    variables: Mapping[str, str]  #: those of `LEADING`, as the first of these models has them
+    variables: Mapping[str, str]  #: those of `kinds.variables.LEADING`, as the first of these models has them
     models: tuple[ModelName, ...]
     stamp: str  #: digest of its files
     devices: tuple[Device, ...] = ()

@@ -14,6 +14,40 @@ CACHE_VARIABLES: Final = frozenset(
 )
 """Every variable that switches a cache on or off, or bounds it: what a kind may give, all that a client takes over."""
 
+LEADING: Final = (
+    "OCL_ICD_FILENAMES",
+    "OCL_ICD_VENDORS",
+    "OPENCL_VENDOR_PATH",
+    "ZE_ENABLE_ALT_DRIVERS",
+    "LD_LIBRARY_PATH",
+)
+"""The variables that say which driver a program loads."""
+
+FURTHER: Final = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Where compilers that are no kind of ours cache, and the directory of that below a model's own."""
+
+_STEPS: Final = frozenset(
+    {
+        *("TORCHINDUCTOR_FX_GRAPH_CACHE", "ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER"),
+        *("SYCL_PROGRAM_COMPILE_OPTIONS", "SYCL_PROGRAM_LINK_OPTIONS"),
+        *("SYCL_PROGRAM_APPEND_COMPILE_OPTIONS", "SYCL_PROGRAM_APPEND_LINK_OPTIONS"),
+        *("UR_LOADER_USE_LEVEL_ZERO_V2", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
+    }
+)
+
+PLACES: Final = frozenset({*LEADING, *FURTHER, "VLLM_CACHE_ROOT", "TRITON_HOME", "MESA_SHADER_CACHE_DIR"})
+"""Those whose values are paths from which programs load what they run."""
+
+FILES: Final = frozenset({"OCL_ICD_FILENAMES", "ZE_ENABLE_ALT_DRIVERS"})
+"""Those that name files: one without a slash is searched for in the usual places."""
+
+KNOWN: Final = CACHE_VARIABLES | PLACES | _STEPS
+"""Every variable that a client takes over: what leads programs to caches and drivers, and what steers the compilers."""
+
 OURS: Final = ("SYCL_CACHE_", "NEO_CACHE_")
 """How the names of variables begin that say where and whether to cache: with a model they are ours to say."""
 

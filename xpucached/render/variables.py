@@ -8,7 +8,7 @@ from xpucached.printing import safe
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Final
 
 
@@ -18,10 +18,11 @@ class Syntax(StrEnum):
     SHELL = "shell"
     SYSTEMD = "systemd"
     DOCKER = "docker"
+    ENVIRONMENT = "environment-d"
 
 
 def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str]) -> str:
-    """Write variables so that a shell, a systemd unit or a docker env file takes them, and nothing else.
+    """Write variables so that a shell, systemd or a container takes them, and nothing else.
 
     Only those of ``known`` are written.  Raises `ValueError` for a value with control characters: no program
     means them, and each form and terminal reads them in its own way.
@@ -31,11 +32,6 @@ def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str])
         if safe(text) != text:
             raise ValueError(f"{name} cannot be written: there are control characters in {safe(text)}")
     return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(written.items()))
-
-
-def unknown_variables(values: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return the names that are no variables of a cache; a daemon that is newer may know more of them."""
-    return tuple(sorted(name for name in values if name not in known))
 
 
 _BARE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
@@ -56,6 +52,12 @@ def _systemd(name: str, text: str) -> str:
     return f'Environment="{name}={quoted}"'
 
 
+def _environment(name: str, text: str) -> str:
+    # As systemd reads it: first quotes and backslashes, then a $ begins a variable, and two are one.
+    quoted = "".join(f"\\{one}" if one in '\\"`' else "$$" if one == "$" else one for one in text)
+    return f'{name}="{quoted}"'
+
+
 def _docker(name: str, text: str) -> str:
     return f"{name}={text}"
 
@@ -64,4 +66,5 @@ _WRITERS: Final[Mapping[Syntax, Callable[[str, str], str]]] = {
     Syntax.SHELL: _shell,
     Syntax.SYSTEMD: _systemd,
     Syntax.DOCKER: _docker,
+    Syntax.ENVIRONMENT: _environment,
 }

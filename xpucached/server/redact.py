@@ -21,6 +21,7 @@ from xpucached.domain.plans import Deferred, ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
 from xpucached.domain.status import Status
 from xpucached.domain.trash import Comparison, Finding
+from xpucached.kinds.variables import CACHE_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,6 +65,11 @@ def redact(value: object) -> object:
 def redact_settings(values: Mapping[str, str]) -> Mapping[str, str]:
     """Return the settings without the values of variables."""
     return {name: HIDDEN if name in _SETTINGS else text for name, text in values.items()}
+
+
+def redact_environment(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables of a program that lead to caches of ours; others are the owner's."""
+    return {name: text for name, text in values.items() if name in CACHE_VARIABLES}
 
 
 def _text(text: str) -> str:

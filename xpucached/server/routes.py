@@ -22,7 +22,7 @@ from xpucached.errors import Denied
 from xpucached.incidents import unexpected
 from xpucached.server.app import CLOSE, HttpApplication, done, respond
 from xpucached.server.connection import ConnectionLimits, Peer
-from xpucached.server.redact import redact, redact_settings
+from xpucached.server.redact import redact, redact_environment, redact_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -179,4 +179,6 @@ def _shown(asked: endpoints.Request[object], value: object, *, private: bool) ->
             value = tuple(codec.brief_job(one) for one in cast("tuple[Job, ...]", value))
     if private:
         return value
+    if isinstance(asked, requests.GetEnv):
+        return redact_environment(cast("Mapping[str, str]", value))
     return redact_settings(cast("Mapping[str, str]", value)) if isinstance(asked, requests.GetConfig) else redact(value)

@@ -19,6 +19,7 @@ from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
+from xpucached.service import program_variables
 from xpucached.service.store_finder import make
 from xpucached.service.survey import runtimes_of
 
@@ -175,15 +176,18 @@ class Explainer:
         return baselines(await self._context.read(newest_runs, name, _HISTORY))
 
     async def variables(self, name: ModelName | None) -> Mapping[str, str]:
-        """Give what a program needs in its environment to use the cache; a model's application, if the cache may be on.
+        """Give what a program needs in its environment to find what was warmed; a model's, if the cache may be on.
 
-        That is our own cache, or that of the model.
+        That is our own cache or that of the model, where other compilers cache for it, and which driver it loads.
         """
+        settings = self._context.settings
         if name is None:
-            return await asyncio.to_thread(self._ready, await asyncio.to_thread(self._finder.managed))
+            ready = await asyncio.to_thread(self._ready, await asyncio.to_thread(self._finder.managed))
+            return {**program_variables.of_application(settings, None), **ready}
         status = await self._prewarmer.status_of(name)
         found = await asyncio.to_thread(self._finder.store_of, status.model)
-        variables = await asyncio.to_thread(self._ready, found)
+        ready = await asyncio.to_thread(self._ready, found)
+        variables = {**program_variables.of_application(settings, status.model), **ready}
         runs = await self._context.read(newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables

@@ -17,11 +17,12 @@ from xpucached import deadlines
 from xpucached.catalog.models import all_models
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.surveys import record_survey
-from xpucached.domain.host import LEADING, DriverInUse, Problem, digest_of_variables
+from xpucached.domain.host import DriverInUse, Problem, digest_of_variables
 from xpucached.errors import HostError
 from xpucached.host import gpu_devices, survey
 from xpucached.host.drivers import driver_files, stamp
 from xpucached.kinds.table import KINDS, MODELS, with_targets
+from xpucached.kinds.variables import LEADING
 from xpucached.planning import verdict
 from xpucached.processes import driver_probe
 

@@ -18,11 +18,12 @@ from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
+from xpucached.kinds.variables import FURTHER
 from xpucached.processes.pause import RunLimits
-from xpucached.service import recordings
+from xpucached.service import program_variables, recordings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.models import Model, Workload
@@ -35,13 +36,6 @@ if TYPE_CHECKING:
     from xpucached.service.proofs import ProofKeeper
     from xpucached.service.scan import StoreScanner
     from xpucached.service.throttle import Throttle
-
-_OWN: Final[Mapping[str, str]] = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "CUDA_CACHE_PATH": "cuda",
-}
-"""Where compilers that are no kind of ours cache, and the directory of that below the model's own."""
 
 _MOST: Final = 500_000
 """Files of the watched directories that are looked at."""
@@ -79,24 +73,10 @@ class TrialRunner:
         self._throttle = throttle
         self._starter = starter
 
-    def own_variables(self, model: Model) -> Mapping[str, str]:
-        """Give what leads compilers that are no kind of ours to the model's own directories; its own words come first.
-
-        Only for a model that we bring to life: what a command does without them, its application does too.
-        """
-        if model.workload.exercise.loader is Loader.COMMAND:
-            return {}
-        place = self._context.settings.paths.cache / "models" / model.name
-        own = {name: str(place / folder) for name, folder in _OWN.items()}
-        own["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
-        return {name: text for name, text in own.items() if name not in self._given(model)}
-
-    def _given(self, model: Model) -> Mapping[str, str]:
-        return {**self._context.settings.driver.variables, **model.workload.variables}
-
     def _watched(self, model: Model) -> tuple[Path, ...]:
-        named = {**self._given(model), **self.own_variables(model)}
-        own = [Path(named[name]) for name in _OWN if name in named and Path(named[name]).is_absolute()]
+        settings = self._context.settings
+        named = {**program_variables.given(settings, model), **program_variables.further(settings, model)}
+        own = [Path(named[name]) for name in FURTHER if name in named and Path(named[name]).is_absolute()]
         return (*model.workload.exercise.caches, *own)
 
     async def variants(self, model: Model) -> tuple[Variant, ...] | RunResult:
@@ -111,7 +91,7 @@ class TrialRunner:
         return exercise.variants(found) if isinstance(found, tuple) else found
 
     def _workload(self, model: Model) -> Workload:
-        return replace(model.workload, variables=self._given(model))
+        return replace(model.workload, variables=program_variables.given(self._context.settings, model))
 
     async def attempt(
         self,
@@ -234,7 +214,12 @@ class TrialRunner:
         off = KINDS[found.store.kind].discovery.OFF
         return await self._starter.execute(
             self._workload(model),
-            {**self._scanner.finder.variables(found), **self.own_variables(model), **tracing, **({} if cache else off)},
+            {
+                **self._scanner.finder.variables(found),
+                **program_variables.further(self._context.settings, model),
+                **tracing,
+                **({} if cache else off),
+            },
             recordings.trace(stores),
             # Somebody who asks is waiting; what we do by ourselves lets others go first.
             polite=reason is not WarmReason.MANUAL,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.support import api_stub
 from xpucached import printing
+from xpucached.cli import belonging
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Layer, Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
@@ -279,6 +280,7 @@ def test_a_failed_run_says_how() -> None:
         (variables.Syntax.SHELL, "export SYCL_CACHE_DIR='$x it'\"'\"'s \"b\" \\ 100%'"),
         (variables.Syntax.SYSTEMD, 'Environment="SYCL_CACHE_DIR=$x it\'s \\"b\\" \\\\ 100%%"'),
         (variables.Syntax.DOCKER, 'SYCL_CACHE_DIR=$x it\'s "b" \\ 100%'),
+        (variables.Syntax.ENVIRONMENT, 'SYCL_CACHE_DIR="$$x it\'s \\"b\\" \\\\ 100%"'),
     ],
 )
 def test_variables_are_written_for_who_reads_them(syntax: variables.Syntax, written: str) -> None:
@@ -297,10 +299,8 @@ def test_no_variable_has_control_characters(text: str, syntax: variables.Syntax)
 def test_what_kinds_give_is_on_the_list() -> None:
     for kind in KINDS.values():
         assert {*kind.discovery.OFF} <= CACHE_VARIABLES
-    assert variables.unknown_variables(["SYCL_CACHE_DIR", "LD_PRELOAD", "PATH"], CACHE_VARIABLES) == (
-        "LD_PRELOAD",
-        "PATH",
-    )
+    values = {"SYCL_CACHE_DIR": "/c", "LD_PRELOAD": "/e", "PATH": "/e"}
+    assert belonging.taken(values) == ({"SYCL_CACHE_DIR": "/c"}, ("LD_PRELOAD", "PATH"), ())
     assert STORE in CACHE_VARIABLES
     assert all(name.startswith(OURS) for name in CACHE_VARIABLES)
     given = [{**kind.discovery.enable(Path("/s")), **kind.discovery.EVERYWHERE} for kind in KINDS.values()]

@@ -19,7 +19,7 @@ from xpucached.domain.queries import EntryPage
 from xpucached.domain.secrecy import HIDDEN
 from xpucached.domain.workloads import RunSpec
 from xpucached.server import routes
-from xpucached.server.redact import redact, redact_settings
+from xpucached.server.redact import redact, redact_environment, redact_settings
 
 SECRET = "geheim"  # noqa: S105 - what must not be seen
 JOB = Job(JobId("3"), "evict", JobState.DONE, api_stub.NOW)
@@ -147,3 +147,9 @@ def test_of_settings_variables_are_hidden() -> None:
 )
 def test_a_long_answer_is_written_where_nobody_waits(value: object, long: bool) -> None:  # noqa: FBT001 - a parameter
     assert routes._is_long(value) is long
+
+
+def test_a_reader_is_told_no_variables_but_those_of_our_caches() -> None:
+    ours = {"SYCL_CACHE_DIR": "/c", "NEO_CACHE_DIR": "/n"}
+    theirs = {"TRITON_CACHE_DIR": SECRET, "SYCL_PROGRAM_COMPILE_OPTIONS": SECRET, "LD_LIBRARY_PATH": SECRET}
+    assert redact_environment({**ours, **theirs}) == ours

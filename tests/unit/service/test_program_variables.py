@@ -1,0 +1,37 @@
+"""Which variables make an application find what was warmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tests.support.api_stub import make_model
+from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.service import program_variables
+from xpucached.settings import loading
+
+
+def test_all_that_leads_to_what_was_warmed_is_given_and_nothing_else(tmp_path: Path) -> None:
+    base = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": "/r"})
+    driver = replace(base.driver, variables={"OCL_ICD_VENDORS": "/opt/v", "TOKEN": "secret", "SYCL_CACHE_DIR": "/no"})
+    settings = replace(base, driver=driver)
+    model = make_model().model
+    said = {"TRITON_CACHE_DIR": "/mine", "OCL_ICD_VENDORS": "/model", "PATH": "/bin", "ONEAPI_DEVICE_SELECTOR": "*:gpu"}
+    command = replace(model, workload=replace(model.workload, variables=said))
+    exercise = RunSpec(loader=Loader.TORCHSCRIPT, python="/p", target="/m", inputs="random", device="xpu")
+    loaded = replace(command, workload=replace(command.workload, exercise=exercise))
+
+    assert program_variables.of_application(settings, None) == {"OCL_ICD_VENDORS": "/opt/v"}
+    led = {"OCL_ICD_VENDORS": "/model", "ONEAPI_DEVICE_SELECTOR": "*:gpu", "TRITON_CACHE_DIR": "/mine"}
+    assert program_variables.of_application(settings, command) == led
+    place = settings.paths.cache / "models" / model.name
+    assert program_variables.of_application(settings, loaded) == {
+        **led,
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+        "CUDA_CACHE_PATH": str(place / "cuda"),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+    }
+    # What runs of it get besides is the same.
+    given = {**program_variables.given(settings, loaded), **program_variables.further(settings, loaded)}
+    assert given.items() >= program_variables.of_application(settings, loaded).items()

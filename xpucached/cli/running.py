@@ -1,0 +1,58 @@
+"""Door: `xpucachectl run`: a program with the variables that make it find what was warmed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from xpucached.api import requests
+from xpucached.cli import belonging, connect, launching
+from xpucached.errors import RequestError, Unavailable
+from xpucached.printing import plain
+from xpucached.render import diagnosis
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping
+
+
+def run(options: Namespace) -> int:
+    """Become the program; gives an exit status only if that fails.  Raises what the daemon refuses with.
+
+    Where no daemon answers the program runs all the same, as if it had been started without us.
+    """
+    if not options.command:
+        name = f" {options.model}" if options.model else ""
+        raise RequestError("the program stands behind --", hint=f"xpucachectl run{name} -- python3 app.py")
+    if options.of:
+        raise RequestError("run starts a program of yours, and --of names another user", hint="leave out --of")
+    try:
+        values = _variables(options)
+    except Unavailable as error:
+        without = "runs without the variables of the cache, and may compile what is kept"
+        print(f"xpucachectl: {plain(error.message)}; {plain(options.command[0])} {without}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {plain(error.hint)}", file=sys.stderr)
+        values = {}
+    return launching.become(options.command, values)
+
+
+def _variables(options: Namespace) -> Mapping[str, str]:
+    client, hosts = connect.reach(options)
+    with client:
+        if hosts:
+            raise connect.whose(options.verb)
+        values = taken_over(client.call(requests.GetEnv(model=options.model)).value)
+        if not options.quiet and options.model is not None:
+            for line in diagnosis.caution(client.call(requests.GetWhy(name=options.model)).value):
+                print(f"xpucachectl: {plain(line)}", file=sys.stderr)
+    return values
+
+
+def taken_over(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables that are taken over, and say which are not, and why."""
+    taken, unknown, open_ = belonging.taken(values)
+    for why, names in (("as no cache needs it", unknown), ("as others may write where it leads", open_)):
+        if names:
+            print(f"xpucachectl: left out, {why}: {plain(', '.join(names))[:500]}", file=sys.stderr)
+    return taken
