@@ -14,7 +14,7 @@ help:
 	@echo 'make lint    check the style and the types'
 	@echo 'make man     write man pages, shell completions and an example configuration'
 	@echo 'make dist    build the source archive and the wheel, with those, into dist'
-	@echo 'make deb     build a package for Debian 12 and 13 into dist'
+	@echo 'make deb     build a package for Debian and Ubuntu into dist'
 	@echo 'make rpm     build a package with the same content for distributions with rpm into dist'
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
 	@echo 'make mutants put MUTANTS (20) faults into each room, one at a time, and see whether its unit tests find them'

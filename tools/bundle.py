@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PYTHONS: Final = ("3.11", "3.13")
-"""Debian 12's and 13's."""
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+"""Debian 12's and Ubuntu 22.04's, Ubuntu 24.04's, Debian 13's, and Ubuntu 26.04's."""
 
 HOME: Final = "usr/lib/xpucached"
 _MARK: Final = ".complete"
 _UNITS: Final = (".service", ".socket", ".path", ".timer", ".target", ".slice")
-# What Debian 12 has, and everything older: pip takes no such list by itself.
+# What the packages ask for (libc6 >= 2.28), and everything older: pip takes no such list by itself.
 _PLATFORMS: Final = (
-    *(f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)),
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
     "manylinux2014_x86_64",
     "manylinux2010_x86_64",
     "manylinux1_x86_64",
 )
+_PROGRAM_FOLDERS: Final = ("usr/bin", "etc/shadow-maint/userdel-pre.d")
 _DROPPED: Final = frozenset({"tests", "test", "__pycache__"})
 
 _PLACES: Final[Mapping[str, str]] = {
@@ -51,6 +53,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "tmpfiles.d": "usr/lib/tmpfiles.d",
     "polkit": "usr/share/polkit-1/rules.d",
     "udev": "usr/lib/udev/rules.d",
+    "userdel-pre.d": "etc/shadow-maint/userdel-pre.d",
     "system-preset": "usr/lib/systemd/system-preset",
     "user-preset": "usr/lib/systemd/user-preset",
     "completions/bash": "usr/share/bash-completion/completions",
@@ -98,20 +101,24 @@ def is_fetched(place: Path, pythons: Sequence[str] = PYTHONS) -> bool:
 
 def fetch(place: Path, pythons: Sequence[str] = PYTHONS) -> None:
     """Fetch the wheels that our own one needs, for each Python; what is there already is taken as it is."""
-    for version in pythons:
-        if is_fetched(place, [version]):
+    missing = [version for version in pythons if not is_fetched(place, [version])]
+    # Each waits for the network most of its time.
+    with ThreadPoolExecutor() as threads:
+        for _ in threads.map(lambda version: _fetch(place / version, version), missing):
             continue
-        target = place / version
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={version}"]
-        command += [f"--abi={abi}" for abi in (f"cp{version.replace('.', '')}", "abi3", "none")]
-        command += [f"--platform={platform}" for platform in _PLATFORMS]
-        done = subprocess.run([*command, f"--dest={target}", *needs()], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Failure(f"the wheels for Python {version} cannot be had: {done.stderr.strip()[-2000:]}")
-        (target / _MARK).write_text("\n".join(needs()), encoding="utf-8")
+
+
+def _fetch(target: Path, version: str) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={version}"]
+    command += [f"--abi={abi}" for abi in (f"cp{version.replace('.', '')}", "abi3", "none")]
+    command += [f"--platform={platform}" for platform in _PLATFORMS]
+    done = subprocess.run([*command, f"--dest={target}", *needs()], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failure(f"the wheels for Python {version} cannot be had: {done.stderr.strip()[-2000:]}")
+    (target / _MARK).write_text("\n".join(needs()), encoding="utf-8")
 
 
 def make(wheel: Path, wheels: Path, tree: Path, *, zsh: str, pythons: Sequence[str] = PYTHONS) -> tuple[Part, ...]:
@@ -119,7 +126,7 @@ def make(wheel: Path, wheels: Path, tree: Path, *, zsh: str, pythons: Sequence[s
     found = {version: {path.name: path for path in (wheels / version).glob("*.whl")} for version in pythons}
     shared = set.intersection(*(set(names) for names in found.values()))
     common = tree / HOME / "common"
-    # The same file for both says of itself that it works with both.
+    # The same file for all says of itself that it works with all.
     for name in sorted(shared):
         _unpack(found[pythons[0]][name], common)
     _unpack(wheel, common)
@@ -243,7 +250,8 @@ def settle(tree: Path) -> None:
     when = source_date.seconds()
     for path in walk(tree):
         if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.parent == tree / "usr/bin" else 0o644)
+            program = path.parent.relative_to(tree).as_posix() in _PROGRAM_FOLDERS
+            path.chmod(0o755 if path.is_dir() or program else 0o644)
         os.utime(path, (when, when), follow_symlinks=False)
     os.utime(tree, (when, when))
     tree.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Build the package for Debian: one for Debian 12 and 13, which needs no network when it is installed.
+"""Build the package for Debian and Ubuntu: one for all releases, which needs no network when it is installed.
 
 Usage: ``python tools/make_deb.py WHEEL [--output dist] [--wheels build/wheels] [--version V]``
 
@@ -35,8 +35,8 @@ Version: {version}
 Architecture: amd64
 Maintainer: {maintainer}
 Installed-Size: {size}
-Depends: {pythons}, python3, libc6 (>= 2.28), libgcc-s1, init-system-helpers (>= 1.54), systemd (>= 250)
-Suggests: intel-opencl-icd, libze1, polkitd
+Depends: {pythons}, python3, libc6 (>= 2.28), libgcc-s1, init-system-helpers (>= 1.54), systemd (>= 249), polkitd
+Suggests: intel-opencl-icd, libze1
 Section: admin
 Priority: optional
 Description: look after the SYCL kernel caches of hosts with Intel GPUs
@@ -225,13 +225,8 @@ def _control(tree: Path, version: str) -> None:
         "tmpfiles": _names(tree / "usr/lib/tmpfiles.d"),
     }
     size = sum((path.stat().st_size + 1023) // 1024 for path in files)
-    control = {
-        "control": CONTROL.format(
-            version=version,
-            maintainer=MAINTAINER,
-            size=size,
-            pythons=" | ".join(f"python{one}" for one in bundle.PYTHONS),
-        ),
+    parts = {
+        "control": control(version, size),
         "triggers": TRIGGERS,
         "conffiles": "".join(f"/{path.relative_to(tree)}\n" for path in files if path.is_relative_to(tree / "etc")),
         "md5sums": "\n".join(sums) + "\n",
@@ -241,10 +236,16 @@ def _control(tree: Path, version: str) -> None:
     }
     place = tree / "DEBIAN"
     place.mkdir()
-    for name, text in control.items():
+    for name, text in parts.items():
         # Where there is nothing to be made, the line goes.
         kept = [line for line in text.splitlines() if not re.fullmatch(r" +systemd-\w+(?: --create)?  \|\| true", line)]
         (place / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+
+def control(version: str, size: int) -> str:
+    """Write the control file of a version; ``size`` is in KiB."""
+    pythons = " | ".join(f"python{one}" for one in bundle.PYTHONS)
+    return CONTROL.format(version=version, maintainer=MAINTAINER, size=size, pythons=pythons)
 
 
 def _names(folder: Path) -> str:
@@ -253,7 +254,7 @@ def _names(folder: Path) -> str:
 
 def main() -> int:
     """Build what the command line says."""
-    parser = argparse.ArgumentParser(description="Build the package for Debian 12 and 13.")
+    parser = argparse.ArgumentParser(description="Build the package for Debian and Ubuntu.")
     parser.add_argument("wheel", type=Path, metavar="WHEEL", help="xpucached's own, as make dist builds it")
     parser.add_argument("--output", type=Path, default=Path("dist"), metavar="DIR")
     parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), metavar="DIR", help="kept for next time")

@@ -30,7 +30,8 @@ License: Apache-2.0
 BuildArch: x86_64
 AutoReqProv: no
 Requires: ({pythons})
-Requires: systemd >= 250
+Requires: systemd >= 249
+Requires: polkit
 Requires: grep coreutils
 %global __os_install_post %{{nil}}
 %global debug_package %{{nil}}

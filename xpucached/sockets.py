@@ -63,6 +63,11 @@ def worker_path(uid: int) -> str:
     return f"/run/xpucached-worker/{uid}/xpucached.sock"
 
 
+def own_path(uid: int) -> str:
+    """Return where a daemon of a user's own answers, as others find it."""
+    return f"/run/user/{uid}/xpucached/xpucached.sock"
+
+
 def runtime_directory(environ: Mapping[str, str]) -> str:
     """Return the directory for this user's sockets.  Raises `Homeless`: below /tmp anybody could have made it first."""
     named = environ.get("XDG_RUNTIME_DIR", "")
@@ -132,11 +137,14 @@ def connect(
     account: str = "",
     kind: int = _socket.SOCK_STREAM,
     timeout: int = 10,
+    strict: bool = False,
 ) -> socket.socket:
     """Connect to a socket of ours; see `descriptor`."""
     import socket  # noqa: PLC0415 - see above
 
-    return socket.socket(fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout))
+    return socket.socket(
+        fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
+    )
 
 
 def descriptor(
@@ -146,12 +154,14 @@ def descriptor(
     account: str = "",
     kind: int = _socket.SOCK_STREAM,
     timeout: int = 10,
+    strict: bool = False,
 ) -> int:
     """Connect to a socket of ours; nothing else in this program connects to a path and believes who answers.
 
-    ``owner`` is the one user who must listen there, or root, as which systemd listens for a worker; without it that is
-    root, the caller, or the ``account``.  The way there must be theirs, see `enter`.  ``timeout`` is in seconds, for a
-    listener whose queue is full and for each read and write.  Raises `UntrustedPeer`, or what the kernel says.
+    ``owner`` is the one user who must listen there, or root, as which systemd listens for a worker, unless that is
+    ``strict``: where the owner says what lies at the path, root is not sent to other services of root's.  Without one
+    it is root, the caller, or the ``account``.  The way there must be theirs, see `enter`.  ``timeout`` is in seconds,
+    for a listener whose queue is full and for each read and write.  Raises `UntrustedPeer`, or what the kernel says.
     """
     path = os.fspath(path)
     if path in {PUBLIC, ADMIN}:
@@ -169,8 +179,8 @@ def descriptor(
         one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
         said = one.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED)
         uid = int.from_bytes(said[4:8], sys.byteorder)
-        if uid not in (trusted if owner is None else {owner, 0}):
-            wanted = f"root and user {owner}" if owner is not None else "root and you"
+        if uid not in (trusted if owner is None else {owner} if strict else {owner, 0}):
+            wanted = f"user {owner}" if strict else f"root and user {owner}" if owner is not None else "root and you"
             message = f"user {uid} listens on {path}, where only {wanted} may"
             hint = f"to ask a daemon of user {uid}, ask as that user: sudo -u '#{uid}' xpucachectl"
             raise UntrustedPeer(message, hint)  # noqa: TRY301 - what is open is closed below

@@ -191,6 +191,11 @@ def test_who_listens_is_asked_of_the_kernel(short_dir: Path) -> None:
     # Root may listen for anybody, as systemd does for workers.
     with liar(short_dir / "t", EVIL):
         sockets.connect(short_dir / "t", owner=unused()).close()
+        # Not where that user says what lies there, who could lead root to any service of root's.
+        with pytest.raises(sockets.UntrustedPeer):
+            sockets.connect(short_dir / "t", owner=unused(), strict=True)
+    with liar(short_dir / "u", EVIL, uid=MALLORY, bound_by=0):
+        sockets.connect(short_dir / "u", owner=MALLORY, strict=True).close()
 
 
 def test_a_socket_that_is_changed_for_another_between_two_steps_is_not_reached(

@@ -109,7 +109,7 @@ def test_a_user_database_that_does_not_answer_holds_nobody(tmp_path: Path, monke
     async def work() -> None:
         try:
             for _ in range(6):
-                await one._meet()
+                await one.meet()
             # Nor does anybody who asks for somebody make us ask.
             assert one.find("other", OURS) == OURS + 1
             with pytest.raises(NotFound):

@@ -295,6 +295,7 @@ _PLACES: Final = {
     "polkit": "/usr/share/polkit-1/rules.d",
     "system-preset": "/usr/lib/systemd/system-preset",
     "udev": "/usr/lib/udev/rules.d",
+    "userdel-pre.d": "/etc/shadow-maint/userdel-pre.d",
 }
 
 _NEEDS: Final = "/opt/needs"

@@ -142,12 +142,17 @@ def test_lintian_finds_nothing_serious(debs: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_an_rpm_has_the_same_content(debs: Path, wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def rpm(debs: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the same content as an rpm."""
     tool("rpmbuild")
-    made = make_rpm.build(wheel, WHEELS, tmp_path, "0.0.1", "w1.gzdio")
+    assert debs.is_dir()
+    return make_rpm.build(wheel, WHEELS, tmp_path_factory.mktemp("rpm"), "0.0.1", "w1.gzdio")
 
+
+def test_an_rpm_has_the_same_content(debs: Path, rpm: Path, tmp_path: Path) -> None:
     def asked(*words: str) -> list[str]:
-        command = [tool("rpm"), "--dbpath", os.fspath(tmp_path / "db"), "-qp", *words, os.fspath(made)]
+        command = [tool("rpm"), "--dbpath", os.fspath(tmp_path / "db"), "-qp", *words, os.fspath(rpm)]
         return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout).splitlines()
 
     packed = subprocess.run(
@@ -158,10 +163,44 @@ def test_an_rpm_has_the_same_content(debs: Path, wheel: Path, tmp_path: Path) ->
     papers = re.compile(r"/usr/share/(doc/xpucached/(changelog.gz|NEWS.md.gz|copyright)|lintian/|zsh/)")
     assert {name for name in files if not papers.match(name)} <= set(asked("--list"))
     assert "/usr/share/zsh/site-functions/_xpucachectl" in asked("--list")
-    assert asked("--configfiles") == ["/etc/xpucached/xpucached.toml"]
+    hook = "/etc/shadow-maint/userdel-pre.d/xpucached"
+    assert asked("--configfiles") == [hook, "/etc/xpucached/xpucached.toml"]
     assert {line.split()[2] for line in asked("--list", "--verbose")} == {"root"}
+    assert {"polkit", "systemd >= 249"} <= set(asked("--requires"))
     triggers = "\n".join(asked("--filetriggers"))
     assert f"transfiletriggerin scriptlet (using /bin/sh) -- {', '.join(sorted(make_rpm.FOLDERS.split()))}" in triggers
+
+
+# In a root of its own, below an overlay that is gone with the process.
+IN_A_ROOT: Final = """
+set -e
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o "lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" /mnt/root
+mount -t proc proc /mnt/root/proc
+rpm --root=/mnt/root --nodeps --nosignature -i "$2"
+chroot /mnt/root xpucachectl --version
+chroot /mnt/root getent passwd xpucached | cut -d: -f1
+# Compiled once, by root: the daemon may not write there.
+chroot /mnt/root find /usr/lib/xpucached/common/xpucached/cli -name 'connect.*.pyc' -printf '%f\\n'
+rpm --root=/mnt/root --nodeps -e xpucached
+find /mnt/root/usr /mnt/root/etc -name '*xpucached*' -not -name xpucached-test.conf
+"""
+
+
+def test_an_rpm_is_installed_with_its_scripts_runs_and_goes(rpm: Path) -> None:
+    root = debian_tool.root(DEBIAN)
+    reason = hosts.why_not(root if debian_tool.is_finished(root) else None)
+    if reason:
+        lacking(reason)
+    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", IN_A_ROOT, "sh", str(root), str(rpm)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    version, account, *rest = done.stdout.splitlines()
+    assert version.startswith("xpucachectl ")
+    assert account == "xpucached"
+    assert rest == ["connect.cpython-311.pyc"]
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,17 @@ class _Socket(socket.socket):
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, owner: int | None) -> None:
+    def __init__(self, path: Path, owner: int | None, *, strict: bool) -> None:
         super().__init__("localhost", timeout=_PATIENCE)
         self._path = path
         self._owner = owner
+        self._strict = strict
         self.stream: _Socket | None = None
 
     def connect(self) -> None:
         # Kept, because an answer of unknown length takes ``sock`` away with it.
-        self.sock = self.stream = _Socket(fileno=sockets.connect(self._path, owner=self._owner).detach())
+        connected = sockets.connect(self._path, owner=self._owner, strict=self._strict)
+        self.sock = self.stream = _Socket(fileno=connected.detach())
         self.sock.settimeout(self.timeout)
 
 
@@ -112,6 +114,7 @@ class Client:
         source: str = "",
         of: str = "",
         owner: int | None = None,
+        strict: bool = False,
         largest: int | None = None,
         most: int | None = None,
         patience: float = _PATIENCE,
@@ -119,10 +122,10 @@ class Client:
     ) -> None:
         """``of`` is the user whose worker the host's daemon shall ask; ``owner`` the one who must answer.
 
-        ``hint`` says what to do if nobody answers there, ``source`` where the path came from if it is not the usual.
-        ``largest`` bounds an answer, in bytes, and ``most`` the values in it; without them they depend on whether an
-        ``owner`` is somebody else.  ``patience`` bounds the time without a word, in seconds; with ``all_in_time`` the
-        time until the whole answer is there.
+        With ``strict`` root must not, either.  ``hint`` says what to do if nobody answers there, ``source`` where the
+        path came from if it is not the usual.  ``largest`` bounds an answer, in bytes, and ``most`` the values in it;
+        without them they depend on whether an ``owner`` is somebody else.  ``patience`` bounds the time without a
+        word, in seconds; with ``all_in_time`` the time until the whole answer is there.
         """
         other = owner is not None and owner != os.geteuid()
         self._all_in_time = all_in_time
@@ -133,7 +136,7 @@ class Client:
         self._largest = largest or (_LARGEST_OF_OTHERS if other else _LARGEST)
         self._most = most or (_MOST_OF_OTHERS if other else None)
         self._patience = patience
-        self._connection = _Connection(path, owner)
+        self._connection = _Connection(path, owner, strict=strict)
 
     def __enter__(self) -> Self:
         return self

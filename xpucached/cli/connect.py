@@ -1,8 +1,8 @@
 """Door: which daemon a command line means, and how it is reached.  Touches sockets.
 
 A user's is his own daemon if he runs one, else his worker, which the host's daemon starts.  The host's is for status,
-for models by name, and for everything of one user with ``--of``: root then talks with that user's worker himself, an
-administrator through the host's daemon, which passes on what an administrator may ask.
+for models by name, and for everything of one user with ``--of``: root then talks with that user's worker, or
+daemon if the user runs one, an administrator with the host's daemon, which passes on what an administrator may ask.
 """
 
 from __future__ import annotations
@@ -100,11 +100,17 @@ def _door() -> Path:
 
 
 def of_user(user: str, largest: int | None = None) -> Client:
-    """Return what answers for a user's worker, which is started if it sleeps; ``largest`` bounds answers, in bytes."""
+    """Return what answers for a user: the user's own daemon, as root reaches it, or the worker, which is started.
+
+    ``largest`` bounds answers, in bytes.
+    """
     hint = _start_it()
     if os.geteuid() != 0:
         return Client(_door(), hint=hint, of=user, largest=largest)
     uid = _number(user)
+    if uid != 0 and _runs_one(uid):
+        in_time = largest is not None
+        return Client(Path(sockets.own_path(uid)), owner=uid, strict=True, largest=largest, all_in_time=in_time)
     with Client(_door(), hint=hint) as host:
         there = host.call(host_requests.WakeWorker(user=user)).value
     # Its account may be in other hands than ours.
@@ -129,6 +135,15 @@ def _number(user: str) -> int:
 def _worker_of(uid: int, largest: int | None = None) -> Client:
     """Return the worker of a user where it must be, whatever anybody says; what is bounded has to come in time, too."""
     return Client(Path(sockets.worker_path(uid)), owner=uid, largest=largest, all_in_time=largest is not None)
+
+
+def _runs_one(uid: int) -> bool:
+    """Return whether a user runs a daemon.  What stands at its place is the user's word, and may lead anywhere."""
+    try:
+        sockets.connect(sockets.own_path(uid), owner=uid, strict=True).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(path: Path, source: str = "") -> bool:

@@ -104,6 +104,7 @@ class Place(Struct, frozen=True):
                 "tmpfiles.d": self.configuration / "tmpfiles.d",
                 "polkit": self.configuration / "polkit-1/rules.d",
                 "udev": self.configuration / "udev/rules.d",
+                "userdel-pre.d": self.configuration / "shadow-maint/userdel-pre.d",
             }
             if is_unit:
                 # Below /etc they would hide what an administrator puts there with `systemctl edit`.

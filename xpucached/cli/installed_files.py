@@ -76,13 +76,13 @@ def spelled(files: Mapping[str, str]) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees all or nothing."""
+    """Write a file so that a reader sees all or nothing; one that is a program can be run."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, 0o644)
+            os.fchmod(descriptor, 0o755 if content.startswith(b"#!") else 0o644)
             stream.write(content)
             stream.flush()
             os.fsync(descriptor)

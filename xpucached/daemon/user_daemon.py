@@ -227,8 +227,8 @@ class Daemon:
         stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
         stores = await asyncio.to_thread(_answering, stores)
         drivers = await asyncio.to_thread(_driver_places, self._service.surveyor.watched())
-        models = [self._settings.paths.models]
-        models.append(self._settings.file.parent)
+        models = [self._settings.paths.models, self._settings.file.parent]
+        models += [self._settings.host_models] if self._settings.host_models else []
         # What does not answer all the same holds up the watching, and not the looks.
         try:
             watch = functools.partial(self._watcher.watch, stores, drivers, models, _means(self._settings))
@@ -270,13 +270,13 @@ class Daemon:
     async def _mind_the_others(self) -> None:
         """As a worker: go when nobody needs us, and step aside for a daemon of our user's own."""
         while True:
-            await asyncio.to_thread(worker.step_aside)
+            self._need.know(self._loop.time(), local=await asyncio.to_thread(worker.step_aside))
             door, idle, now = self._door, self._settings.workers.idle, self._loop.time()
             awaited = self._later is not None and now <= self._later.when() < now + (idle or 0)
             if busy := bool(awaited or self._triggers or self._service.busy or door.busy):
                 self._need.work(now)
             if (rest := self._need.end(idle, door.last_asked, door.last_passed_on) - now) <= 0:
-                log.info("nothing to do: until somebody needs us again")
+                log.info("nobody needs us any more")
                 self._stopping.set()
             await asyncio.sleep(1.0 if busy else min(_GLANCE, max(0.2, rest)))
 

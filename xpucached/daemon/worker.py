@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import pwd
@@ -14,6 +15,8 @@ from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.errors import RunningError, SettingsError, XpucachedError
 from xpucached.settings import loading
+
+log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 5.0
 """Seconds that another daemon may take to answer."""
@@ -27,6 +30,11 @@ _ECHO: Final = 1.0
 _NEXT: Final = 30.0
 """Seconds in which an administrator who looks at all users may ask again."""
 
+_ACCOUNTS: Final = Path("/etc/passwd")
+
+_GONE: Final = 10.0
+"""Seconds after which an account that is not in that file any more is gone."""
+
 
 class WorkerNeed:
     """Until when a worker is needed, by one clock.
@@ -38,6 +46,19 @@ class WorkerNeed:
     def __init__(self, now: float) -> None:
         self._worked = now
         self._stirred = -math.inf
+        self._local = False
+        self._gone: float | None = None
+
+    def know(self, now: float, *, local: bool | None) -> None:
+        """Note whether our user's account is one of this host's own; null if that cannot be told.
+
+        One of a directory service is never taken for deleted: that may be away for a while.
+        """
+        if local:
+            self._local, self._gone = True, None
+        elif local is False and self._local and self._gone is None:
+            self._gone = now
+            log.warning("user %d is not in %s any more: the account was deleted", os.getuid(), _ACCOUNTS)
 
     def work(self, now: float) -> None:
         """Note that the worker has something to do now, or awaits it."""
@@ -52,8 +73,10 @@ class WorkerNeed:
         """Return when it is needed no more; those who come back, its user and programs, find it for ``idle`` seconds.
 
         ``asked`` is when its user or root asked last, ``passed_on`` when an administrator looked through the host's
-        daemon; minus infinity for never.  ``idle`` null is without end.
+        daemon; minus infinity for never.  ``idle`` null is without end.  Nobody needs it whose user is gone.
         """
+        if self._gone is not None:
+            return self._gone + _GONE
         if idle is None:
             return math.inf
         return max(self._worked + _HEARD, passed_on + _NEXT, self._stirred + idle, asked + idle)
@@ -67,13 +90,25 @@ def account() -> str | None:
         return None
 
 
-def step_aside() -> None:
-    """See that our user runs no daemon.  If one answers, tell the host's daemon, and raise `RunningError`."""
-    path = Path(f"/run/user/{os.getuid()}/xpucached/xpucached.sock")
+def is_local() -> bool | None:
+    """Return whether our user's account is one of this host's own, as its file says; None if that cannot be read."""
+    try:
+        lines = _ACCOUNTS.read_bytes().splitlines()
+    except OSError:
+        return None
+    return any(line.split(b":")[2:3] == [b"%d" % os.getuid()] for line in lines)
+
+
+def step_aside() -> bool | None:
+    """See that our user runs no daemon; give what `is_local` does.
+
+    If one answers, tell the host's daemon, and raise `RunningError`.
+    """
+    path = Path(sockets.own_path(os.getuid()))
     try:
         sockets.connect(path, owner=os.getuid(), timeout=int(_PATIENCE)).close()
     except OSError:
-        return
+        return is_local()
     # Where there is no daemon of the host, nobody waits for us either.
     with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_PATIENCE) as client:
         client.call(host_requests.StepAside())

@@ -109,7 +109,7 @@ class HostDaemon:
             tasks.create_task(self._write(), name="memory")
 
     async def _look_after_all(self) -> None:
-        await self._meet()
+        await self.meet()
         if await asyncio.to_thread(self._memory.first_since_boot):
             # What happened while the host was off, nobody told us.
             self._known.owe(lambda _one: True)
@@ -132,7 +132,7 @@ class HostDaemon:
                     await self._look.wait()
             poked = self._look.is_set()
             await self._settled()
-            await self._meet()
+            await self.meet()
             await self._compare()
             if not poked:
                 self._known.owe(lambda one: one.matters)
@@ -178,7 +178,7 @@ class HostDaemon:
             if self._pokes == before:
                 return
 
-    async def _meet(self) -> None:
+    async def meet(self) -> None:
         """See who is looked after, and whose models are whose; if nobody tells us in time, it stays as it was."""
         look = functools.partial(read_users, self.settings, self._named)
         loop = asyncio.get_running_loop()

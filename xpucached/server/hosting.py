@@ -50,6 +50,9 @@ class HostService(Protocol):
     def step_aside(self, uid: int) -> None:
         """Hear that a user runs a daemon of their own."""
 
+    async def meet(self) -> None:
+        """See who is here, and whose models are whose."""
+
     def meaning(self, names: tuple[ModelName, ...], /) -> tuple[int, tuple[ModelName, ...]]:
         """Return the user whose models these are, and what that user calls them."""
 
@@ -155,7 +158,12 @@ class HostRoutes(HttpApplication):
                     raise _denied()
                 return host_daemon.look()  # type: ignore[func-returns-value] # null on the wire
             case requests.PrewarmModels():
-                uid, meant = self._meant(asked, peer)
+                try:
+                    uid, meant = self._meant(asked, peer)
+                except NotFound:
+                    # Its file may be newer than the last look.
+                    await host_daemon.meet()
+                    uid, meant = self._meant(asked, peer)
                 return await host_daemon.prewarm(host_daemon.find(uid, peer.uid), meant)
             case requests.GetJob() | requests.WaitJob():
                 uid, job = host_daemon.meant(asked.id)

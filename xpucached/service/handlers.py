@@ -17,6 +17,7 @@ from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import NoRecipe
+from xpucached.errors import NotFound
 from xpucached.host import product_names
 from xpucached.service import Service
 
@@ -66,7 +67,12 @@ async def _runs(service: Service, asked: requests.ListRuns) -> tuple[Run, ...]:
 async def _prewarm(service: Service, asked: requests.PrewarmModels) -> Job:
     await service.reconciler.look_first()
     # A serving unit asks in the first second after a boot: what replay can make is not compiled cold for it.
-    return await service.prewarmer.start(asked, service.replayer)
+    try:
+        return await service.prewarmer.start(asked, service.replayer)
+    except NotFound:
+        # Its file may be newer than the last look.
+        await service.models.load()
+        return await service.prewarmer.start(asked, service.replayer)
 
 
 def _restore(service: Service, asked: requests.RestoreTrash) -> Job:

@@ -12,7 +12,7 @@ from xpucached.catalog.models import all_models, differences, find_model, regist
 from xpucached.domain.host import Problem
 from xpucached.domain.models import REGISTERED, Added, Model, Workload
 from xpucached.domain.secrecy import of_problem
-from xpucached.errors import Conflict
+from xpucached.errors import Conflict, Unavailable
 from xpucached.service.owners import foreign
 from xpucached.settings import model_files
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from xpucached.service.survey import Surveyor
 
 log = logging.getLogger(__name__)
+
+
+def _account() -> str:
+    """Return our user's name.  Raises `Unavailable`: without it nobody knows which of the host's models are ours."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        uid = os.getuid()
+        raise Unavailable(f"nobody knows user {uid} now", hint=f"see: getent passwd {uid}; sssd or nscd") from None
 
 
 class ModelKeeper:
@@ -45,7 +54,7 @@ class ModelKeeper:
         declared, problems = model_files.models(config.paths.models)
         damaged = {problem.subject for problem in problems}
         if config.host_models is not None:
-            theirs, more = model_files.models(config.host_models, user=pwd.getpwuid(os.getuid()).pw_name)
+            theirs, more = model_files.models(config.host_models, user=_account())
             # What is wrong with others' files is theirs to hear; the host's daemon says it.
             names = {model.name for model in theirs}
             declared = (*theirs, *(model for model in declared if model.name not in names))

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+from typing import TYPE_CHECKING
 
+import pytest
+
+from xpucached.daemon import worker
 from xpucached.daemon.worker import WorkerNeed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NEVER = -math.inf
 
@@ -33,6 +41,38 @@ def test_programs_that_work_in_the_stores_keep_it_and_its_own_work_does_not() ->
 
     need.stir(201.5)
     assert need.end(900.0, NEVER, NEVER) == 1101.5
+
+
+def test_whose_account_is_gone_for_good_goes() -> None:
+    need = WorkerNeed(100.0)
+    need.know(200.0, local=True)
+    need.know(205.0, local=False)
+    need.know(206.0, local=True)
+    assert need.end(None, NEVER, NEVER) == math.inf
+
+    need.know(300.0, local=False)
+    need.know(305.0, local=None)
+    assert need.end(None, 304.0, 304.0) == 310.0
+
+
+def test_whose_account_a_directory_service_has_is_never_taken_for_deleted() -> None:
+    need = WorkerNeed(100.0)
+    for now, local in ((200.0, False), (300.0, None), (400.0, False)):
+        need.know(now, local=local)
+
+    assert need.end(None, NEVER, NEVER) == math.inf
+
+
+def test_this_process_s_account_is_looked_for_in_the_host_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "passwd"
+    monkeypatch.setattr(worker, "_ACCOUNTS", listed)
+    assert worker.is_local() is None
+    listed.write_text(f"short\nother:x:{os.getuid() + 1}:{os.getuid()}::/:/bin/sh\n")
+    assert worker.is_local() is False
+    listed.write_text(f"we:x:{os.getuid()}:1::/:/bin/sh\n")
+    assert worker.is_local() is True
 
 
 def test_who_shall_stay_stays() -> None:

@@ -350,7 +350,7 @@ def test_a_user_database_that_fails_ends_nobody(
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
 
     async def work() -> None:
-        await one._meet()
+        await one.meet()
 
     go(one, work)
     assert [problem.code for problem in one.status(None).problems] == ["names-silent"]
@@ -367,9 +367,9 @@ def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path)
         one._known.said = dict(one._memory.recall().of())
 
         async def work() -> None:
-            await one._meet()
+            await one.meet()
             change()
-            await one._meet()
+            await one.meet()
 
         go(one, work)
         return one
@@ -750,7 +750,7 @@ def test_a_worker_whose_configuration_is_refused_is_told_apart(
 
 def test_what_was_seen_before_a_boot_is_not_known_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "stamp")
-    monkeypatch.setattr(HostDaemon, "_meet", _nobody_new)
+    monkeypatch.setattr(HostDaemon, "meet", _nobody_new)
     seen = UserStatus("me", OURS, WorkerState.ASLEEP, seen=api_stub.NOW, looked=api_stub.NOW, models=(ModelName("x"),))
 
     def live(one: HostDaemon) -> None:
@@ -1031,7 +1031,7 @@ def test_a_number_that_another_account_has_now_is_somebody_else(
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
 
     async def work() -> None:
-        await one._meet()
+        await one.meet()
         await one._dismiss()
 
     go(one, work)
@@ -1082,7 +1082,7 @@ def test_all_users_are_shown_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((n, "x", u, u, "", "/", "")) for u, n in known])
 
     async def work() -> None:
-        await one._meet()
+        await one.meet()
         one._known.say(1000, state=WorkerState.ASLEEP)
 
     go(one, work)

@@ -36,6 +36,8 @@ class Service:
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
         self.threads: set[int] = set()
+        self.declared = {"net"}
+        self.late: set[str] = set()
 
     def find(self, user: str | int | None, uid: int) -> int:
         """Tell who is meant."""
@@ -62,8 +64,15 @@ class Service:
         """Return a user's own name of a model."""
         return ModelName(f"{uid}/{name}")
 
+    async def meet(self) -> None:
+        """See what was declared meanwhile."""
+        self.asked.append(("meet",))
+        self.declared |= self.late
+
     def meaning(self, names: tuple[ModelName, ...]) -> tuple[int, tuple[ModelName, ...]]:
         """Tell whose these are."""
+        if not self.declared.issuperset(names):
+            raise NotFound("nobody declares it")
         return BOB, names
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
@@ -129,6 +138,18 @@ def test_models_are_warmed_by_name_and_each_one_s_own_by_his_worker() -> None:
     assert ask(requests.PrewarmModels(models=net), 0) == (BOB, net)
     with pytest.raises(Denied, match="warms models by name"):
         ask(requests.PrewarmModels(stale=True), 0)
+
+
+def test_a_model_whose_file_was_just_written_is_looked_for_once_more() -> None:
+    service = Service()
+    service.late = {"young"}
+    ask(requests.PrewarmModels(models=(ModelName("net"),)), 0, service=service)
+    assert service.asked == []
+    young = (ModelName("young"),)
+    assert ask(requests.PrewarmModels(models=young), 0, service=service) == (BOB, young)
+    with pytest.raises(NotFound):
+        ask(requests.PrewarmModels(models=(ModelName("none"),)), 0, service=service)
+    assert service.asked == [("meet",), ("meet",)]
 
 
 def test_a_job_is_asked_for_by_whose_it_is_and_waited_for_as_long() -> None:

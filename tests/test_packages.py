@@ -1,0 +1,90 @@
+"""What packages ask of a release is there in each that docs/packaging.md names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Final
+
+import bundle
+import debian
+import make_deb
+import make_rpm
+import pytest
+
+from tests.conftest import DEBIAN
+from tests.test_docs import page, rows, section
+
+HEAD: Final = ("python3", "systemd", "libc6", "init-system-helpers", "polkitd", "passwd")
+RELEASES: Final = {
+    name: dict(zip(HEAD, (cell.split()[0] for cell in cells), strict=False))
+    for name, *cells, _ in (row for row in rows(section(page("docs/packaging.md"), "One package for all releases")))
+}
+SUITES: Final = {"Debian 12": "bookworm", "Debian 13": "trixie"}
+
+
+def number(version: str) -> tuple[int, ...]:
+    """Return a version without epoch and revision."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.sub(r"^\d+:|[-+~].*", "", version)))
+
+
+def relations() -> list[list[tuple[str, str]]]:
+    """Return what the control file asks for: alternatives of a package and the least version of it."""
+    line = next(one for one in make_deb.control("1.0", 1).splitlines() if one.startswith("Depends: "))
+    groups = line.removeprefix("Depends: ").split(", ")
+    found = [
+        [re.fullmatch(r"([a-z0-9.-]+)(?: \(>= ([^)]+)\))?", one) for one in group.split(" | ")] for group in groups
+    ]
+    return [[(one[1], one[2] or "") for one in group if one is not None] for group in found]
+
+
+def lacking(release: dict[str, str]) -> list[str]:
+    """Name what a release does not have."""
+    there = {**release, f"python{release['python3']}": release["python3"], "libgcc-s1": "12"}
+    return [
+        " | ".join(name for name, _ in group)
+        for group in relations()
+        if not any(name in there and number(there[name]) >= number(least) for name, least in group)
+    ]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_package_can_be_installed_on_each_release(release: str) -> None:
+    assert lacking(RELEASES[release]) == []
+    assert RELEASES[release]["python3"] in bundle.PYTHONS
+
+
+def test_all_that_is_asked_for_is_looked_at() -> None:
+    nothing = dict.fromkeys(HEAD, "0")
+
+    assert set(RELEASES) == {"Debian 12", "Debian 13", "Ubuntu 22.04", "Ubuntu 24.04", "Ubuntu 26.04"}
+    assert lacking({**RELEASES["Debian 12"], "systemd": "248.3-1ubuntu8"}) == ["systemd"]
+    assert lacking(nothing) == [
+        "python3.11 | python3.12 | python3.13 | python3.14",
+        "libc6",
+        "init-system-helpers",
+        "systemd",
+    ]
+    assert ("polkitd", "") in [one for group in relations() for one in group]
+
+
+@pytest.mark.parametrize("release", SUITES)
+def test_the_versions_are_those_of_the_release_itself(release: str) -> None:
+    root = debian.root(DEBIAN, SUITES[release])
+    if not debian.is_finished(root):
+        pytest.skip(f"there is no {release}; run: {sys.executable} tools/debian.py {DEBIAN} --suite {SUITES[release]}")
+    command = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n", *HEAD]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = {name: number(version) for name, version in (line.split() for line in listed)}
+
+    for name, version in RELEASES[release].items():
+        assert found[name][: len(number(version))] == number(version), name
+
+
+def test_an_rpm_asks_for_the_same() -> None:
+    spec = make_rpm.SPEC
+
+    assert "Requires: systemd >= 249\n" in spec
+    assert "Requires: polkit\n" in spec
+    assert {least for group in relations() for name, least in group if name == "systemd"} == {"249"}
