@@ -26,6 +26,7 @@ CLI_MAY_KNOW: Final = {
     "codec",
     "domain",
     "errors",
+    "inspection",
     "messages",
     "printing",
     "processes",

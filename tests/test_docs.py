@@ -182,7 +182,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, "setup", "run"}
+    assert set(told) == {*commands.COMMANDS, "inspect", "setup", "run"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
@@ -198,7 +198,7 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
     # Words in capitals stand for something; a list of verbs (`model add`, `list`) is not a line.
     for line in shown:
         words = [SAMPLES.get(word.rstrip("…"), word) for word in line.split()[1:]]
-        if words[0].isupper() or words in (["model", "add"], ["show"], ["why"], ["model", "history"]):
+        if words[0].isupper() or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"]):
             continue
         arguments.parse(words)
 
@@ -234,6 +234,8 @@ def test_every_word_of_a_status_is_explained() -> None:
 
 
 ELSEWHERE: Final = {
+    "CodeForm": "inspect",
+    "Fate": "inspect",
     "Added": "protocol",
     "Cause": "advice",
     "Effect": "kinds",

@@ -6,6 +6,7 @@ A target checks more than that nothing is raised: what is read must be what stan
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import socket
 import struct
 import tempfile
+import zipfile
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,8 @@ import uvicorn
 
 from tests.support.api_stub import Standin, handlers, owner_only
 from tests.support.builders import framed, native, spirv
+from tests.support.device_images import archives
+from tests.support.device_images import program as linked
 from tests.support.runtimes import told
 from xpucached import messages
 from xpucached.api import intake, requests
@@ -36,12 +40,18 @@ from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import Process
+from xpucached.domain.inspection import Fate
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryState, FoundStore, ImageFormat, Store, StoreOrigin, StoreState
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import CatalogError, RequestError
 from xpucached.host import elf
+from xpucached.host.gpu_devices import known
+from xpucached.inspection import acceptance, containers
+from xpucached.inspection import device_code as inspection_of_code
+from xpucached.inspection.content import MemoryContent, Unreadable
+from xpucached.inspection.zips import ZipArchive
 from xpucached.kinds import demangling, images, sycl
 from xpucached.kinds.neo import lookup_key, soundness, totals
 from xpucached.kinds.neo import trace as lookup_trace
@@ -174,6 +184,42 @@ def lookup(data: bytes) -> None:
         _check(
             re.fullmatch("[0-9a-f]{16}", lookup_trace.KeyMaker().key(read, data, read.device)), "a name that is none"
         )
+
+
+def device_code(data: bytes) -> None:
+    """Judge a device image for each of the known architectures."""
+    code = inspection_of_code.judge(data)
+    _check(len(code.programs) <= 4096, "more members than are looked at")
+    for rule in _RULES:
+        fate = acceptance.gpu_fate(code, rule)
+        _check(fate is not Fate.READY or code.programs, "code from nowhere")
+    _check(acceptance.cpu_fate(code, "spir64") is not Fate.READY, "code for a processor from nowhere")
+
+
+def program(data: bytes) -> None:
+    """Look for device images in a program, a bundle or whatever else."""
+    content = MemoryContent(data)
+    with suppress(Unreadable):
+        for one in containers.images(content):
+            _check(0 <= one.offset <= one.offset + one.size <= len(data), "an image beyond the end of its file")
+            inspection_of_code.read(content, one.offset, one.size, target=one.target, named=bool(one.kernels))
+
+
+def wheel(data: bytes) -> None:
+    """Unpack a wheel."""
+    with suppress(Unreadable):
+        archive = ZipArchive(MemoryContent(data))
+        made = 0
+        for member in archive.members():
+            with suppress(Unreadable):
+                _check(len(archive.beginning(member)) <= 64, "a beginning that is too long")
+                with archive.unpack(member) as content:
+                    _check(content.size == member.size, "another size than the archive told")
+                    made += member.packed
+        _check(made <= len(data), "more was unpacked than there is")
+
+
+_RULES: Final = tuple(acceptance.rules(gpu) for gpu in {one.architecture: one for one in known().values()}.values())
 
 
 def _root() -> Path:
@@ -523,6 +569,9 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
         message,
         request,
         http,
+        device_code,
+        program,
+        wheel,
     )
 }
 """Every target by its name."""
@@ -535,6 +584,14 @@ def _places() -> list[int]:
 
 
 # -- where it begins --------------------------------------------------------------------------------------------------
+
+
+def _zipped(method: int) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name in ("a.so", "b.so"):
+            archive.writestr(name, b"\x7fELF" + name.encode() * 99)
+    return made.getvalue()
 
 
 def _head(line: str, *fields: str, body: bytes = b"") -> bytes:
@@ -607,6 +664,12 @@ def seeds(target: str) -> list[bytes]:
             b"# SYCL_CACHE_DIR=/a\nSYCL_CACHE_DIR=rel\n",
             b"SYCL_CACHE_PERSISTENT=1",
         ],
+        "device_code": [data for name, data in sorted(archives().items()) if name[0] in "01"] + [spirv("k")],
+        "program": [
+            linked(("spir64", spirv("a", "b"), ("a", "b")), ("spir64_gen", b"!<arch>\n", ("b",)), **shape)
+            for shape in ({}, {"version": 2}, {"newer": True, "relocated": False})
+        ],
+        "wheel": [_zipped(method) for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)],
         "library": [one[16:] for one in programs] + [native(300)],
         "catalog": [
             b"\0",

@@ -42,6 +42,9 @@ ROUNDS = {
     "message": 15_000,
     "request": 2_000,
     "http": 1_000,
+    "device_code": 1_500,
+    "program": 3_000,
+    "wheel": 4_000,
 }
 
 

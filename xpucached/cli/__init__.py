@@ -2,8 +2,8 @@
 
 `quick` prints what the daemon wrote, for whatever only looks, without loading anything else; `program` is all of it:
 `arguments` says what may be typed, `commands` does it, `progress` sees jobs through, `capture_env` looks at the
-caller's environment for new models, `setup` needs no daemon at all, `output` prints.  rich comes in only while
-somebody watches a job.
+caller's environment for new models, `setup` needs no daemon at all, `inspecting` hardly any, `output` prints.  rich
+comes in only while somebody watches a job.
 """
 
 from __future__ import annotations

@@ -123,6 +123,15 @@ def _parser() -> _ArgumentParser:
     one = verb("run", "run a program with the variables that make it find what was warmed")
     one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
     one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")
+    one = verb("inspect", "tell which kernels of a wheel or environment are compiled already, and for which GPU")
+    one.add_argument("target", metavar="TARGET", help="a file, a wheel, a folder (a virtual environment), or a model")
+    one.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="GPU",
+        help="B580, bmg-g21, a PCI id, cpu (default: those here); repeatable",
+    )
     one = verb("env", "print the variables that make programs use the cache")
     one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
     syntaxes = one.add_mutually_exclusive_group()

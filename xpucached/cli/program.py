@@ -43,9 +43,7 @@ def _run(argv: Sequence[str]) -> int:
     given = argv[: argv.index("--")] if "--" in argv else argv
     try:
         options = arguments.parse(argv)
-        # The first asks nobody, and the second does without an answer.
-        special = {"setup": setup.run, "run": running.run}.get(options.verb)
-        status = (special or commands.run)(options)
+        status = _done(options)
         sys.stdout.flush()
     except XpucachedError as error:
         if options is not None and getattr(options, "no_wait", False):
@@ -61,6 +59,16 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _done(options: Namespace) -> int:
+    if options.verb == "inspect":
+        from xpucached.cli import inspecting  # noqa: PLC0415 - no other command reads programs
+
+        return inspecting.run(options)
+    # The first asks nobody, and the second does without an answer.
+    special = {"setup": setup.run, "run": running.run}.get(options.verb)
+    return (special or commands.run)(options)
 
 
 def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str]) -> XpucachedError:

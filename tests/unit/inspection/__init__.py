@@ -1,0 +1,1 @@
+"""Tests of what is read out of programs, wheels and environments; nothing is loaded."""

@@ -1,0 +1,198 @@
+"""Wheels and environments are walked within bounds, and what is not read is counted."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import spirv
+from tests.support.device_images import archives, program
+from xpucached.domain.inspection import Inspection
+from xpucached.errors import NotFound
+from xpucached.inspection import content, devices, places, unpacking, zips
+from xpucached.inspection.content import MemoryContent, Unreadable
+from xpucached.inspection.report import Inspector
+from xpucached.inspection.zips import ZipArchive
+
+LIBRARY = program(("spir64", spirv("a", "b"), ("a", "b")), ("spir64", spirv("c"), ("c",)))
+NATIVE = archives()["15_pvc+bmg+dg2+arl-h+mtl-h+lnl-m.x"]
+
+
+def wheel(*members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+PACKED = wheel(("a.so", LIBRARY))
+
+
+def inspect(path: Path, *names: str, rate: float | None = None) -> Inspection:
+    return Inspector(devices.asked(names or ("B580",)), rate=rate).inspect(str(path), [path])
+
+
+def counts(value: Inspection) -> list[tuple[int, int, int, int]]:
+    return [(one.ready, one.compiled, one.absent, one.unknown) for one in value.totals]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_wheel_is_read(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "one.whl"
+    path.write_bytes(
+        wheel(
+            ("pkg/lib.so", LIBRARY),
+            ("pkg/lib.so.1", LIBRARY),
+            ("pkg/kernels.dat", NATIVE),
+            ("pkg/text.py", b"x" * 999),
+            ("inside.zip", wheel(("a", LIBRARY))),
+            method=method,
+        )
+    )
+    value = inspect(path, "B580", "Wildcat Lake", "cpu", rate=0.5)
+
+    assert [(one.name, one.images, one.kernels) for one in value.files] == [
+        ("pkg/lib.so", 2, 3),
+        ("pkg/kernels.dat", 1, 2),
+    ]
+    assert counts(value) == [(2, 3, 0, 0), (0, 3, 2, 0), (0, 3, 2, 0)]
+    assert dict(value.skipped) == {places.COPIES: 1, "archives inside the archive": 1}
+    size = len(spirv("a", "b")) + len(spirv("c"))
+    assert [(one.compile_size, one.seconds) for one in value.totals] == [(size, size / 2)] * 3
+    assert not value.unread
+
+
+def test_an_environment_with_loops_pipes_and_links_is_walked_once(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/one.so").write_bytes(LIBRARY)
+    os.link(tmp_path / "lib/one.so", tmp_path / "lib/two.so")
+    (tmp_path / "lib/three.so").symlink_to("one.so")
+    (tmp_path / "lib/copy.so").write_bytes(LIBRARY)
+    (tmp_path / "lib/round").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "lib/pipe.so")
+    (tmp_path / "torch-2.9.0+cpu.dist-info").mkdir()
+
+    value = inspect(tmp_path)
+
+    assert [one.name for one in value.files] == ["lib/copy.so"]
+    assert dict(value.skipped) == {places.COPIES: 1}
+    assert value.notes == ("torch 2.9.0+cpu is a build for processors: it brings no code for a GPU",)
+    with pytest.raises(NotFound, match="no file"):
+        inspect(tmp_path / "lib/pipe.so")
+    with pytest.raises(NotFound, match="nothing"):
+        inspect(tmp_path / "nothing")
+
+
+def test_a_package_whose_own_folder_has_kernels_is_no_build_for_processors(tmp_path: Path) -> None:
+    (tmp_path / "torch/lib").mkdir(parents=True)
+    (tmp_path / "torch/lib/libtorch_xpu.so").write_bytes(LIBRARY)
+    (tmp_path / "torch-2.9.0+xpu.dist-info").mkdir()
+
+    assert inspect(tmp_path).notes == ()
+
+
+def test_a_file_that_changes_meanwhile_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(LIBRARY)
+    real = content.FileContent.read
+
+    def read(one: content.FileContent, offset: int, length: int) -> bytes:
+        os.utime(path, ns=(1, 1))
+        return real(one, offset, length)
+
+    monkeypatch.setattr(content.FileContent, "read", read)
+    value = inspect(tmp_path)
+    assert value.unread
+    assert value.files == ()
+    assert value.notes == ("lib.so: it changed while it was read",)
+
+
+def test_a_file_that_is_cut_meanwhile_ends_its_reading(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(LIBRARY)
+    with content.OpenFile(path) as opened:
+        os.truncate(path, 10)
+        with pytest.raises(Unreadable, match="shorter"):
+            opened.content.read(0, 100)
+
+
+def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    data = bytearray(wheel(*((f"{number}.so", LIBRARY + bytes([number])) for number in range(3))))
+    rows = [at for at in range(len(data)) if data[at : at + 4] == b"PK\1\2"]
+    for row in rows:  # each names the first one's bytes, and claims the whole archive
+        struct.pack_into("<I", data, row + 20, len(data) - 200)
+        struct.pack_into("<I", data, row + 42, 0)
+    path = tmp_path / "one.whl"
+    path.write_bytes(data)
+    value = inspect(path)
+
+    assert value.unread
+    assert any("overlap" in note for note in value.notes)
+
+
+def test_a_directory_is_bounded_and_must_hold_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(wheel(("a.so", LIBRARY), ("b.so", LIBRARY)))
+    assert len(list(ZipArchive(MemoryContent(bytes(data))).members())) == 2
+    monkeypatch.setattr(zips, "_MOST_MEMBERS", 1)
+    with pytest.raises(Unreadable, match="2 members"):
+        ZipArchive(MemoryContent(bytes(data)))
+    monkeypatch.undo()
+    struct.pack_into("<H", data, len(data) - 12, 3)
+    with pytest.raises(Unreadable, match="hold together"):
+        list(ZipArchive(MemoryContent(bytes(data))).members())
+    struct.pack_into("<I", data, len(data) - 6, 1 << 31)
+    with pytest.raises(Unreadable, match="outside"):
+        ZipArchive(MemoryContent(bytes(data)))
+    with pytest.raises(Unreadable, match="no zip"):
+        ZipArchive(MemoryContent(b"PK\3\4" + bytes(99)))
+
+
+def test_a_large_member_goes_to_a_file_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zips, "_IN_MEMORY", 100)
+    archive = ZipArchive(MemoryContent(PACKED))
+    (member,) = archive.members()
+    with archive.unpack(member) as unpacked:
+        assert unpacked.read(0, unpacked.size) == LIBRARY
+    monkeypatch.setattr(zips, "_LARGEST", 1000)
+    with pytest.raises(Unreadable, match="larger"), ZipArchive(MemoryContent(PACKED)).unpack(member):
+        pass
+
+
+def test_damaged_and_strangely_packed_members_are_named(tmp_path: Path) -> None:
+    data = bytearray(wheel(("a.so", LIBRARY)))
+    at = data.index(b"PK\1\2")
+    struct.pack_into("<I", data, at + 20, 60)  # it ends too early
+    path = tmp_path / "one.whl"
+    path.write_bytes(data)
+    assert "too early" in inspect(path).notes[0]
+    lzma = tmp_path / "two.whl"
+    lzma.write_bytes(wheel(("a.so", LIBRARY), method=zipfile.ZIP_LZMA))
+    assert "not known" in inspect(lzma).notes[0]
+
+
+def test_compressed_images_are_read_or_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not unpacking.available():
+        pytest.skip("nothing here unpacks zstd")
+    image = spirv("a" * 300)
+    # One frame of one raw block, as the format has it: magic, sizes, block.
+    frame = (
+        unpacking.MAGIC + b"\x60" + struct.pack("<H", len(image) - 256) + (len(image) << 3 | 1).to_bytes(3, "little")
+    )
+    (tmp_path / "one.so").write_bytes(program(("spir64", frame + image, ("a",))))
+    value = inspect(tmp_path)
+    assert (value.files[0].forms, counts(value)) == ((("spirv", 1),), [(0, 1, 0, 0)])
+
+    monkeypatch.setattr(unpacking, "_unpacker", lambda: None)
+    value = inspect(tmp_path)
+    assert (value.files[0].forms, counts(value)) == ((("compressed", 1),), [(0, 0, 0, 1)])
+    assert "zstd" in value.files[0].notes[0]
+
+    monkeypatch.undo()
+    (tmp_path / "one.so").write_bytes(program(("spir64", unpacking.MAGIC + b"junk" * 9, ("a",))))
+    assert inspect(tmp_path).files[0].forms == (("compressed", 1),)

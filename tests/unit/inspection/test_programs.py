@@ -1,0 +1,84 @@
+"""The images that a program registers are found, whatever its compiler's version; forged tables end."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.support.builders import spirv
+from tests.support.device_images import program
+from xpucached.inspection import programs
+from xpucached.inspection.content import MemoryContent, Unreadable
+from xpucached.inspection.programs import FoundImage, LinkedProgram
+
+IMAGES = (("spir64", spirv("a", "b"), ("a", "b")), ("spir64_gen", b"!<arch>\nnative", ("b",)), ("spir64", b"none", ()))
+
+
+def found(data: bytes) -> list[FoundImage]:
+    return list(LinkedProgram(MemoryContent(data)).images())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize("relocated", [False, True])
+def test_images_are_found_with_their_kernels(version: int, newer: bool, relocated: bool) -> None:  # noqa: FBT001
+    data = program(*IMAGES, version=version, newer=newer, relocated=relocated)
+
+    assert [(one.target, data[one.offset : one.offset + one.size], one.kernels) for one in found(data)] == [
+        (target, content, tuple(name.encode() for name in kernels)) for target, content, kernels in IMAGES
+    ]
+
+
+def test_what_is_no_row_is_none() -> None:
+    assert found(program(("spir64x!", b"image", ()))) == []  # no target that a compiler knows
+    assert found(program()) == []
+    data = bytearray(program(*IMAGES[:1], relocated=False))
+    row = data.index(struct.pack("<HBBI", 3, 4, 0, 0), 0x10000)
+    struct.pack_into("<Q", data, row + 40, 1 << 40)  # it would end beyond the file
+    assert found(bytes(data)) == []
+    struct.pack_into("<Q", data, row + 40, 1)  # it would end before it begins
+    assert found(bytes(data)) == []
+
+
+def test_a_name_without_an_end_is_left_out() -> None:
+    data = bytearray(program(("spir64", b"image", ("kernel",)), relocated=False))
+    struct.pack_into("<Q", data, 0x10000 + 8, len(data) - 1)
+    data[-1] = 1
+
+    assert [one.kernels for one in found(bytes(data))] == [()]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x7fELF", b"\x7fELF\1\1" + bytes(60), b"\x7fELF\2\2" + bytes(60), program()[:0x10000]],
+    ids=["empty", "short", "32 bits", "big endian", "cut"],
+)
+def test_what_does_not_hold_together_is_refused(data: bytes) -> None:
+    made = bytearray(data)
+    if data[:6] == b"\x7fELF\2\1":
+        struct.pack_into("<Q", made, 64 + 56 + 32, 1 << 40)
+    with pytest.raises(Unreadable):
+        found(bytes(made))
+
+
+def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_MOST_IMAGES", 2)
+    with pytest.raises(Unreadable, match="more than 2 images"):
+        found(program(*IMAGES))
+    monkeypatch.undo()
+    monkeypatch.setattr(programs, "_MOST_KERNELS", 2)
+    with pytest.raises(Unreadable, match="more kernels"):
+        found(program(*IMAGES))
+    monkeypatch.undo()
+    monkeypatch.setattr(programs, "_MOST_WRITABLE", 10)
+    with pytest.raises(Unreadable, match="writable"):
+        found(program(*IMAGES))
+
+
+def test_entries_that_never_end_are_bounded() -> None:
+    data = bytearray(program(("spir64", b"image", ("kernel",)), relocated=False))
+    row = data.index(struct.pack("<HBBI", 3, 4, 0, 0), 0x10000)
+    struct.pack_into("<Q", data, row + 56, 1 << 62)  # the end of its entries
+
+    assert len(found(bytes(data))[0].kernels) <= 5

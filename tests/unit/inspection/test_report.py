@@ -1,0 +1,76 @@
+"""A kernel that several images hold, images beside programs, and the text for people."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import spirv
+from tests.support.device_images import archives, program
+from xpucached.inspection import containers, devices
+from xpucached.inspection.content import MemoryContent, Unreadable
+from xpucached.inspection.report import Inspector
+from xpucached.render.inspection import inspection
+from xpucached.render.text import TextStyle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NATIVE = archives()["15_pvc+bmg+dg2+arl-h+mtl-h+lnl-m.x"]
+
+
+def test_code_that_is_compiled_already_comes_first(tmp_path: Path) -> None:
+    names = ("scale", "add")
+    (tmp_path / "a.so").write_bytes(program(("spir64_gen", NATIVE[:40000], names), ("spir64", spirv(*names), names)))
+    value = Inspector(devices.asked(["B580", "pvc", "Wildcat Lake", "cpu"])).inspect("x", [tmp_path])
+
+    assert [(one.ready, one.compiled, one.absent, one.unknown) for one in value.totals] == [
+        (2, 0, 0, 0),
+        (2, 0, 0, 0),
+        (0, 0, 0, 2),  # the runtime takes the native one, which the driver refuses: it depends on the runtime
+        (0, 2, 0, 0),
+    ]
+
+
+def test_images_beside_programs_are_read() -> None:
+    image = spirv("a")
+    rows = [(b"host-x86_64", b""), (b"sycl-spir64_gen-unknown", NATIVE), (b"sycl-spir64", image)]
+    at = 32 + sum(24 + len(name) for name, _ in rows)
+    table, body = b"", b""
+    for name, data in rows:
+        table += struct.pack("<3Q", at + len(body), len(data), len(name)) + name
+        body += data
+    bundle = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(rows)) + table + body
+    found = containers.images(MemoryContent(bundle))
+    assert [(one.target, one.size) for one in found] == [("spir64_gen", len(NATIVE)), ("spir64", len(image))]
+    with pytest.raises(Unreadable):
+        containers.images(MemoryContent(bundle[:-1]))
+
+    head = struct.pack("<4sI3Q", b"\x10\xff\x10\xad", 1, 72 + len(image), 32, 40)
+    binary = head + struct.pack("<HHIQQQQ", 4, 8, 0, 0, 0, 72, len(image)) + image
+    assert [(one.offset, one.size) for one in containers.images(MemoryContent(binary * 2))] == [
+        (72, len(image)),
+        (72 + len(binary), len(image)),
+    ]
+    static = b"!<arch>\n/               0           0     0     0       4         `\nabcd"
+    assert containers.images(MemoryContent(static)) == ()
+    assert "linker" in containers.leftover(MemoryContent(static))
+
+
+def test_people_read_a_sentence_for_each_device(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(program(("spir64", spirv("a", "b"), ("a", "b"))))
+    (tmp_path / "b.bin").write_bytes(NATIVE)
+    style = TextStyle(datetime.now(UTC))
+    asked = devices.asked(["B580"])
+    text = inspection(
+        Inspector(asked, rate=0.01, used=frozenset({b"a"}), kept_in=("sycl: /s",)).inspect("env", [tmp_path]), style
+    )
+    assert "B580 (bmg-g21): of 4 kernels 2 run as they are, 2 are compiled at first use" in text.replace("\n", " ")
+    assert "(~)); the model has compiled 1 of them" in text
+    assert "Kept in\nsycl: /s" in text
+    assert "name the one that is meant: --device B580" in inspection(Inspector(()).inspect("env", [tmp_path]), style)
+    (tmp_path / "empty").mkdir()
+    assert "no device code" in inspection(Inspector(asked).inspect("env", [tmp_path / "empty"]), style)

@@ -1,0 +1,144 @@
+"""Door: `xpucachectl inspect`: what files, wheels and environments bring; a daemon is asked if there is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from xpucached import codec
+from xpucached.api import requests
+from xpucached.api.endpoints import VERSION
+from xpucached.cli import connect, output
+from xpucached.domain.models import check_name
+from xpucached.domain.stores import StoreOrigin
+from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
+from xpucached.inspection import devices
+from xpucached.inspection.report import Inspector
+from xpucached.printing import plain
+from xpucached.render.inspection import inspection
+from xpucached.render.text import TextStyle
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from xpucached.api.client import Client
+    from xpucached.domain.models import ModelStatus
+
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_PAGES: Final = 50
+"""Of a daemon's entries so many pages are looked at."""
+
+
+class _Told(Struct, frozen=True):
+    """What a daemon tells: nothing where none answers."""
+
+    versions: tuple[str, ...] = ()
+    rate: float | None = None
+    kept_in: tuple[str, ...] = ()
+    used: frozenset[bytes] | None = None
+
+
+def run(options: Namespace) -> int:
+    """Look through it, and print what was found; gives the exit status."""
+    path = Path(os.path.normpath(Path(options.target).expanduser().absolute()))
+    there = os.path.lexists(path)
+    model: ModelStatus | None = None
+    known = _Told()
+    paths = [path]
+    try:
+        client, hosts = connect.reach(options)
+        with client:
+            if not there:
+                model = _model(client, options.target)
+                paths = _programs(model)
+            if not hosts:
+                known = _asked(client, model)
+    except XpucachedError as error:
+        if not there:
+            message = f"{options.target}: no such file, and no model that is known here: {error.message}"
+            raise NotFound(message, hint=error.hint) from error
+    found = devices.asked(options.device) if options.device else devices.here(known.versions)
+    one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=_progress(options))
+    value = one.inspect(options.target, paths)
+    if options.json:
+        print(codec.dumps({"api": VERSION, "data": codec.to_json(value)}).decode("ascii"))
+    elif options.quiet:
+        output.say("\n".join(plain(file.name) for file in value.files))
+    else:
+        terminal = sys.stdout.isatty()
+        colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
+        width = shutil.get_terminal_size().columns if terminal else None
+        output.say(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
+    unread = any(one.unknown for one in value.totals) or any(file.notes for file in value.files) or value.unread
+    return RunFailed.exit if unread else 0
+
+
+def _progress(options: Namespace) -> Callable[[str], None]:
+    if options.quiet or not sys.stderr.isatty():
+        return lambda _: None
+
+    def tell(name: str) -> None:
+        print(f"\r\x1b[K{plain(name)[-70:]}\r", end="", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _model(client: Client, name: str) -> ModelStatus:
+    try:
+        checked = check_name(name)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    return client.call(requests.GetModel(name=checked)).value
+
+
+def _programs(model: ModelStatus) -> list[Path]:
+    """Return where the programs of a model lie: the environment of its interpreter, else the program itself."""
+    first = model.exercise.python or next(iter(model.command), "")
+    path = Path(shutil.which(first, path=model.variables.get("PATH")) or model.directory / first)
+    for folder in (path.parent.parent, path.resolve().parent.parent):
+        if (folder / "pyvenv.cfg").is_file():
+            return [folder]
+    sites = sorted(path.resolve().parent.parent.glob("lib/python3*/site-packages"))
+    return sites if path.name.startswith("python") and sites else [path]
+
+
+def _asked(client: Client, model: ModelStatus | None) -> _Told:
+    """Ask for what this host has measured.  Raises what a daemon refuses with."""
+    host = client.call(requests.ListDevices()).value
+    versions = tuple(text for one in host.environments for text in _VERSION.findall(one.device))
+    kept = tuple(
+        f"{one.kind}: {one.store}"
+        for one in client.call(requests.ListStores()).value
+        if one.origin is StoreOrigin.MANAGED
+    )
+    spent, compiled, after = 0.0, 0, None
+    used: set[bytes] = set()
+    for _ in range(_PAGES):
+        page = client.call(requests.ListEntries(after=after, model=model.name if model else None)).value
+        for one in page.entries:
+            used.update(kernel.name.encode() for kernel in one.entry.kernels)
+            if one.cost is not None and one.entry.image_size:
+                spent, compiled = spent + one.cost, compiled + one.entry.image_size
+        after = page.next
+        if after is None:
+            break
+    rate = spent / compiled if compiled else _of_runs(client, model)
+    return _Told(versions, rate, kept, frozenset(used) if model else None)
+
+
+def _of_runs(client: Client, model: ModelStatus | None) -> float | None:
+    """Return the seconds for a byte that a model's own run took; None if there was none that tells."""
+    if model is None or model.cold_seconds is None or model.warm_seconds is None:
+        return None
+    page = client.call(requests.ListEntries(model=model.name)).value
+    compiled = sum(one.entry.image_size for one in page.entries)
+    spent = model.cold_seconds - model.warm_seconds
+    return spent / compiled if page.next is None and compiled and spent > 0 else None

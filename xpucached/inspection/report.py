@@ -1,0 +1,185 @@
+"""What a file, a wheel or an environment brings, and what becomes of it on each device."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from xpucached.domain.inspection import CodeForm, Fate, InspectedFile, Inspection, Outlook
+from xpucached.inspection import containers, device_code
+from xpucached.inspection.acceptance import cpu_fate, gpu_fate
+from xpucached.inspection.content import Content, Unreadable
+from xpucached.inspection.places import COPIES, SearchedFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from xpucached.inspection.device_code import DeviceCode
+    from xpucached.inspection.devices import AskedDevice
+    from xpucached.inspection.programs import FoundImage
+
+_TWO_BUILDS: Final = {
+    "torch": "torch",
+    "intel_extension_for_pytorch": "intel-extension-for-pytorch",
+    "llama_cpp_python": "llama-cpp-python",
+    "bitsandbytes": "bitsandbytes",
+    "vllm": "vllm",
+}
+"""Packages of which there are builds for GPUs and others for processors only."""
+
+
+class Inspector:
+    """Looks through one target for some devices.
+
+    ``rate`` is how many seconds a byte of SPIR-V is compiled, as measured on this host; None if nobody did.  ``used``
+    are the kernels that a model has compiled, and ``kept_in`` the caches that keep what is compiled.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[AskedDevice],
+        *,
+        rate: float | None = None,
+        used: frozenset[bytes] | None = None,
+        kept_in: tuple[str, ...] = (),
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._devices = devices
+        self._rate = rate
+        self._used = used
+        self._kept_in = kept_in
+        self._tell = tell
+        self._seen: set[tuple[int, int]] = set()
+
+    def inspect(self, target: str, paths: Sequence[Path]) -> Inspection:
+        """Look through files and folders.  Raises `NotFound` for one that cannot be read at all."""
+        began = time.monotonic()
+        place = SearchedFiles(self._tell)
+        files: list[InspectedFile] = []
+        for path in paths:
+            for found in place.contents(path):
+                try:
+                    one = self._file(found.name, found.content, place)
+                    found.check()
+                except Unreadable as error:
+                    place.note(found.name, error)
+                else:
+                    files += [one] if one is not None else []
+        return Inspection(
+            target,
+            tuple(one.told for one in self._devices),
+            tuple(sorted(files, key=lambda one: (-one.kernels, one.name))),
+            tuple(_sum([one.outlooks[index] for one in files], device) for index, device in enumerate(self._devices)),
+            place.opened,
+            tuple(sorted(place.skipped.items())),
+            (*_builds(place, files), *place.notes),
+            round(time.monotonic() - began, 3),
+            place.unread,
+            self._kept_in,
+        )
+
+    def _file(self, name: str, content: Content, place: SearchedFiles) -> InspectedFile | None:
+        found = containers.images(content)
+        if not found:
+            if what := containers.leftover(content):
+                place.skipped[what] += 1
+            return None
+        # The table of a library's images, with their places and the names of their kernels, tells copies of it.
+        if any(one.kernels for one in found):
+            identity = (content.size, hash(found))
+            if identity in self._seen:
+                place.skipped[COPIES] += 1
+                return None
+            self._seen.add(identity)
+        codes = [
+            device_code.read(content, one.offset, one.size, target=one.target, named=bool(one.kernels)) for one in found
+        ]
+        names = [one.kernels or code.kernels for one, code in zip(found, codes, strict=True)]
+        kernels = {kernel for each in names for kernel in each}
+        wrong = Counter(one.wrong for one in codes if one.wrong)
+        return InspectedFile(
+            name,
+            len(found),
+            len(kernels),
+            tuple(sorted(Counter(str(one.form) for one in codes).items())),
+            tuple(self._outlook(device, found, codes, names) for device in self._devices),
+            tuple(f"{count} images: {why}" for why, count in wrong.most_common(3)),
+            None if self._used is None else len(kernels & self._used),
+        )
+
+    def _outlook(
+        self,
+        device: AskedDevice,
+        found: Sequence[FoundImage],
+        codes: Sequence[DeviceCode],
+        names: Sequence[tuple[bytes, ...]],
+    ) -> Outlook:
+        fates = [
+            cpu_fate(code, one.target) if device.rules is None else gpu_fate(code, device.rules)
+            for one, code in zip(found, codes, strict=True)
+        ]
+        seen: dict[bytes, int] = {}
+        for fate, code, kernels in zip(fates, codes, names, strict=True):
+            refused = device.rules is not None and fate is Fate.ABSENT and code.form is CodeForm.NATIVE
+            bit = _BITS[_REFUSED if refused else fate]
+            for kernel in kernels:
+                seen[kernel] = seen.get(kernel, 0) | bit
+        counted = Counter(combined(one) for one in seen.values())
+        size = sum(
+            code.size
+            for fate, code, kernels in zip(fates, codes, names, strict=True)
+            if fate is Fate.COMPILED and any(combined(seen[kernel]) is Fate.COMPILED for kernel in kernels)
+        )
+        return Outlook(
+            device.told.architecture,
+            counted[Fate.READY],
+            counted[Fate.COMPILED],
+            counted[Fate.ABSENT],
+            counted[Fate.UNKNOWN],
+            size,
+            None if self._rate is None else size * self._rate,
+        )
+
+
+_REFUSED: Final = "refused"
+_BITS: Final = {Fate.READY: 1, Fate.COMPILED: 2, Fate.UNKNOWN: 4, _REFUSED: 8, Fate.ABSENT: 16}
+
+
+@functools.cache
+def combined(seen: int) -> Fate:
+    """Return what becomes of a kernel that several images hold.
+
+    A runtime prefers an image that is compiled already, and does not know whether the driver takes it: what happens
+    where the driver refuses that one, and another could be compiled, depends on the runtime.
+    """
+    if seen & _BITS[Fate.READY]:
+        return Fate.READY
+    if seen & _BITS[Fate.UNKNOWN] or (seen & _BITS[_REFUSED] and seen & _BITS[Fate.COMPILED]):
+        return Fate.UNKNOWN
+    return Fate.COMPILED if seen & _BITS[Fate.COMPILED] else Fate.ABSENT
+
+
+def _sum(outlooks: Sequence[Outlook], device: AskedDevice) -> Outlook:
+    seconds = [one.seconds for one in outlooks if one.seconds is not None]
+    return Outlook(
+        device.told.architecture,
+        sum(one.ready for one in outlooks),
+        sum(one.compiled for one in outlooks),
+        sum(one.absent for one in outlooks),
+        sum(one.unknown for one in outlooks),
+        sum(one.compile_size for one in outlooks),
+        sum(seconds) if seconds else None,
+    )
+
+
+def _builds(place: SearchedFiles, files: Sequence[InspectedFile]) -> list[str]:
+    """Say which packages are there in a build without code for GPUs."""
+    folders = {part for one in files if one.kernels for part in one.name.split("/")}
+    return [
+        f"{title} {place.packages[name]} is a build for processors: it brings no code for a GPU"
+        for name, title in _TWO_BUILDS.items()
+        if name in place.packages and not folders & {name, f"{name}.libs", "llama_cpp"}
+    ]

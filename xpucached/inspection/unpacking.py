@@ -1,0 +1,74 @@
+"""Unpacking images that a compiler compressed (zstd): by Python's own module, or by the system's library."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+from xpucached.inspection.content import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LARGEST: Final = 1 << 29
+_UNKNOWN: Final = (1 << 64) - 2
+
+
+class _Unpacks(Protocol):
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+@functools.cache
+def _unpacker() -> Callable[[bytes, int], bytes] | None:
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+
+        def unpack(data: bytes, most: int, make: Callable[[], _Unpacks] = module.ZstdDecompressor) -> bytes:
+            return make().decompress(data, most)
+
+        return unpack
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        return None
+    whole, length = library["ZSTD_decompress"], library["ZSTD_getFrameContentSize"]
+    whole.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    whole.restype = ctypes.c_size_t
+    length.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    length.restype = ctypes.c_ulonglong
+
+    def decompress(data: bytes, most: int) -> bytes:
+        size = length(data, len(data))
+        if size >= _UNKNOWN or size > most:
+            raise Unreadable("a compressed image does not say its size, or is too large")
+        made = ctypes.create_string_buffer(max(size, 1))
+        done = whole(made, size, data, len(data))
+        if done != size:
+            raise Unreadable("a compressed image is damaged")
+        return made.raw[:size]
+
+    return decompress
+
+
+def available() -> bool:
+    """Return whether anything here can unpack."""
+    return _unpacker() is not None
+
+
+def unpacked(data: bytes, most: int = _LARGEST) -> bytes:
+    """Return what was compressed.  Raises `Unreadable` if it is damaged, too large, or nothing here can unpack it."""
+    unpack = _unpacker()
+    if unpack is None:
+        raise Unreadable("nothing here unpacks zstd: install libzstd")
+    try:
+        return unpack(data, most)
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"a compressed image is damaged: {error}") from error
