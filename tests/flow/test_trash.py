@@ -328,6 +328,7 @@ def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: Sy
     lock.touch()
     os.utime(lock, (time.time() - 3600, time.time() - 3600))
     barrier.touch()
+    os.utime(barrier, (time.time() - 3600, time.time() - 3600))
     host.start()
 
     told = host.ctl("doctor", check=1).stdout

@@ -24,9 +24,10 @@ from tests.kinds.fakes import NEO
 from tests.support import catalogs
 from tests.support.daemons import Daemon, daemon
 from xpucached import systemd
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, salvage
 from xpucached.catalog.events import events_after
 from xpucached.catalog.intents import intend, open_intents
+from xpucached.catalog.salvage import Salvaged
 from xpucached.cli import commands_jobs
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
@@ -252,6 +253,39 @@ def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypat
         asyncio.run(work(catalog))
     finally:
         catalog.close()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_catalog_that_was_made_anew_is_a_problem_until_nothing_is_missing(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool
+) -> None:
+    """A restart must not make all seem well where models that somebody registered may be missing."""
+    path = short_dir / "catalog.sqlite"
+    path.write_bytes(b"no database at all" * 500)
+    if whole:
+        monkeypatch.setattr(salvage, "salvage_models", lambda _aside: Salvaged((), ""))
+    old: list[Path] = []
+
+    async def work(catalog: Catalog, *wakes: Started | Periodic) -> list[bool]:
+        service = alone(catalog)
+        told: list[bool] = []
+        for wake in wakes:
+            status = await look(service, wake)
+            told.append("catalog-rebuilt" in {one.code for one in status.problems})
+        await service.stop()
+        return told
+
+    for again in (False, True):
+        with contextlib.closing(Catalog.open(path)) as catalog:
+            assert bool(catalog.rebuilt) is not again
+            old += path.parent.glob("*.corrupt-*") if not again else []
+            # It is seen at least until the next look.
+            assert asyncio.run(work(catalog, Started(), Periodic(), Periodic())) == (
+                [not again, False, False] if whole else [True] * 3
+            )
+    old[0].unlink()
+    with contextlib.closing(Catalog.open(path)) as catalog:
+        assert asyncio.run(work(catalog, Started())) == [False]
 
 
 def subjects(host: Daemon) -> set[str]:

@@ -45,7 +45,7 @@ from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryState, FoundStore, ImageFormat, Store, StoreOrigin, StoreState
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.errors import CatalogError, RequestError
+from xpucached.errors import CatalogError, RequestError, SettingsError
 from xpucached.host import elf
 from xpucached.host.gpu_devices import known
 from xpucached.inspection import acceptance, containers
@@ -61,6 +61,7 @@ from xpucached.kinds.sycl.slots import ORDER
 from xpucached.kinds.trash_labels import loads
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool
 from xpucached.server.routes import Routes
+from xpucached.settings import loading, model_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -268,6 +269,23 @@ def configuration(data: bytes) -> None:
         Process(7, 0, _AT, "app", Path("/work"), {"SYCL_CONFIG_FILE_NAME": str(file), "HOME": "/h"})
     )
     _check(place is None or (place[0].is_absolute() and len(str(place[0])) < 1000), "a place that is none")
+
+
+def our_settings(data: bytes) -> None:
+    """Read our own configuration, or a model file, with one beside it that is whole: neither hides it."""
+    place = _root().with_name("settings")
+    (place / "models.d").mkdir(parents=True, exist_ok=True)
+    if data[:1] <= b"\x7f":
+        file = place / "xpucached.toml"
+        file.write_bytes(data[1:])
+        with suppress(SettingsError):
+            loading.load(file, user=True, environ={"HOME": str(place), "XDG_RUNTIME_DIR": str(place)})
+        return
+    (place / "models.d" / "whole.toml").write_text("command = ['/bin/true']\n")
+    (place / "models.d" / "any.toml").write_bytes(data[1:])
+    found, problems = model_files.models(place / "models.d")
+    _check(any(one.source.endswith("/whole.toml") for one in found) or problems, "the other model is hidden")
+    _check(sum(len(one.message) for one in problems) < 1 << 20, "words without bounds")
 
 
 def library(data: bytes) -> None:
@@ -563,6 +581,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
         lookup,
         slot,
         configuration,
+        our_settings,
         label,
         library,
         catalog,
@@ -670,6 +689,16 @@ def seeds(target: str) -> list[bytes]:
             for shape in ({}, {"version": 2}, {"newer": True, "relocated": False})
         ],
         "wheel": [_zipped(method) for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)],
+        "our_settings": [
+            b"\0[stores]\npaths = ['/s', 'sycl:/t']\n[driver]\nvariables = { A = 'b' }\nprobe_timeout = '5s'\n",
+            b"\0[policy]\nmax_bytes = '1GiB'\ngrace = '1h'\n[policy.stores.'/s']\nmax_unused = 'unlimited'\n",
+            b"\0[throttle]\nwindow = '22:00-06:00'\n[schedule]\nscrub = 0x1fff\n[workers]\ninclude = ['root', '0']\n",
+            b"\x80command = ['/bin/true', 'x']\ntimeout = '5m'\nstore = '/s'\npriority = 3\nvariables = { A = 'b' }\n",
+            (
+                b"\x80name = 'm'\nloader = 'python'\npython = '/usr/bin/python3'\ntarget = 'a:b'\n"
+                b"device = 'cpu'\noptions = { c = '1' }\n"
+            ),
+        ],
         "library": [one[16:] for one in programs] + [native(300)],
         "catalog": [
             b"\0",

@@ -394,8 +394,30 @@ def test_faults_of_a_store_are_noted(tmp_path: Path) -> None:
     lock = root / "cache_size.txt.lock"
     lock.touch()
     os.utime(lock, (1_700_000_000, 1_700_000_000))
-    (tmp_path / "libsycl_cache_eviction_in_progress").touch()
+    barrier = tmp_path / "libsycl_cache_eviction_in_progress"
+    barrier.touch()
+    assert len(look(root).notes) == 2
+    os.utime(barrier, (1_700_000_000, 1_700_000_000))
     assert len(look(root).notes) == 3
+
+
+def test_what_keeps_writers_away_while_a_program_evicts_is_no_fault_and_stays(tmp_path: Path) -> None:
+    root = tmp_path / "libsycl_cache"
+    write(root)
+    barrier = tmp_path / "libsycl_cache_eviction_in_progress"
+    barrier.touch()
+    now = datetime.now(UTC)
+    found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "test")
+    assert not sycl.doctor.clear(found.store, sycl.defects.BARRIER, now, None)
+    # A program that began before it may be evicting still.
+    os.utime(barrier, (time.time() - 60, time.time() - 60))
+    before, after = now - timedelta(hours=1), now
+    assert sycl.doctor.faults(found, now, before) == ()
+    assert not sycl.doctor.clear(found.store, sycl.defects.BARRIER, now, before)
+    assert barrier.exists()
+    assert sycl.doctor.faults(found, now, after) == (sycl.defects.BARRIER,)
+    assert sycl.doctor.clear(found.store, sycl.defects.BARRIER, now, after)
+    assert not barrier.exists()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ _FIELDS: Final = 64
 _LARGEST: Final = 1 << 20
 _MOST: Final = 10_000  # to find a fault in each value takes seconds for a body full of them
 _LARGEST_NUMBER: Final = 1 << 63
+_LONGEST_KEY: Final = 100
 _HINT: Final = "GET /v1/openapi.json describes every request"
 
 
@@ -40,7 +41,7 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
         texts = _texts(query)
         clash = sorted(set(texts) & set(placeholders))
         if clash:
-            message = f"{clash[0]}: stands in the path already"
+            message = f"{_quoted(clash[0])}: stands in the path already"
             raise RequestError(message)
         given = {**texts, **placeholders}
     _check_keys(row, row.request, given, "")
@@ -75,7 +76,7 @@ def _texts(query: str) -> dict[str, messages.Json]:
         raise RequestError(message) from error
     for key, value in pairs:
         if key in texts:
-            message = f"{key}: given twice"
+            message = f"{_quoted(key)}: given twice"
             raise RequestError(message)
         texts[key] = value
     return texts
@@ -96,8 +97,13 @@ def _check_keys(row: Endpoint, kind: object, given: messages.Json, place: str) -
     for key, value in given.items():
         if key not in types:
             known = ", ".join(name for name in types if name not in row.placeholders) or "none"
-            raise RequestError(f"{place}{key}: unknown key; known are: {known}", hint=_HINT)
+            raise RequestError(f"{place}{_quoted(key)}: unknown key; known are: {known}", hint=_HINT)
         _check_keys(row, types[key], value, f"{place}{key}.")
+
+
+def _quoted(key: str) -> str:
+    """Return as much of a client's key as a refusal quotes."""
+    return key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
 
 
 def _words(kind: object, place: str) -> str:

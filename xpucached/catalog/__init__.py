@@ -9,6 +9,7 @@ thread; questions run beside a write and see the catalog as it was before it.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
@@ -49,6 +50,7 @@ class Catalog:
         self._engine = engine
         self._writing = threading.Lock()
         self._moment = _Moment()
+        self._incomplete: opening.Rebuilt | None = None  #: that models may be missing, while we live
         self._damaged: str | None = None  #: what is wrong with the rows themselves, once that was met
         self._examining: Connection | None = None
         self._closing = threading.Lock()
@@ -70,6 +72,8 @@ class Catalog:
         opened = opening.connect(path)
         catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
         catalog.examined = opened.examined
+        if inherited is not None:
+            catalog._miss(inherited)
         if opened.rebuilt is not None:
             catalog._take_over(opened.rebuilt)
         return catalog
@@ -84,6 +88,18 @@ class Catalog:
             self.rebuilt += (
                 f", and others may be missing: {taken.incomplete_because}; compare with: xpucachectl model list"
             )
+            self._miss(opening.Rebuilt(self.rebuilt, rebuilt.aside))
+
+    def _miss(self, rebuilt: opening.Rebuilt) -> None:
+        self._incomplete = rebuilt
+        salvage.note_incomplete(self.path, rebuilt.aside, rebuilt.message)
+
+    @property
+    def incomplete(self) -> str:
+        """Why models may be missing, in a sentence, until somebody removes the old catalog; empty if none are."""
+        if self._incomplete is not None and os.path.lexists(self._incomplete.aside):
+            return self._incomplete.message
+        return salvage.incomplete(self.path)
 
     def close(self) -> None:
         """Close it; the journal is folded into the file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import sqlite3
 import stat
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
     from xpucached.domain.names import ModelName
 
 log = logging.getLogger(__name__)
+
+_NOTE: Final = ".incomplete"
+"""What the name of the file ends with that says of which catalogs that were set aside models may be missing: a line for
+each, its name and the words."""
+
+_LONGEST: Final = 1 << 16
+"""Bytes of that file that are read."""
 
 _COPY: Final = "salvaging"
 """The directory of the copy; a daemon that was killed meanwhile leaves it to the next."""
@@ -63,6 +71,33 @@ def salvage_models(aside: Path) -> Salvaged:
     for why in reasons:
         log.warning("not everything could be taken over from %s: %s", aside, why)
     return Salvaged(tuple(found), "; ".join(reasons))
+
+
+def note_incomplete(path: Path, aside: Path, message: str) -> None:
+    """Note beside a catalog that models of one that was set aside may be missing; who removes that has seen to it."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path.with_name(path.name + _NOTE), flags, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{aside.name}\t{' '.join(message.split())}\n")
+    except OSError as error:
+        log.warning("that models may be missing cannot be noted: %s", error)
+
+
+def incomplete(path: Path) -> str:
+    """Return what was noted last of an old catalog that is still there; empty if nothing was."""
+    note = path.with_name(path.name + _NOTE)
+    try:
+        descriptor = os.open(note, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            lines = file.read(_LONGEST).decode("utf-8", "replace").splitlines()
+        for name, _, message in [line.partition("\t") for line in reversed(lines)]:
+            if name.startswith(path.name) and "/" not in name and os.path.lexists(path.with_name(name)):
+                return message
+        note.unlink()
+    except (OSError, ValueError):
+        return ""
+    return ""
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from xpucached.domain.targets import Target
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from xpucached.domain.targets import Lineage
+
 log = logging.getLogger(__name__)
 
 #: Changes that are kept: years of updates, and an end to it if a device comes and goes with every minute.
@@ -92,7 +94,10 @@ def appeared_since(connection: sa.Connection, moments: Collection[datetime]) -> 
     then, found = set(present), dict[datetime, tuple[Target, ...]]()
     c = CHANGES.c
     oldest = sa.literal(min(moments, default=datetime.max.replace(tzinfo=UTC)), Moment)
-    rows = iter(connection.execute(sa.select(c.id, c.at).where(c.at > oldest).order_by(c.id.desc())).all())
+    some = connection.execute(sa.select(c.id, c.at).where(c.at > oldest).order_by(c.id.desc())).all()
+    # Of changes only so many are kept; since when a device is known is kept with it.
+    since = _known_since(connection) if len(some) >= KEPT else {}
+    rows = iter(some)
     row = next(rows, None)
     for moment in sorted(moments, reverse=True):
         while row is not None and row.at > moment:
@@ -100,8 +105,19 @@ def appeared_since(connection: sa.Connection, moments: Collection[datetime]) -> 
             then |= set(_side(connection, row.id, appeared=False))
             row = next(rows, None)
         devices = {one.lineage for one in then}
-        found[moment] = tuple(sorted(one for one in present if one.lineage not in devices))
+        found[moment] = tuple(
+            sorted(one for one in present if one.lineage not in devices or since.get(one.lineage, moment) > moment)
+        )
     return found
+
+
+def _known_since(connection: sa.Connection) -> dict[Lineage, datetime]:
+    """Return when this host first offered anything on each device."""
+    since: dict[Lineage, datetime] = {}
+    for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.first.is_not(None))):
+        lineage = targets.value(row).lineage
+        since[lineage] = min(row.first, since.get(lineage, row.first))
+    return since
 
 
 def driver_changes(connection: sa.Connection, limit: int = 20) -> tuple[DriverChange, ...]:

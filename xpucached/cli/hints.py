@@ -56,7 +56,9 @@ def to_end_a_job(job: str, given: str, *, root: bool) -> str:
 
 def _parted(job: str) -> tuple[str, str]:
     uid, point, number = job.partition(".")
-    return (f"--of {uid} ", number) if point and uid.isdecimal() else ("", job)
+    whose, name = (f"--of {uid} ", number) if point and uid.isdecimal() else ("", job)
+    # It is a user's word, and stands in a command that root may type.
+    return whose, shlex.quote(name)
 
 
 def as_root(argv: Sequence[str]) -> str:

@@ -309,6 +309,10 @@ def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path,
     return tuple(found)
 
 
+EVER: Final = datetime.min.replace(tzinfo=UTC)
+"""Before any process began."""
+
+
 def writer_since(
     processes: Iterable[Process], libraries: tuple[str, ...], writes: Callable[[str], bool], places: HostRoots = HERE
 ) -> datetime | None:
@@ -322,7 +326,7 @@ def writer_since(
     into.  Where other processes may live that are not seen here, anybody may.
     """
     if not _sees_all(places):
-        return datetime.min.replace(tzinfo=UTC)
+        return EVER
     left = itertools.count(_OPEN_IN_ALL, -1)
     # Which is the oldest is known from the first one on.
     for one in sorted(processes, key=lambda one: one.started):

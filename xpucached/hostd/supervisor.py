@@ -89,6 +89,7 @@ class HostDaemon:
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
         self._named = kept.named
         self._owners: Mapping[ModelName, int] = {}
+        self._declared: tuple[Mapping[ModelName, int], Mapping[int, tuple[ModelName, ...]]] = ({}, {})  # by their users
         self._problems: tuple[Problem, ...] = ()
         self._unseen: tuple[Problem, ...] = ()  # why nobody knows whether the driver is another one
         self.settings_problems: tuple[Problem, ...] = ()
@@ -274,11 +275,15 @@ class HostDaemon:
 
     def status(self, only: int | None) -> HostStatus:
         """Return how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
-        declared: dict[int, list[ModelName]] = {}
-        for name, uid in self._owners.items():
-            declared.setdefault(uid, []).append(name)
+        if self._declared[0] is not self._owners:
+            # Once for each change: anybody may ask, as often as they like.
+            found: dict[int, list[ModelName]] = {}
+            for name, uid in self._owners.items():
+                found.setdefault(uid, []).append(name)
+            self._declared = self._owners, {uid: tuple(names) for uid, names in found.items()}
+        declared = self._declared[1]
         shown = tuple(
-            replace(one, declared=tuple(declared.get(one.uid, ())), due=self._is_due(one))
+            replace(one, declared=declared.get(one.uid, ()), due=self._is_due(one))
             for one in (self._known.said.values() if only is None else [self._known.said.get(only)])
             if one
         )

@@ -171,7 +171,7 @@ def catalog_failing(message: str, hint: str) -> Problem:
 
 def catalog_rebuilt(message: str) -> Problem:
     """Say that the catalog is a new one."""
-    hint = "register again what is missing in: xpucachectl model list; the old catalog is kept, and can be removed"
+    hint = "register again what is missing in: xpucachectl model list; then remove the old catalog, which is kept"
     return Problem("catalog-rebuilt", message, hint)
 
 

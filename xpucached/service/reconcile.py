@@ -66,6 +66,16 @@ class Reconciler:
             log.warning("%s", message)
             context.events.post("catalog-rebuilt", message)
             context.problems.note(catalog_rebuilt(message))
+        elif missing := context.catalog.incomplete:
+            context.problems.note(catalog_rebuilt(missing))
+
+    def _see_whether_complete(self) -> None:
+        """Show that the catalog is a new one only while models may be missing, once all is looked at anew."""
+        context = self._context
+        if missing := context.catalog.incomplete:
+            context.problems.note(catalog_rebuilt(missing))
+        else:
+            context.problems.clear("catalog-rebuilt")
 
     async def reconcile(self, triggers: Iterable[Trigger]) -> float | None:
         """Look at what may have changed, then see that models are warm, and then that the stale goes.
@@ -101,6 +111,8 @@ class Reconciler:
         self._upkeep.begin(whole=whole, booting=Started in kinds)
         self._missed = self._missed + 1 if parts.failing & automatic.LOOKS else 0
         if whole and not self._missed:
+            if not renewed and Started not in kinds:
+                await asyncio.to_thread(self._see_whether_complete)
             context.looked = began
             if self._surveyor.unsettled is None:
                 context.noticed = notices

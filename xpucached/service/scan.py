@@ -22,7 +22,7 @@ from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds.table import KINDS
 from xpucached.service.context import to_its_end
 from xpucached.service.owners import answers
-from xpucached.service.store_finder import writers_since
+from xpucached.service.store_finder import writer_since, writers_since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,9 +102,10 @@ class StoreScanner:
             seen = functools.partial(far, number, one.store.root)
             seen(0)
             try:
+                since = await asyncio.to_thread(writer_since, one, writers)
                 async with self._context.locks.storing:
                     delta = await to_its_end(
-                        self.scan, one, writers[one.store.kind], full=full, thorough=thorough, again=again, seen=seen
+                        self.scan, one, since, full=full, thorough=thorough, again=again, seen=seen
                     )
             except CatalogError:
                 raise
@@ -218,7 +219,7 @@ class StoreScanner:
         def look() -> frozenset[EntryId]:
             writers = writers_since()
             for one in stores:
-                self.scan(one, writers[one.store.kind])
+                self.scan(one, writer_since(one, writers))
             return frozenset(
                 EntryId(one.store, key) for one in stores for key in self._context.catalog.read(known_keys, one.store)
             )

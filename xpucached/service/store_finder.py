@@ -20,6 +20,7 @@ from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
 from xpucached.errors import Conflict
 from xpucached.host import process_table
 from xpucached.host.gpu_devices import is_gpu
+from xpucached.host.process_table import EVER
 from xpucached.kinds.table import KINDS, MODELS, libraries, variables
 from xpucached.printing import encodable
 from xpucached.service.owners import (
@@ -32,6 +33,7 @@ from xpucached.service.owners import (
     unreadable,
 )
 from xpucached.service.survey import runtimes_of
+from xpucached.settings import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -52,6 +54,19 @@ def writers_since(processes: Iterable[Process] | None = None) -> WritersSince:
     found = tuple(process_table.processes(os.getuid(), libraries()) if processes is None else processes)
     kinds = ((name, kind.discovery) for name, kind in KINDS.items())
     return {name: process_table.writer_since(found, one.LIBRARIES, one.writes) for name, one in kinds}
+
+
+def writer_since(found: FoundStore, writers: WritersSince) -> datetime | None:
+    """Return when the oldest process began that could be writing to a store; None if there is none.
+
+    Where other hosts may write, too, anybody may.
+    """
+    root = found.store.root
+    try:
+        shared = deadlines.ask(root, lambda: mounts.network(root))
+    except TimeoutError:
+        shared = "unknown"
+    return EVER if shared else writers[found.store.kind]
 
 
 def make(stores: Iterable[FoundStore]) -> None:

@@ -29,7 +29,7 @@ from xpucached.service.compare import quarantine
 from xpucached.service.context import to_its_end
 from xpucached.service.owners import readable
 from xpucached.service.paths import real_paths
-from xpucached.service.store_finder import writers_since
+from xpucached.service.store_finder import writer_since, writers_since
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -185,7 +185,7 @@ class Verifier:
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
         now = self._context.clock()
-        since = writers_since()[found.store.kind]
+        since = writer_since(found, writers_since())
         result: list[Finding] = []
         doctor = table.KINDS[found.store.kind].doctor
         for fault in doctor.faults(found, now, since) if doctor is not None else ():

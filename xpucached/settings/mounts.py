@@ -41,7 +41,9 @@ def _kind(path: Path, mounts: Path) -> str:
         fields = head.split(" ")
         if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place
             continue
-        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        place = fields[4]
+        if "\\" in place:
+            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
         # The last of several that are mounted in one place hides the others.
         if len(place) >= len(best) and (there == place or there.startswith(f"{place.rstrip('/')}/")):
             best, kind = place, tail.split(" ")[0]

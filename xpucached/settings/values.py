@@ -94,7 +94,11 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _found(expected: str, value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python writes no number of more than some thousand digits; in hexadecimal it reads them.
+        text = "a number of too many digits"
     return f"{expected}; found {text[:_QUOTED]}{'…' if len(text) > _QUOTED else ''}"
 
 
@@ -104,6 +108,8 @@ def _value(kind: object, value: object) -> object:
         return _bounded(bound, value) if bound is not None else _typed(kind, value)
     except Wrong:
         raise
+    except OverflowError as error:
+        raise Wrong(((), _found("expected a smaller number", value))) from error
     except ValueError as error:
         raise Wrong(((), _found(str(error), value))) from error
 
@@ -112,7 +118,7 @@ def _bounded(bound: object, value: object) -> object:
     match bound:
         case Whole(least, most):
             number = _typed(int, value)
-            if not least <= int(str(number)) <= most:
+            if not isinstance(number, int) or not least <= number <= most:
                 raise Unexpected(f"expected a whole number from {least} to {most}")
             return number
         case Duration():

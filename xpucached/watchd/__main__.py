@@ -112,10 +112,12 @@ def _door(path: Path) -> socket.socket:
     return listener
 
 
-def _notify(text: str) -> None:
+def _notify(text: str, patience: float = 1.0) -> None:
+    """Tell systemd something, if it started us; nobody waits longer than so many seconds until it reads."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker:
+            speaker.settimeout(patience)
             speaker.connect("\0" + address[1:] if address.startswith("@") else address)
             speaker.sendall(text.encode())
 
@@ -132,7 +134,7 @@ class _Pulse:
         """Tell it, if it is time."""
         if self._every is not None and time.monotonic() - self._last >= self._every:
             self._last = time.monotonic()
-            _notify("WATCHDOG=1")
+            _notify("WATCHDOG=1", 0.0)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from tests import REPOSITORY
 from tests.support import catalogs
 from tests.support.builders import sycl_target
-from xpucached.catalog import Catalog, migrating, opening, tables, targets
+from xpucached.catalog import Catalog, migrating, opening, salvage, surveys, tables, targets
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, find_entry, forget_entries, note_restored
@@ -87,6 +87,7 @@ OTHER: Final = Store(KindName("sycl"), Path("/var/cache/two"))
 OLD: Final = sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31")
 NEW: Final = replace(OLD, toolchain="1.6.40")
 CPU: Final = sycl_target("OpenCL", "100%_CPU", "OpenCL 3.0", "2025.20")
+THIRD: Final = sycl_target("OpenCL", "another", "OpenCL 3.0", "2025.20")
 
 
 def architecture(environment: Target) -> Architecture:
@@ -262,6 +263,7 @@ def test_the_catalog_of_another_account_is_set_aside(path: Path) -> None:
         assert (opened.read(all_entries), opened.read(all_models)) == ((), ())
         assert "the account alice" in (opened.rebuilt or "")
         assert str(aside) in (opened.rebuilt or "")
+        assert opened.incomplete == opened.rebuilt
         opened.write(add_model, model("bobs"))
     assert not other.exists()
     with closing(Catalog.open(path, account="bob")) as opened:
@@ -1497,6 +1499,18 @@ def test_what_came_since_a_moment_is_on_devices_that_were_not_there_then(catalog
     assert catalog.read(appeared_since, ()) == {}
 
 
+def test_a_device_that_came_is_not_forgotten_with_the_change_that_tells_of_it(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes and goes with every minute must not make another one look as if it had always been there."""
+    monkeypatch.setattr(surveys, "KEPT", 4)
+    catalog.write(record_survey, host(OLD))
+    moment = NOW + HOUR / 2
+    for hour, some in enumerate(((OLD, CPU), *[(OLD, CPU, THIRD), (OLD, CPU)] * 3), start=1):
+        catalog.write(record_survey, host(*some, at=NOW + hour * HOUR))
+        assert catalog.read(appeared_since, [moment])[moment] == tuple(sorted({CPU, *some} - {OLD}))
+
+
 def test_the_survey_comes_back_and_changes_become_history(catalog: Catalog) -> None:
     assert catalog.read(last_survey) is None
     assert catalog.write(record_survey, host(OLD, CPU)) is None
@@ -1691,3 +1705,23 @@ def test_models_that_are_lost_are_told(path: Path) -> None:
         assert "1 registered models were taken over, and others may be missing: damaged models: 1" in (
             opened.rebuilt or ""
         )
+        told = opened.incomplete
+        assert told == opened.rebuilt
+    # It stays so for the next ones, until somebody has seen to it.
+    with closing(Catalog.open(path)) as opened:
+        assert (opened.rebuilt, opened.incomplete) == (None, told)
+        next(path.parent.glob("*.corrupt-*")).unlink()
+        assert opened.incomplete == ""
+        assert not path.with_name(path.name + ".incomplete").exists()
+
+
+def test_where_it_cannot_be_noted_that_models_are_missing_it_is_said_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path)
+    path.write_bytes(b"no database at all" * 500)
+    monkeypatch.setattr(salvage, "note_incomplete", lambda *_: None)
+    with closing(Catalog.open(path)) as opened:
+        assert "others may be missing" in opened.incomplete
+        next(path.parent.glob("*.corrupt-*")).unlink()
+        assert opened.incomplete == ""

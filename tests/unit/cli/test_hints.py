@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -54,6 +55,13 @@ def test_who_came_by_sudo_is_told_to_come_by_sudo() -> None:
     as_another = "sudo -u '#1003' xpucachectl --user status"
     assert hints.aimed(as_another, "--of alice ", BY_SUDO) == as_another
     assert hints.aimed("see: xpucachectl --of USER jobs", "", BY_SUDO) == "see: sudo xpucachectl --of USER jobs"
+
+
+@pytest.mark.parametrize("job", ["1; touch x", "1001.$(touch x)", "--all", "a\nb"])
+def test_what_a_worker_calls_its_job_is_one_word_of_a_command(job: str) -> None:
+    """Root may type what is printed, and a job's name is its user's word."""
+    for command in (hints.to_see_a_job(job, "--of alice "), hints.to_end_a_job(job, "--of alice ", root=True)):
+        assert shlex.split(command)[-1] == job.removeprefix("1001.")
 
 
 def test_a_job_is_found_and_ended_by_what_is_printed() -> None:

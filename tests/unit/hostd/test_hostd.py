@@ -49,6 +49,7 @@ from xpucached.server.hosting import HostRoutes
 from xpucached.settings import loading, model_files
 from xpucached.settings.sections import Workers
 from xpucached.settings.values import filled
+from xpucached.watchd import __main__ as watchd
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from xpucached.domain.jobs import Event
     from xpucached.settings import Settings
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 OURS: Final = os.getuid()
@@ -1038,20 +1040,20 @@ def test_a_number_that_another_account_has_now_is_somebody_else(
     assert (one._known.said, worker_units.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
 
 
-class Counting(dict[int, T]):
+class Counting(dict[K, T]):
     """Counts how often all of it is walked through."""
 
     walks = 0
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[K]:
         self.walks += 1
         return super().__iter__()
 
-    def values(self) -> dict_values[int, T]:
+    def values(self) -> dict_values[K, T]:
         self.walks += 1
         return super().values()
 
-    def items(self) -> dict_items[int, T]:
+    def items(self) -> dict_items[K, T]:
         self.walks += 1
         return super().items()
 
@@ -1061,6 +1063,7 @@ def test_who_asks_for_himself_costs_no_walk_through_all_users(tmp_path: Path) ->
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._people = people = Counting({OURS + number: f"u{number}" for number in range(3)})
     one._known.said = said = Counting({uid: UserStatus(name, uid) for uid, name in people.items()})
+    one._owners = owners = Counting({ModelName(f"m{number}"): OURS + number % 3 for number in range(4)})
     people.walks = 0
 
     async def work() -> None:
@@ -1068,7 +1071,11 @@ def test_who_asks_for_himself_costs_no_walk_through_all_users(tmp_path: Path) ->
             assert [row.uid for row in one.status(OURS + 1).users] == [OURS + 1]
             assert one.status(OURS + 7).users == ()
             assert one.find("u2", OURS) == OURS + 2
-        assert (said.walks, people.walks) == (0, 1)
+        assert (said.walks, people.walks, owners.walks) == (0, 1, 1)
+        (row,) = one.status(OURS).users
+        assert row.declared == ("m0", "m3")
+        one._owners = {ModelName("m3"): OURS}
+        assert one.status(OURS).users[0].declared == ("m3",)
         one._people = {OURS: "u2"}
         assert one.find("u2", OURS) == OURS
 
@@ -1178,6 +1185,40 @@ def test_systemd_that_does_not_read_keeps_nobody_waiting(short_dir: Path, monkey
             systemd.notify("WATCHDOG=1", patience=0.0)
         systemd.notify("STOPPING=1", patience=0.1)
         assert time.monotonic() - began < 5.0
+        assert listener.recv(100) == b"WATCHDOG=1"
+
+
+def test_a_journal_that_does_not_read_keeps_nobody_waiting(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(short_dir / "journal"))
+        telling = threading.Thread(target=_tell_often, args=(short_dir / "journal",), daemon=True)
+        telling.start()
+        telling.join(20)
+        assert not telling.is_alive()
+        assert b"MESSAGE=a line" in journal.recv(4096)
+
+
+def _tell_often(journal: Path) -> None:
+    for _ in range(600):
+        systemd.tell("started", "a line", place=journal)
+
+
+def test_the_watcher_does_not_wait_for_systemd(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(short_dir / "notify"))
+        pulse = watchd._Pulse()
+
+        def beat() -> None:
+            for _ in range(600):
+                pulse.beat()
+
+        beating = threading.Thread(target=beat, daemon=True)
+        beating.start()
+        beating.join(20)
+        assert not beating.is_alive()
         assert listener.recv(100) == b"WATCHDOG=1"
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
+from collections import Counter
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,12 +20,16 @@ from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
+from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
 from xpucached.errors import NotFound
+from xpucached.host import process_table
+from xpucached.kinds import sycl
+from xpucached.kinds.table import MODELS
 from xpucached.service import owners, store_finder
 from xpucached.service.context import Context
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
-from xpucached.settings import loading
+from xpucached.settings import loading, mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +117,39 @@ def test_which_store_a_model_s_is_asks_no_file_system(
         for name, stores in two.finder.places_of(models).items()
     }
     assert roots == {"known": {two.stores[0].root}, "unknown": {tmp_path.resolve() / "elsewhere"}}
+
+
+@pytest.mark.parametrize("shared", ["nfs4", "", "silent"])
+def test_where_other_hosts_may_write_a_lock_is_a_program_s_until_it_is_old(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    """What processes there are here says nothing of a program elsewhere that is held up in the midst of a write."""
+    monkeypatch.setattr(process_table, "_sees_all", lambda _places: True)
+    monkeypatch.setattr(process_table, "processes", lambda *_given: ())
+    ended = threading.Event()
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        two = Two(catalog, tmp_path.resolve(), monkeypatch)
+        if shared == "silent":
+            monkeypatch.setattr(deadlines, "SECONDS", 0.05)
+        monkeypatch.setattr(mounts, "network", lambda _root: ended.wait(20) if shared == "silent" else shared)
+        slot = next(two.stores[0].root.glob("*/*/*/*/0.src"))
+        lock = slot.with_suffix(".lock")
+        lock.touch()
+        states = []
+        for age in (60, 3600):
+            os.utime(lock, (time.time() - age, time.time() - age))
+            found = FoundStore(Store(MODELS, two.stores[0].root), StoreOrigin.CONFIGURED, "test")
+            since = store_finder.writer_since(found, store_finder.writers_since())
+            states.append([one.state for one in sycl.scanner.scan(found, datetime.now(UTC), {}, since).entries])
+        assert states == [
+            [EntryState.UNFINISHED if shared else EntryState.DEFECTIVE],
+            [EntryState.DEFECTIVE],
+        ]
+        ended.set()
+        if shared != "silent":
+            asyncio.run(two.scanner.scan_stores())
+            os.utime(lock, (time.time() - 60, time.time() - 60))
+            asyncio.run(two.scanner.scan_stores(full=True))
+            assert Counter(one.entry.state for one in catalog.read(all_entries)) == Counter(
+                [EntryState.UNFINISHED if shared else EntryState.DEFECTIVE, EntryState.OK]
+            )

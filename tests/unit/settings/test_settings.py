@@ -870,6 +870,26 @@ def test_of_many_mistakes_the_first_are_told_and_the_text_is_looked_through_once
     assert len(looked) == 1
 
 
+@pytest.mark.parametrize("place", ["[policy]\ngrace", "[paths]\nstate", "[throttle]\ntasks", "[log]\nlevel"])
+@pytest.mark.parametrize("value", ["0x{}", "[0x{}]", "{{ a = 0x{} }}"])
+def test_a_number_of_more_digits_than_python_writes_is_refused_with_its_line(
+    tmp_path: Path, place: str, value: str
+) -> None:
+    """In hexadecimal the library reads numbers of any length, and nothing turns these into text, or into a float."""
+    number = value.format("f" * 6000)
+    file = tmp_path / "xpucached.toml"
+    file.write_text(f"{place} = {number}\n")
+    with pytest.raises(SettingsError, match=f"{file}:2: "):
+        loading.load(file, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    models = tmp_path / "models.d"
+    models.mkdir()
+    (models / "a.toml").write_text(f"command = ['/bin/true']\ntimeout = {number}\n")
+    (models / "b.toml").write_text("command = ['/bin/true']\n")
+    found, problems = model_files.models(models)
+    assert [one.name for one in found] == ["b"]
+    assert [one.subject for one in problems] == [str(models / "a.toml")]
+
+
 def test_a_key_that_is_nested_deeply_has_its_line_too(tmp_path: Path) -> None:
     read = Toml.parse(tmp_path / "x", "b = 1\n" + "a." * 15 + "a = 1\n")
     assert read.line(("a",) * 2000) == 2

@@ -61,8 +61,10 @@ def _found(found: FoundStore, root: int, now: datetime, writer_since: datetime |
             status = os.stat(SIZE_LOCK, dir_fd=root, follow_symlinks=False)
             if locks.age(status, now, writer_since) is not None:
                 there.append(defects.SIZE_LOCK)
-    if os.path.lexists(_barrier(found.store)):
-        there.append(defects.BARRIER)
+    with contextlib.suppress(OSError):
+        # A program that evicts has it there for as long as that takes.
+        if locks.age(os.lstat(_barrier(found.store)), now, writer_since) is not None:
+            there.append(defects.BARRIER)
     owner = os.fstat(root)
     if (
         SIZE not in names
@@ -114,7 +116,8 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
                             return False
                         barrier = os.stat(store.root.name + _BARRIER, dir_fd=parent, follow_symlinks=False)
                         # What somebody else put there is not ours to remove, wherever we may write.
-                        if barrier.st_uid not in (above.st_uid, os.geteuid()):
+                        ours = barrier.st_uid in (above.st_uid, os.geteuid())
+                        if not ours or locks.age(barrier, now, writer_since) is None:
                             return False
                         os.unlink(store.root.name + _BARRIER, dir_fd=parent)
     except FileNotFoundError:
