@@ -184,6 +184,12 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
     )
     group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
     group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")
+    group.add_argument(
+        "--no-trunc", action="store_true", default=default(value=False), help="whole tables on a narrow terminal, too"
+    )
+    group.add_argument(
+        "--utc", action="store_true", default=default(value=False), help="times in UTC (default: those of this place)"
+    )
     group.add_argument("--no-color", action="store_true", default=default(value=False), help="never use colours")
 
 

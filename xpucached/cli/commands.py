@@ -38,7 +38,8 @@ def run(options: Namespace) -> int:
     """Do what the command line says; gives the exit status."""
     terminal = sys.stdout.isatty()
     colour = terminal and not options.no_color and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    style = TextStyle(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
+    width = get_terminal_size().columns if terminal and not options.no_trunc else None
+    style = TextStyle(datetime.now(UTC), width, colour)
     client, hosts = connect.reach(options)
     commands = _OF_HOST if hosts else COMMANDS
     if options.verb not in commands:

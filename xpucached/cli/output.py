@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from xpucached import answers, codec
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import hints
+from xpucached.cli import hints, local_times
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -57,7 +57,8 @@ class Output(Struct, frozen=True):
 
     def say(self, text: str) -> None:
         """Print a text, whose commands are those that this person has to type."""
-        say(hints.aimed(text, hints.flags(self.options), os.environ))
+        aimed = hints.aimed(text, hints.flags(self.options), os.environ)
+        say(aimed if self.options.utc or " UTC" not in aimed else local_times.local(aimed))
 
     def dump(self, data: Json) -> None:
         """Print data as it stood on the wire."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from xpucached import __version__, printing, sockets
 
@@ -42,7 +43,7 @@ _PATHS = {
 _OF_HOST = {"status": "/v1/host", "version": "/v1"}
 """The same, of the host's daemon."""
 
-_OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color"})
+_OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
 _SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
 _COMPOSED = frozenset({"env", "ls", "version"})
@@ -76,7 +77,7 @@ def answer(argv: Sequence[str]) -> int | None:
             continue
         except (LookupError, OSError, ValueError):
             return None
-        return _print(_aimed(text, given), status)
+        return _print(_local(_aimed(text, given), given), status)
     return None
 
 
@@ -111,6 +112,15 @@ def _aimed(text: str, given: set[str]) -> str:
     from xpucached.cli import hints  # noqa: PLC0415 - hardly anybody has to wait for it
 
     return hints.aimed(text, "".join(f"{one} " for one in _SCOPES & given), os.environ)
+
+
+def _local(text: str, given: set[str]) -> str:
+    """Return a text with the times of this place."""
+    if " UTC" not in text or not given.isdisjoint({"--utc", "--json"}) or not (time.timezone or time.daylight):
+        return text
+    from xpucached.cli import local_times  # noqa: PLC0415 - only who reads a time has to wait for it
+
+    return local_times.local(text)
 
 
 def _print(text: str, status: int) -> int | None:
@@ -231,7 +241,7 @@ def _style(given: set[str]) -> str:
         terminal and "--no-color" not in given and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     )
     style = "colour" if colour else "plain"
-    if terminal:
+    if terminal and "--no-trunc" not in given:
         style += f", {int(os.environ.get('COLUMNS', '0')) or os.get_terminal_size(sys.stdout.fileno()).columns}"
     return style
 

@@ -150,7 +150,8 @@ def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]
     by = {state: [one.model.name for one in models if one.warmth is state] for state in Warmth}
     total, warm, failed, cold = len(models), len(by[Warmth.WARM]), by[Warmth.FAILED], by[Warmth.COLD]
     if by[Warmth.WARMING]:
-        sentence = f"Warming: {_of(warm, total)} warm {on}; {names(by[Warmth.WARMING])} is under way"
+        is_ = "is" if len(by[Warmth.WARMING]) == 1 else "are"
+        sentence = f"Warming: {_of(warm, total)} warm {on}; {names(by[Warmth.WARMING])} {is_} under way"
         return Verdict.WARMING, sentence
     if failed:
         sentence = f"Failed: {_of(len(failed), total)} cold {on} and could not be warmed ({names(failed)})"

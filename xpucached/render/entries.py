@@ -37,7 +37,7 @@ def stores(values: Sequence[StoreStatus], style: TextStyle, owners: Sequence[str
         for one in values
     ]
     heads = ("KIND", "STORE", "STATE", "ENTRIES", "DEFECTIVE", "SIZE", "LOOKED AT", "ORIGIN")
-    text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", paths="STORE", first={"ORIGIN": 8}, owners=owners)
+    text = table(heads, rows, style, right="ENTRIES DEFECTIVE SIZE", owners=owners)
     notes = [
         f"{style.paint('!', Colour.YELLOW)} {plain(f'{one.store}: {note}')}" for one in values for note in one.notes
     ]
@@ -56,7 +56,7 @@ def _amiss(one: StoreStatus) -> bool:
     return one.state not in {StoreState.OK, StoreState.UNSEEN} and (one.state is not StoreState.MISSING or expected)
 
 
-_ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "MODELS", "KERNELS")
+_ENTRY_HEADS: Final[tuple[str, ...]] = ("REF", "STATE", "ARCH", "DRIVER", "SIZE", "USED", "KERNELS", "MODELS")
 # What may be said once below a table that is too wide, if it is the same in every row.
 _SHARED: Final = ("ARCH", "DRIVER", "MODELS")
 
@@ -79,10 +79,7 @@ def entries(values: Sequence[IndexedEntry], style: TextStyle, owner: str = "") -
     places: dict[str, list[list[str | Cell]]] = {}
     for one, row in zip(values, rows, strict=True):
         places.setdefault(str(one.entry.id.store.root), []).append(row)
-    tables = {
-        place: table(heads, some, style, right="SIZE", first={"DRIVER": 12, "MODELS": 10})
-        for place, some in places.items()
-    }
+    tables = {place: table(heads, some, style, right="SIZE") for place, some in places.items()}
     parts = [section(plain(place), text, style) if len(tables) > 1 else text for place, text in tables.items()]
     return "\n\n".join(parts) + (f"\nin every row: {plain(shared)}" if shared else "")
 
@@ -109,8 +106,8 @@ def _entry_rows(values: Iterable[IndexedEntry], style: TextStyle) -> list[list[s
             one.entry.environment.toolchain if one.entry.environment else "-",
             size(one.entry.allocated),
             age(one.last_used, style.now),
-            ", ".join(one.models) or "-",
             _kernels(one),
+            ", ".join(one.models) or "-",
         ]
         for one in values
     ]
@@ -201,4 +198,4 @@ def _elsewhere(values: Sequence[SameInput], style: TextStyle) -> str:
         ]
         for one in values
     ]
-    return table(("REF", "KIND", "STATE", "BINARY", "STORE"), rows, style, paths="STORE")
+    return table(("REF", "KIND", "STATE", "BINARY", "STORE"), rows, style)

@@ -8,21 +8,26 @@ from xpucached.printing import plain
 from xpucached.render.text import Cell, Colour, age, facts, fold, section, size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from xpucached.domain.host import Device, DriverFile, Host, Problem
     from xpucached.domain.targets import Target
     from xpucached.render.text import TextStyle
 
 
-def problems(values: Iterable[Problem], style: TextStyle) -> str:
-    """Write problems, each with its hint."""
+def problems(values: Sequence[Problem], style: TextStyle, *, brief: bool = False) -> str:
+    """Write problems, each once and with its hint; ``brief`` writes of those with one code and hint only the first."""
+    alike: dict[object, list[Problem]] = {}
+    for one in dict.fromkeys(values):
+        alike.setdefault((one.code, one.hint) if brief else one, []).append(one)
     lines: list[str] = []
-    for one in values:
-        subject = f"{one.subject}: " if one.subject and one.subject not in one.message else ""
-        lines.append(f"{style.paint('!', Colour.RED)} {fold(f'{plain(subject + one.message)} ({one.code})', style, 2)}")
-        if one.hint:
-            lines.append(f"  {fold(plain(one.hint), style, 2)}")
+    for first, *others in alike.values():
+        subject = f"{first.subject}: " if first.subject and first.subject not in first.message else ""
+        more = f", and {len(others)} more: xpucachectl doctor" if others else ""
+        said = f"{plain(subject + first.message)} ({first.code}){more}"
+        lines.append(f"{style.paint('!', Colour.RED)} {fold(said, style, 2)}")
+        if first.hint:
+            lines.append(f"  {fold(plain(first.hint), style, 2)}")
     return "\n".join(lines)
 
 
@@ -87,7 +92,7 @@ def _files(values: Iterable[DriverFile], style: TextStyle) -> str:
         [str(one.path), one.version or "-", size(one.size), age(one.modified, style.now), one.package or "-"]
         for one in values
     ]
-    return table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, style, right="SIZE", paths="FILE")
+    return table(("FILE", "VERSION", "SIZE", "CHANGED", "PACKAGE"), rows, style, right="SIZE")
 
 
 def settings(values: Mapping[str, str], style: TextStyle) -> str:

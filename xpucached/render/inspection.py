@@ -107,4 +107,4 @@ def _files(value: Inspection, style: TextStyle) -> str:
     kept = [index for index, head in enumerate(heads) if left_out.get(head, True)]
     titles = ["KERNELS" if not value.devices and heads[index] == "UNKNOWN" else heads[index] for index in kept]
     chosen = [[row[index] for index in kept] for row in rows]
-    return table(titles, chosen, style, right="READY COMPILED UNKNOWN KERNELS TIME USED", paths="FILE")
+    return table(titles, chosen, style, right="READY COMPILED UNKNOWN KERNELS TIME USED")

@@ -123,7 +123,7 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     if not rows:
         return f"nothing to evict, {kept}"
     heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
-    text = table(heads, rows, style, right="SIZE", first={"DRIVER": 12})
+    text = table(heads, rows, style, right="SIZE")
     if report.dry_run:
         goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
         if not report.plan_id:

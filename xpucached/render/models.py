@@ -41,7 +41,8 @@ def models(values: Sequence[ModelStatus], style: TextStyle, owners: Sequence[str
             seconds(one.cold_seconds),
             seconds(one.warm_seconds),
             "command" if one.source == REGISTERED else plain(PurePath(one.source).name),
-            _why(one),
+            # Which run proved it stands with the model alone.
+            one.why.partition("; ")[0] if one.warmth is Warmth.WARM else _why(one),
         ]
         for one in values
     ]

@@ -12,7 +12,7 @@ from xpucached.render.entries import stores
 from xpucached.render.host import device_table, drivers_in_use, problems
 from xpucached.render.jobs import jobs
 from xpucached.render.models import models
-from xpucached.render.text import Colour, age, count, facts, fold, section, size
+from xpucached.render.text import Colour, age, cells, count, cut, facts, fold, section, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,11 @@ _VERDICTS: Final[Mapping[Verdict, Colour]] = {
 
 def status(value: Status, style: TextStyle) -> str:
     """Write how the host stands: first the sentence, then what it rests on."""
-    parts = [style.paint(fold(plain(value.sentence), style), _VERDICTS[value.verdict])]
+    first, rest = headline(plain(value.sentence))
+    parts = [style.paint(first, _VERDICTS[value.verdict])]
+    # What is a problem is told there.
+    if rest and not any(plain(one.message) in rest for one in value.problems if len(one.message) > _SHORT):
+        parts[0] += f"\n{fold(rest, style)}"
     figures = f"{count(value.entries, 'entry')}, {size(value.allocated)}"
     if value.defective:
         figures += f", {value.defective} defective"
@@ -51,7 +55,8 @@ def status(value: Status, style: TextStyle) -> str:
     ]
     if value.host is not None:
         pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, style.now)}"))
-    pairs.append(("watching", watching(value.watching, style)))
+    if value.watching.mode is WatchMode.POLLING:
+        pairs.append(("watching", f"{_MODES[WatchMode.POLLING]}; see: xpucachectl doctor"))
     if value.changes:
         last = max(value.changes, key=lambda one: one.at)
         pairs.append(("driver", f"changed {age(last.at, style.now)}{_change(last.appeared, last.vanished)}"))
@@ -65,11 +70,29 @@ def status(value: Status, style: TextStyle) -> str:
     if value.models:
         parts.append(section("Models", models(value.models, style), style))
     if value.problems:
-        parts.append(section("Problems", problems(value.problems, style), style))
+        parts.append(section("Problems", problems(value.problems, style, brief=True), style))
     running = [one for one in value.jobs if one.state in UNDER_WAY]
     if running:
         parts.append(section("Jobs", jobs(running, style), style))
     return "\n\n".join(parts)
+
+
+_LONGEST: Final = 99
+"""Columns of the first line."""
+
+_SHORT: Final = 12
+"""A message of so few characters may stand in any sentence."""
+
+_ENDS: Final = ("; ", ": ", " (", ", ", " ")
+
+
+def headline(sentence: str) -> tuple[str, str]:
+    """Part a sentence: its beginning, of less than 100 columns, and the rest; it is parted where it has parts."""
+    for end in ("; ", *(_ENDS if cells(sentence.partition("; ")[0]) > _LONGEST else ())):
+        at = sentence.find(end) if end == "; " else sentence.rfind(end, 0, _LONGEST)
+        if at > 0 and cells(sentence[:at]) <= _LONGEST:
+            return sentence[:at].rstrip(), sentence[at:].lstrip("; " if end == "; " else " :,").strip()
+    return (sentence, "") if cells(sentence) <= _LONGEST else (cut(sentence, _LONGEST), sentence)
 
 
 _MODES: Final[Mapping[WatchMode, str]] = {

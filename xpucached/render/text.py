@@ -11,7 +11,7 @@ from msgspec import Struct
 from xpucached.printing import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from datetime import datetime
 
 
@@ -60,19 +60,6 @@ def cut(text: str, width: int) -> str:
             break
         kept += one
     return kept + "…" if width > 0 else ""
-
-
-def cut_front(text: str, width: int) -> str:
-    """Shorten a text to so many columns and keep its end, which is what tells one path from another."""
-    if cells(text) <= width:
-        return text
-    kept, used = len(text), 0
-    while kept > 0:
-        used += cells(text[kept - 1])
-        if used > width - 1:
-            break
-        kept -= 1
-    return "…" + text[kept:] if width > 0 else ""
 
 
 def size(count: int) -> str:
@@ -129,11 +116,17 @@ class Cell(Struct, frozen=True):
     colour: Colour | None = None
 
 
-# Narrower than this a column says nothing any more.
-_NARROWEST: Final = 6
+_SENTENCES: Final = frozenset({"WHY", "DETAIL", "VALUE", "MODELS"})
+"""Heads of last columns that hold sentences or lists: these go on below, and are never cut."""
 
-# References are there to be copied: they are never cut.
-_WHOLE: Final = "REF"
+_CUT: Final = frozenset({"KERNELS"})
+"""Heads of columns that may be cut: a kernel's name is as long as its compiler likes, and `show` has all of it."""
+
+_READABLE: Final = 24
+"""Columns that a sentence needs beside others; with less it stands below its row."""
+
+_NARROWEST: Final = 12
+"""Columns that what may be cut keeps."""
 
 _COPIED: Final = 2 << 20
 """Characters of what is there to be copied: Linux takes no longer command line unless it is told to."""
@@ -145,15 +138,13 @@ def table(
     style: TextStyle,
     *,
     right: str = "",
-    paths: str = "",
-    first: Mapping[str, int] | None = None,
     owners: Sequence[str] = (),
 ) -> str:
     """Write aligned columns under their heads; with ``owners``, one for each row, whose each is stands first.
 
-    ``right`` names the heads of columns that are aligned to the right, ``paths`` of those that keep their end when they
-    are cut.  Too wide a table loses the columns that say nothing, then those in ``first`` give down to that width, then
-    the widest do.
+    ``right`` names the heads of columns that are aligned to the right.  Too wide a table loses the columns that say
+    nothing, then others from the right, but for the first two and a sentence in the last one, which goes on below.
+    No name is cut: where even two columns are too wide, the lines are.
     """
     if owners:
         heads, rows = ("USER", *heads), [[owner, *row] for owner, row in zip(owners, rows, strict=True)]
@@ -161,42 +152,67 @@ def table(
     lines = [[Cell(head, Colour.BOLD) for head in heads]] + [
         [Cell(plain(one.text), one.colour) for one in row] for row in cooked
     ]
-    if not fits(heads, cooked, style):
-        said = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
-        heads = [heads[index] for index in said]
-        lines = [[line[index] for index in said] for line in lines]
     widths = _widths(lines)
-    if style.width is not None:
-        for head, narrow in (first or {}).items():
-            if head in heads:
-                index = heads.index(head)
-                over = sum(widths) + 2 * (len(widths) - 1) - style.width
-                widths[index] = min(widths[index], max(narrow, widths[index] - max(over, 0)))
-        giving = [index for index, head in enumerate(heads) if head != _WHOLE]
-        while sum(widths) + 2 * (len(widths) - 1) > style.width:
-            widest = max(giving, key=widths.__getitem__, default=None)
-            if widest is None or widths[widest] <= _NARROWEST:
-                break
-            widths[widest] -= 1
-    aligned, kept = frozenset(right.split()), frozenset(paths.split())
+    if style.width is not None and _total(widths) > style.width:
+        shown = _shown(heads, lines, style.width, kept=3 if owners else 2)
+        heads = [heads[index] for index in shown]
+        lines = [[line[index] for index in shown] for line in lines]
+        widths = _widths(lines)
+    last = len(heads) - 1
+    below = False
+    if style.width is not None and _total(widths) > style.width:
+        room = style.width - _total(widths[:-1]) - 2
+        if heads[last] in _CUT:
+            widths[last] = max(room, _NARROWEST)
+        elif heads[last] in _SENTENCES:
+            below = room < min(_READABLE, widths[last])
+            widths[last] = max(room, 1) if not below else 0
+    aligned = frozenset(right.split())
     written: list[str] = []
     for line in lines:
         parts: list[str] = []
         for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            text = (cut_front if heads[index] in kept else cut)(cell.text, width)
+            if index == last and (below or heads[last] in _SENTENCES):
+                continue
+            text = cut(cell.text, width) if heads[index] in _CUT else cell.text
             gap = " " * (width - cells(text))
             painted = style.paint(text, cell.colour)
-            last = index == len(widths) - 1
-            parts.append(gap + painted if heads[index] in aligned else painted if last else painted + gap)
-        written.append("  ".join(parts).rstrip())
+            parts.append(gap + painted if heads[index] in aligned else painted if index == last else painted + gap)
+        if heads[last] not in _SENTENCES:
+            written.append("  ".join(parts).rstrip())
+        elif not below:
+            indent = _total(widths[:-1]) + 2 if last else 0
+            parts.append(style.paint(fold(line[last].text, style, indent), line[last].colour))
+            written.append("  ".join(parts).rstrip())
+        else:
+            written.append("  ".join(parts).rstrip())
+            if line[last].text and line is not lines[0]:
+                written.append(f"    {style.paint(fold(line[last].text, style, 4), line[last].colour)}")
     return "\n".join(written)
+
+
+def _shown(heads: Sequence[str], lines: Sequence[Sequence[Cell]], width: int, *, kept: int) -> list[int]:
+    """Return which columns of a table that is too wide are shown."""
+    shown = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
+    widths = _widths(lines)
+    stays = [shown[-1]] if shown and heads[shown[-1]] in _SENTENCES else []
+    least = {index: _READABLE if index in stays else _NARROWEST if heads[index] in _CUT else 0 for index in shown}
+    while _total([min(widths[one], least[one] or widths[one]) for one in shown]) > width:
+        goes = [one for one in shown[kept:] if one not in stays]
+        if not goes:
+            break
+        shown.remove(goes[-1])
+    return shown
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1) if widths else 0
 
 
 def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], style: TextStyle) -> bool:
     """Return whether a table stays whole on this terminal."""
     texts = [[Cell(plain(one.text if isinstance(one, Cell) else one)) for one in row] for row in rows]
-    widths = _widths([[Cell(head) for head in heads], *texts])
-    return style.width is None or sum(widths) + 2 * (len(widths) - 1) <= style.width
+    return style.width is None or _total(_widths([[Cell(head) for head in heads], *texts])) <= style.width
 
 
 def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:

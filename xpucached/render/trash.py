@@ -37,7 +37,7 @@ def trash(values: Sequence[Trashed], style: TextStyle, owners: Sequence[str] = (
         for one in values
     ]
     heads = ("REF", "WHERE", "REASON", "SIZE", "SINCE", "DRIVER", "STORE", "WHY")
-    text = table(heads, rows, style, right="SIZE", paths="STORE", first={"DRIVER": 12, "STORE": 12}, owners=owners)
+    text = table(heads, rows, style, right="SIZE", owners=owners)
     total = f"{len(values)} in the trash, {size(sum(one.allocated for one in values))}"
     more = "; there is more in it, of which no more is listed" if len(values) >= LISTED else ""
     return f"{text}\n{total}{more}"
@@ -79,7 +79,7 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
         wrong = "nothing is wrong" if entries else "no file in them makes programs hang"
         return f"{looked}: {f'not everything could be read; in the rest {wrong}' if dark else wrong}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
-    text = table(heads, rows, style, paths="STORE", first={"STORE": 12})
+    text = table(heads, rows, style)
     done = sum(one.done for one in report.findings)
     left = sum(not one.done and one.effect is not Effect.HARMLESS for one in report.findings)
     hint = "" if report.fix or not left else "\nmend it: --fix"

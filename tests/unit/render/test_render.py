@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.support import api_stub
 from xpucached import printing
 from xpucached.cli import belonging
+from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Layer, Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
@@ -70,30 +71,65 @@ def test_a_table_is_aligned() -> None:
     assert written == "A       N\nx       1\nlong  100\n日本    5"
 
 
-def test_a_table_fits_the_terminal() -> None:
-    rows: list[list[str | Cell]] = [["short", "a" * 200, "b" * 100], ["s", "日" * 90, "c"]]
-    for width in (20, 40, 79):
-        written = text.table(("ONE", "TWO", "THREE"), rows, replace(LOOK, width=width))
-        assert all(text.cells(line) <= max(width, 22) for line in written.splitlines())
-        assert "…" in written
+def test_a_table_that_is_too_wide_loses_columns_from_the_right_and_no_name_is_cut() -> None:
+    heads = ("NAME", "STATE", "PCI", "ENTRIES", "FROM", "WHY")
+    why = "all of its 17 entries are there, as was proven"
+    rows = [["a" * 30, "warm", "-", "17", "command", why], ["b", "cold", "-", "0", "models.toml", "-"]]
+
+    def shown(width: int | None) -> list[str]:
+        written = text.table(heads, rows, replace(LOOK, width=width)).splitlines()
+        assert all(text.cells(line) <= (width or 999) for line in written)
+        return written
+
+    assert [head for head in heads if head in shown(None)[0]] == [*heads]
+    assert shown(110)[0].split() == ["NAME", "STATE", "ENTRIES", "FROM", "WHY"], "what says nothing goes first"
+    assert shown(82)[0].split() == ["NAME", "STATE", "ENTRIES", "WHY"]
+    narrow = shown(70)
+    assert narrow[0].split() == ["NAME", "STATE", "WHY"]
+    assert [line.split()[0] for line in narrow[1:]] == ["a" * 30, "there,", "b"], "a sentence goes on below itself"
+    # Where there is no room beside the name, it stands below.
+    assert shown(40)[:3] == [
+        "NAME" + " " * 28 + "STATE",
+        "a" * 30 + "  warm",
+        "    all of its 17 entries are there, as",
+    ]
+    assert text.table(heads, rows, replace(LOOK, width=8)).splitlines()[1].startswith("a" * 30)
 
 
-def test_a_narrow_table_keeps_what_tells_rows_apart() -> None:
-    rows = [["/very/long/place/of/a", "-", "12.34.56.78.90"], ["/very/long/place/of/b", "-", "12.34.56.78.91"]]
-    look = replace(LOOK, width=24)
-
-    written = text.table(("STORE", "PCI", "DRIVER"), rows, look, paths="STORE", first={"DRIVER": 8})
-
-    assert written.splitlines() == ["STORE           DRIVER", "…ng/place/of/a  12.34.5…", "…ng/place/of/b  12.34.5…"]
-    assert "PCI" in text.table(("STORE", "PCI", "DRIVER"), rows, LOOK)
+def test_only_a_kernel_s_name_is_cut() -> None:
+    heads, rows = ("REF", "DRIVER", "KERNELS"), [["0123456789ab", "25.18", "gemm" * 30]]
+    assert text.table(heads, rows, replace(LOOK, width=40)).splitlines()[1] == f"0123456789ab  25.18   {'gemm' * 4}g…"
+    assert text.table(heads, rows, replace(LOOK, width=30)).splitlines()[1] == "0123456789ab  25.18"
 
 
-@given(st.text(), st.integers(0, 40))
-def test_cutting_the_front_keeps_the_end(wild: str, width: int) -> None:
-    kept = text.cut_front(wild, width)
+@pytest.mark.parametrize(
+    ("sentence", "parts"),
+    [
+        ("Warm: all 3 models are warm for driver 1.2", ("Warm: all 3 models are warm for driver 1.2", "")),
+        (
+            "Cold: 1 of 2 models is not warm; run: xpucachectl x",
+            ("Cold: 1 of 2 models is not warm", "run: xpucachectl x"),
+        ),
+        (f"No device: {'a ' * 60}; see: x", ("No device", f"{'a ' * 60}; see: x")),
+        ("x" * 150, ("x" * 98 + "…", "x" * 150)),
+    ],
+)
+def test_the_first_line_is_short(sentence: str, parts: tuple[str, str]) -> None:
+    assert status.headline(sentence) == parts
 
-    assert text.cells(kept) <= width
-    assert wild.endswith(kept.removeprefix("…"))
+
+@given(st.text())
+def test_every_first_line_is_short(sentence: str) -> None:
+    assert text.cells(status.headline(sentence)[0]) <= 99
+
+
+def test_problems_that_are_alike_are_told_once() -> None:
+    some = [Problem("full", f"store {number} is full", "free room") for number in range(3)]
+    other = Problem("silent", "nobody answers")
+    brief = host.problems([*some, other, other], LOOK, brief=True).splitlines()
+    assert brief[:2] == ["! store 0 is full (full), and 2 more: xpucachectl doctor", "  free room"]
+    assert brief[2:] == ["! nobody answers (silent)"]
+    assert host.problems([*some, other, other], LOOK).count("!") == 4
 
 
 def test_without_a_terminal_nothing_is_cut() -> None:
@@ -405,7 +441,7 @@ def test_what_is_there_to_be_copied_is_whole_however_long_and_the_rest_is_not() 
 
 def test_references_are_never_cut() -> None:
     shown = text.table(("REF", "WHY"), [["0123456789ab", "a long sentence about it"]], TextStyle(api_stub.NOW, 20))
-    assert shown.splitlines()[1] == "0123456789ab  a lon…"
+    assert shown.splitlines()[1:] == ["0123456789ab", "    a long sentence", "    about it"]
 
 
 def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
