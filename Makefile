@@ -37,7 +37,7 @@ test: .venv/tested
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver-older --older --optional
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
-	$(BIN)/python tools/bundle.py $(RUNTIMES)/debian/wheels --optional
+	$(BIN)/python tools/tree.py $(RUNTIMES)/debian/wheels --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
 endif
 

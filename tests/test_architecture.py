@@ -118,6 +118,8 @@ FLOORS: Final = read_map(xpucached.__doc__ or "")
 HOMES: Final = {
     "alembic": {"catalog", "migrations"},
     "apscheduler": {"daemon"},
+    "backports": {"bundle"},
+    "cryptography": {"bundle"},
     "diffusers": {"libexec"},
     "h11": {"server"},
     "intel_extension_for_pytorch": {"libexec"},
@@ -139,6 +141,8 @@ HOMES: Final = {
 
 # The command line answers fast: these are loaded only by the function that needs them.
 LATE: Final = {
+    "backports",
+    "cryptography",
     "diffusers",
     "intel_extension_for_pytorch",
     "numpy",

@@ -20,7 +20,7 @@ from tests.kinds import damage
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import domain
 from xpucached.api import requests
-from xpucached.cli import arguments, commands
+from xpucached.cli import arguments, bundles, commands
 from xpucached.domain.activity import FileAct
 from xpucached.domain.checks import LEVELS, PROBLEMS, Level
 from xpucached.domain.defects import Defect, Effect, RepairAction
@@ -182,7 +182,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, "inspect", "setup", "run"}
+    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, "inspect", "setup", "run"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
@@ -198,7 +198,11 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
     # Words in capitals stand for something; a list of verbs (`model add`, `list`) is not a line.
     for line in shown:
         words = [SAMPLES.get(word.rstrip("…"), word) for word in line.split()[1:]]
-        if words[0].isupper() or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"]):
+        if (
+            words[0].isupper()
+            or (words[0] == "bundle" and len(words) == 2)
+            or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"])
+        ):
             continue
         arguments.parse(words)
 
@@ -234,10 +238,12 @@ def test_every_word_of_a_status_is_explained() -> None:
 
 
 ELSEWHERE: Final = {
+    "BundleContent": "bundles",
     "CodeForm": "inspect",
     "Fate": "inspect",
     "Added": "protocol",
     "Cause": "advice",
+    "Compression": "bundles",
     "Effect": "kinds",
     "Figure": "protocol",
     "ImageFormat": "protocol",

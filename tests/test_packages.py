@@ -7,11 +7,11 @@ import subprocess
 import sys
 from typing import Final
 
-import bundle
 import debian
 import make_deb
 import make_rpm
 import pytest
+import tree as packed
 
 from tests.conftest import DEBIAN
 from tests.test_docs import page, rows, section
@@ -52,7 +52,7 @@ def lacking(release: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_package_can_be_installed_on_each_release(release: str) -> None:
     assert lacking(RELEASES[release]) == []
-    assert RELEASES[release]["python3"] in bundle.PYTHONS
+    assert RELEASES[release]["python3"] in packed.PYTHONS
 
 
 def test_all_that_is_asked_for_is_looked_at() -> None:

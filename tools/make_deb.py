@@ -2,7 +2,7 @@
 
 Usage: ``python tools/make_deb.py WHEEL [--output dist] [--wheels build/wheels] [--version V]``
 
-From the same wheels the same package is made, byte for byte.  Needs dpkg-deb; `tools/bundle.py` says what is in it.
+From the same wheels the same package is made, byte for byte.  Needs dpkg-deb; `tools/tree.py` says what is in it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import bundle
 import source_date
+import tree as packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,20 +156,20 @@ xpucached: maintainer-script-calls-systemctl *
 
 
 def build(wheel: Path, wheels: Path, output: Path, version: str, packing: Sequence[str] = ("-Zxz",)) -> Path:
-    """Build the package; gives its file.  Raises `bundle.Failure`."""
+    """Build the package; gives its file.  Raises `packed.Failure`."""
     tool = shutil.which("dpkg-deb")
     if tool is None:
-        raise bundle.Failure("dpkg-deb is missing: apt-get install dpkg")
-    bundle.fetch(wheels)
+        raise packed.Failure("dpkg-deb is missing: apt-get install dpkg")
+    packed.fetch(wheels)
     output.mkdir(parents=True, exist_ok=True)
     made = output / f"xpucached_{version}_amd64.deb"
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name) / "tree"
         tree.mkdir()
-        parts = bundle.make(wheel, wheels, tree, zsh="vendor-completions")
+        parts = packed.make(wheel, wheels, tree, zsh="vendor-completions")
         _documents(tree, version, parts)
         _control(tree, version)
-        bundle.settle(tree)
+        packed.settle(tree)
         for script in ("postinst", "prerm", "postrm"):
             (tree / "DEBIAN" / script).chmod(0o755)
         done = subprocess.run(
@@ -180,15 +180,15 @@ def build(wheel: Path, wheels: Path, output: Path, version: str, packing: Sequen
             check=False,
         )
         if done.returncode:
-            raise bundle.Failure(f"dpkg-deb: {done.stderr.strip()}")
+            raise packed.Failure(f"dpkg-deb: {done.stderr.strip()}")
     return made
 
 
-def _documents(tree: Path, version: str, parts: Sequence[bundle.Part]) -> None:
+def _documents(tree: Path, version: str, parts: Sequence[packed.Part]) -> None:
     docs = tree / "usr/share/doc/xpucached"
     when = format_datetime(datetime.fromtimestamp(source_date.seconds(), UTC))
     log = f"xpucached ({version}) unstable; urgency=medium\n\n  * See NEWS.md.gz.\n\n -- {MAINTAINER}  {when}\n"
-    for name, text in (("changelog.gz", log), ("NEWS.md.gz", (bundle.ROOT / "CHANGELOG.md").read_text("utf-8"))):
+    for name, text in (("changelog.gz", log), ("NEWS.md.gz", (packed.ROOT / "CHANGELOG.md").read_text("utf-8"))):
         (docs / name).write_bytes(gzip.compress(text.encode("utf-8"), mtime=0))
     lines = [
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/",
@@ -199,7 +199,7 @@ def _documents(tree: Path, version: str, parts: Sequence[bundle.Part]) -> None:
         "License: Apache-2.0",
         " On Debian systems the whole text is in /usr/share/common-licenses/Apache-2.0.",
         "Comment: The package brings these libraries, each with its licence below",
-        f" /{bundle.HOME}, in the folder that ends with .dist-info:",
+        f" /{packed.HOME}, in the folder that ends with .dist-info:",
         *(f"  {part.name} {part.version}: {part.license}" for part in parts),
     ]
     (docs / "copyright").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -209,15 +209,15 @@ def _documents(tree: Path, version: str, parts: Sequence[bundle.Part]) -> None:
 
 
 def _control(tree: Path, version: str) -> None:
-    units, templates = " ".join(bundle.startable(tree)), bundle.templates(tree)
-    files = [path for path in bundle.walk(tree) if path.is_file() and not path.is_symlink()]
+    units, templates = " ".join(packed.startable(tree)), packed.templates(tree)
+    files = [path for path in packed.walk(tree) if path.is_file() and not path.is_symlink()]
     sums = [
         f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(tree)}"
         for path in files
         if not path.is_relative_to(tree / "etc")
     ]
     words = {
-        "home": bundle.HOME,
+        "home": packed.HOME,
         "units": units,
         "patterns": " ".join(f"'{one.replace('@.', '@*.')}'" for one in templates),
         "others": " ".join(unit for unit in units.split() if unit != "xpucached.service"),
@@ -244,7 +244,7 @@ def _control(tree: Path, version: str) -> None:
 
 def control(version: str, size: int) -> str:
     """Write the control file of a version; ``size`` is in KiB."""
-    pythons = " | ".join(f"python{one}" for one in bundle.PYTHONS)
+    pythons = " | ".join(f"python{one}" for one in packed.PYTHONS)
     return CONTROL.format(version=version, maintainer=MAINTAINER, size=size, pythons=pythons)
 
 
@@ -260,10 +260,10 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), metavar="DIR", help="kept for next time")
     parser.add_argument("--version", default="", metavar="V", help="the package's (default: the wheel's)")
     asked = parser.parse_args()
-    version = asked.version or bundle.Part.of(asked.wheel).version
+    version = asked.version or packed.Part.of(asked.wheel).version
     try:
         made = build(asked.wheel, asked.wheels, asked.output, version)
-    except bundle.Failure as problem:
+    except packed.Failure as problem:
         print(f"make_deb: {problem}", file=sys.stderr)
         return 1
     print(f"{made}: {made.stat().st_size / 1e6:.1f} MB")

@@ -2,7 +2,7 @@
 
 Usage: ``python tools/make_rpm.py WHEEL [--output dist] [--wheels build/wheels] [--version V]``
 
-`tools/bundle.py` says what is in it.  Needs rpmbuild (Debian: ``apt-get install rpm``).
+`tools/tree.py` says what is in it.  Needs rpmbuild (Debian: ``apt-get install rpm``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import bundle
 import source_date
+import tree as packed
 
 # A file's name as the beginning of a trigger would never match one that comes in, so folders stand there, and the names
 # of drivers and compilers are looked for among what rpm says.
@@ -98,20 +98,20 @@ exit 0"""
 def spec(tree: Path, version: str) -> str:
     """Write what rpmbuild is told, for a tree."""
     files = []
-    for path in bundle.walk(tree):
+    for path in packed.walk(tree):
         name = f"/{path.relative_to(tree)}"
-        own = name.startswith((f"/{bundle.HOME}", "/etc/xpucached", "/usr/share/doc/xpucached"))
+        own = name.startswith((f"/{packed.HOME}", "/etc/xpucached", "/usr/share/doc/xpucached"))
         if path.is_dir() and not path.is_symlink():
             files += [f'%dir "{name}"'] if own else []
         else:
             files.append(f'{"%config(noreplace) " if name.startswith("/etc/") else ""}"{name}"')
     return SPEC.format(
         version=version,
-        pythons=" or ".join(f"/usr/bin/python{one}" for one in bundle.PYTHONS),
+        pythons=" or ".join(f"/usr/bin/python{one}" for one in packed.PYTHONS),
         tree=tree,
-        home=bundle.HOME,
-        units=" ".join(bundle.startable(tree)),
-        patterns=" ".join(f"'{one.replace('@.', '@*.')}'" for one in bundle.templates(tree)),
+        home=packed.HOME,
+        units=" ".join(packed.startable(tree)),
+        patterns=" ".join(f"'{one.replace('@.', '@*.')}'" for one in packed.templates(tree)),
         sysusers="xpucached.conf xpucached-watch.conf",
         tmpfiles="xpucached.conf",
         folders=FOLDERS,
@@ -121,17 +121,17 @@ def spec(tree: Path, version: str) -> str:
 
 
 def build(wheel: Path, wheels: Path, output: Path, version: str, packing: str = "w7.xzdio") -> Path:
-    """Build the package; gives its file.  Raises `bundle.Failure`."""
+    """Build the package; gives its file.  Raises `packed.Failure`."""
     tool = shutil.which("rpmbuild")
     if tool is None:
-        raise bundle.Failure("rpmbuild is missing: apt-get install --no-install-recommends rpm")
-    bundle.fetch(wheels)
+        raise packed.Failure("rpmbuild is missing: apt-get install --no-install-recommends rpm")
+    packed.fetch(wheels)
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         tree = place / "tree"
         tree.mkdir()
-        bundle.make(wheel, wheels, tree, zsh="site-functions")
+        packed.make(wheel, wheels, tree, zsh="site-functions")
         (place / "xpucached.spec").write_text(spec(tree, version), encoding="utf-8")
         words = {
             "_topdir": place / "rpm",
@@ -149,7 +149,7 @@ def build(wheel: Path, wheels: Path, output: Path, version: str, packing: str = 
             check=False,
         )
         if done.returncode:
-            raise bundle.Failure(f"rpmbuild: {done.stderr.strip()[-2000:]}")
+            raise packed.Failure(f"rpmbuild: {done.stderr.strip()[-2000:]}")
         (made,) = (place / "made").rglob("*.rpm")
         return Path(shutil.copy(made, output / made.name))
 
@@ -162,10 +162,10 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), metavar="DIR", help="kept for next time")
     parser.add_argument("--version", default="", metavar="V", help="the package's (default: the wheel's)")
     asked = parser.parse_args()
-    version = asked.version or bundle.Part.of(asked.wheel).version
+    version = asked.version or packed.Part.of(asked.wheel).version
     try:
         made = build(asked.wheel, asked.wheels, asked.output, version)
-    except bundle.Failure as problem:
+    except packed.Failure as problem:
         print(f"make_rpm: {problem}", file=sys.stderr)
         return 1
     print(f"{made}: {made.stat().st_size / 1e6:.1f} MB")

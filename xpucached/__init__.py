@@ -4,9 +4,9 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
 
     6   daemon · cli · libexec · __main__
     5   server
-    4   service · hostd
+    4   service · hostd · bundling
     3   watch · kinds · inspection · answers
-    2   planning · host · watchd · catalog · settings · api · render · incidents
+    2   planning · host · watchd · catalog · settings · api · render · incidents · bundle
     1   binaries · codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes
     0   domain · messages · printing
 

@@ -114,6 +114,34 @@ class Busy(XpucachedError):
     exit = 75
 
 
+class BadBundle(XpucachedError):
+    """A bundle is damaged, or not made as bundles are: nothing of it is used."""
+
+    code = "bad-bundle"
+    exit = 65
+
+
+class AlreadyThere(XpucachedError):
+    """What was to be made is there already; it stays as it is."""
+
+    code = "already-there"
+    exit = 73
+
+
+class MissingExtra(XpucachedError):
+    """A library is not installed that only this command needs."""
+
+    code = "missing-extra"
+    exit = 69
+
+
+class DiskError(XpucachedError):
+    """A file or directory of this command cannot be read or written."""
+
+    code = "disk"
+    exit = 74
+
+
 class RunFailed(XpucachedError):
     """A job ended, but not all is well: a model is cold, an entry not rebuilt, damage is left, something not read."""
 

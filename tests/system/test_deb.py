@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import bundle
 import debian as debian_tool
 import make_deb
 import make_rpm
 import manual
 import pytest
+import tree as packed
 
 from tests import REPOSITORY
 from tests.conftest import DEBIAN, MUST_HAVE_SYSTEMD
@@ -66,8 +66,8 @@ def debs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build two versions of the package."""
     if shutil.which("dpkg-deb") is None:
         lacking("dpkg-deb is not installed")
-    if not bundle.is_fetched(WHEELS):
-        lacking(f"the wheels that the package brings are not there; run: python3 tools/bundle.py {WHEELS}")
+    if not packed.is_fetched(WHEELS):
+        lacking(f"the wheels that the package brings are not there; run: python3 tools/tree.py {WHEELS}")
     place = tmp_path_factory.mktemp("debs")
     for version in (FIRST, SECOND):
         make_deb.build(wheel, WHEELS, place, version, ("-Zgzip", "-z1"))
@@ -553,7 +553,7 @@ def drivers_on_disk(house: House, user: str) -> set[str]:
 
 
 def test_without_a_python_that_fits_it_says_so(tmp_path: Path) -> None:
-    bundle._launchers(tmp_path, ["3.1", "3.2"])
+    packed._launchers(tmp_path, ["3.1", "3.2"])
     done = subprocess.run([tmp_path / "usr/bin/xpucachectl"], capture_output=True, text=True, check=False)
 
     assert done.returncode == 69

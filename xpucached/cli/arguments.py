@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
 
 from xpucached import __version__, quantities
-from xpucached.cli import workload_options
+from xpucached.cli import bundle_options, workload_options
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.errors import RequestError, guess
@@ -144,6 +144,7 @@ def _parser() -> _ArgumentParser:
             default=Syntax.SHELL,
             help=_SYNTAXES[syntax],
         )
+    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, _path)
     _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser

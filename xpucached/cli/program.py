@@ -66,6 +66,10 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import inspecting  # noqa: PLC0415 - no other command reads programs
 
         return inspecting.run(options)
+    if options.verb.startswith("bundle "):
+        from xpucached.cli import bundles  # noqa: PLC0415 - no other command waits for what it loads
+
+        return bundles.run(options)
     # The first asks nobody, and the second does without an answer.
     special = {"setup": setup.run, "run": running.run}.get(options.verb)
     return (special or commands.run)(options)

@@ -103,6 +103,12 @@ class _LineProgress:
 
 @contextmanager
 def _live() -> Iterator[Callable[[Job], None]]:
+    with _bar() as update:
+        yield lambda job: update(job.progress.done, job.progress.total, jobs.progress(job))
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int, str], None]]:
     # Most commands never watch anything, and rich takes longer to load than they take to run.
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
@@ -113,8 +119,24 @@ def _live() -> Iterator[Callable[[Job], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)
 
-        def show(job: Job) -> None:
-            total = job.progress.total or None
-            progress.update(task, description=jobs.progress(job), completed=job.progress.done, total=total)
+        def show(done: int, total: int, words: str) -> None:
+            progress.update(task, description=plain(words), completed=done, total=total or None)
 
         yield show
+
+
+@contextmanager
+def told_in_steps(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Give what shows how far something is that is no job: how much is done, of how much, and of what."""
+    if quiet or not sys.stderr.isatty():
+        said: list[str] = []
+
+        def line(_done: int, _total: int, words: str) -> None:
+            if not quiet and said[-1:] != [words]:
+                said.append(words)
+                print(plain(words), file=sys.stderr, flush=True)
+
+        yield line
+        return
+    with _bar() as update:
+        yield update

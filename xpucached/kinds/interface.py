@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.domain.activity import FileEvent, Program, WatchSpec
+    from xpucached.domain.bundles import RecipeLine
     from xpucached.domain.defects import Defect, StoreFault
     from xpucached.domain.diagnosis import RuntimeCheck
     from xpucached.domain.host import Host, OtherDriver, Process
@@ -304,6 +305,44 @@ class Preflight(Protocol):
         """Find out whether programs crash when the cache is on with this runtime.  Blocks."""
 
 
+class Portable(Protocol):
+    """Without it, entries stay on their host."""
+
+    @property
+    def FORMAT(self) -> str:  # noqa: N802 - a constant of the module
+        """How its runtime lays files out, in a word; empty where compiled programs do not travel, but recipes."""
+
+    def is_file(self, name: str) -> bool:
+        """Return whether a file of a bundle may be called so, by its path below the kind's folder.  Pure."""
+
+    def place(self, key: EntryKey) -> EntryKey | None:
+        """Return the key under which an entry travels; None if it does not.  Pure."""
+
+    def pack(self, entry: Entry) -> Mapping[str, bytes]:
+        """Return the files of an entry as they travel, by their paths below the kind's folder.
+
+        Raises OSError, or ValueError for what is not whole.
+        """
+
+    def unpack(self, store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Recipe, bytes]:
+        """Take apart what lay in one directory of a bundle: what `Rebuilder.publish` puts into a store.
+
+        Raises ValueError unless all of it belongs together, to that place, and to that target.
+        """
+
+    def lineage(self, recipe: Recipe) -> str:
+        """Return what stays of an entry's key whatever compiles it."""
+
+    def facts(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return what of a recipe's facts travels: what changes the program."""
+
+    def recipe(self, store: Store, line: RecipeLine, given: bytes) -> Recipe:
+        """Return a recipe that travelled, with what it is compiled from.
+
+        Raises ValueError unless it is one that could be exported, and is called as `lineage` says.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One type of cache, with one on-disk format: a row of the table."""
@@ -319,3 +358,4 @@ class Kind:
     rebuilder: Rebuilder | None = None
     doctor: Doctor | None = None
     preflight: Preflight | None = None
+    portable: Portable | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from xpucached.kinds.interface import Kind
-from xpucached.kinds.neo import defects, discovery, doctor, rebuilder, recorder, remover, scanner, targets
+from xpucached.kinds.neo import defects, discovery, doctor, portable, rebuilder, recorder, remover, scanner, targets
 
 NAME: Final = targets.NAME
 
@@ -19,4 +19,5 @@ KIND: Final = Kind(
     recorder=recorder,
     rebuilder=rebuilder,
     doctor=doctor,
+    portable=portable,
 )

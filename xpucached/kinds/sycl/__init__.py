@@ -13,6 +13,7 @@ from xpucached.kinds.sycl import (
     defects,
     discovery,
     doctor,
+    portable,
     preflight,
     rebuilder,
     remover,
@@ -36,4 +37,5 @@ KIND: Final = Kind(
     rebuilder=rebuilder,
     doctor=doctor,
     preflight=preflight,
+    portable=portable,
 )

@@ -4,7 +4,7 @@ It holds the whole program with an environment of its own for each version of Py
 is fetched when it is installed.  What the environments share (all that is pure Python) lies there once.  Wheels are
 fetched with pip, as it is set up here, and kept in a folder; from the same folder the same tree is made each time.
 
-Usage: ``python tools/bundle.py DIRECTORY [--optional]`` only fetches the wheels, for tests, which read no network.
+Usage: ``python tools/tree.py DIRECTORY [--optional]`` only fetches the wheels, for tests, which read no network.
 """
 
 from __future__ import annotations

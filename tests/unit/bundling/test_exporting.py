@@ -1,0 +1,103 @@
+"""What is exported, what is left out, and that a bundle is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.bundling.__main__ import carry_out
+from xpucached.domain.bundles import BundleContent, Compression, ExportBundle, ExportReport, InspectBundle
+from xpucached.errors import AlreadyThere, BadBundle, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.builders import SyclStore
+    from xpucached.domain.bundles import BundleOrder, BundleReport
+
+
+def done(order: BundleOrder) -> BundleReport:
+    return carry_out(order, lambda *_: None)
+
+
+def exported(store: SyclStore, dest: Path) -> ExportReport:
+    report = done(ExportBundle(dest, store.root, recipes_only=True, compression=Compression.GZIP))
+    assert isinstance(report, ExportReport)
+    return report
+
+
+@pytest.mark.parametrize("name", ["folder", "file.tar"])
+def test_what_is_there_stays(name: str, sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add("_ZTS1a")
+    exported(sycl_store, tmp_path / name)
+    before = (tmp_path / name).stat()
+
+    with pytest.raises(AlreadyThere):
+        exported(sycl_store, tmp_path / name)
+
+    assert (tmp_path / name).stat() == before
+
+
+def test_what_is_no_bundle_is_refused(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add("_ZTS1a")
+    with pytest.raises(NotFound):
+        done(InspectBundle(tmp_path / "none"))
+    with pytest.raises(BadBundle, match="oci-layout is missing"):
+        done(InspectBundle(sycl_store.root))
+    with pytest.raises(NotFound, match="no store"):
+        done(ExportBundle(tmp_path / "x", tmp_path / "home", recipes_only=True))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadBundle, match="neither a folder nor a file"):
+        done(InspectBundle(tmp_path / "pipe"))
+
+
+def test_what_cannot_travel_is_left_out_and_said(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add("_ZTS1a")
+    sycl_store.add("_ZTS1b", constants=b"\1")
+    sycl_store.add("_ZTS1c", image=b"\x7fELF" + bytes(60))
+    sycl_store.add("_ZTS1d").bin.write_bytes(b"")
+
+    told = exported(sycl_store, tmp_path / "a")
+
+    assert told.recipes == 1
+    assert sorted(told.skipped.values()) == [1, 1]
+    assert [one.facts.content for one in told.view.members] == [BundleContent.RECIPES]
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("name", ["folder", "file.tar"])
+def test_a_killed_export_leaves_what_was_there(name: str, sycl_store: SyclStore, tmp_path: Path) -> None:
+    for number in range(30):
+        sycl_store.add(f"_ZTS{number}")
+    dest = tmp_path / "there" / name
+    dest.parent.mkdir()
+    began = time.monotonic()
+    exported(sycl_store, dest)
+    whole = time.monotonic() - began
+    draw = random.Random(name)  # noqa: S311 - which moments
+    broken = 0
+    for _ in range(25):
+        shutil.rmtree(dest) if dest.is_dir() else dest.unlink(missing_ok=True)
+        pid = os.fork()
+        if not pid:
+            exported(sycl_store, dest)
+            os._exit(0)
+        time.sleep(draw.uniform(0, whole * 1.2))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if dest.exists():
+            done(InspectBundle(dest, deep=True))
+        else:
+            broken += 1
+    assert broken
+    shutil.rmtree(dest) if dest.is_dir() else dest.unlink(missing_ok=True)
+    exported(sycl_store, dest)
+
+    done(InspectBundle(dest, deep=True))
+    assert [path.name for path in dest.parent.iterdir()] == [name]

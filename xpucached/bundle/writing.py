@@ -1,0 +1,216 @@
+"""A layout is made beside where it shall be, and put there as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from xpucached.bundle import archive
+from xpucached.bundle.layout import Descriptor, canonical, digest_of
+from xpucached.bundle.packing import compressor
+from xpucached.errors import AlreadyThere, DiskError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xpucached.domain.bundles import Compression
+
+_PIECE: Final = 1 << 20
+
+
+class LayoutWriter:
+    """Makes a layout beside where it shall be, and puts it there as a whole: who is killed leaves what was there."""
+
+    def __init__(self, dest: Path) -> None:
+        """Begin a folder, or a tar file where the name ends so.  Raises `AlreadyThere` and `DiskError`."""
+        self._dest = dest
+        if os.path.lexists(dest):
+            raise _there(dest)
+        with _told(dest):
+            _sweep(dest)
+            self._place = Path(tempfile.mkdtemp(prefix=_prefix(dest), suffix=f".{os.getpid()}", dir=dest.parent))
+            (self._place / "blobs/sha256").mkdir(parents=True)
+        self.put_file("oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    @property
+    def scratch(self) -> Path:
+        """A directory for what is needed meanwhile; nothing of it is in the layout."""
+        place = self._place / "scratch"
+        place.mkdir(exist_ok=True)
+        return place
+
+    def put_file(self, name: str, data: bytes) -> None:
+        """Write one of the layout's own files."""
+        with _told(self._dest):
+            (self._place / name).write_bytes(data)
+
+    def put(
+        self,
+        data: bytes,
+        media_type: str,
+        artifact_type: str = "",
+        annotations: Mapping[str, str] | None = None,
+        *,
+        platform: bool = False,
+    ) -> Descriptor:
+        """Write a small blob."""
+        digest = digest_of(data)
+        self.put_file(f"blobs/sha256/{digest[7:]}", data)
+        return Descriptor(media_type, digest, len(data), artifact_type, annotations or {}, platform)
+
+    def layer(self, how: Compression, media_type: str) -> LayerWriter:
+        """Begin a layer."""
+        return LayerWriter(self._place, how, f"{media_type}+{how}")
+
+    def finish(self) -> None:
+        """Put the layout in its place.  Raises `AlreadyThere` and `DiskError`."""
+        with _told(self._dest):
+            if (self._place / "scratch").exists():
+                _remove(self._place / "scratch")
+            if self._dest.suffix == ".tar":
+                self._finish_tar()
+                return
+            for folder, _, names in os.walk(self._place, topdown=False):
+                for name in names:
+                    _sync(Path(folder, name))
+                _sync(Path(folder))
+            self._place.chmod(0o777 & ~_umask())
+            if os.path.lexists(self._dest):
+                raise _there(self._dest)
+            self._place.rename(self._dest)
+            _sync(self._dest.parent)
+
+    def _finish_tar(self) -> None:
+        beside = self._place / "tar"
+        names = sorted(
+            os.path.relpath(Path(folder, name), self._place)
+            for folder, _, names in os.walk(self._place)
+            for name in names
+        )
+        with beside.open("xb") as file:
+            tar = archive.ArchiveWriter(file.write)
+            for name in names:
+                path = self._place / name
+                size = path.stat().st_size
+                tar.begin(name, size)
+                with path.open("rb") as source:
+                    while piece := source.read(_PIECE):
+                        tar.more(piece)
+                tar.end(size)
+            tar.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(beside, self._dest)
+        except FileExistsError:
+            raise AlreadyThere(
+                f"{self._dest} is there already", hint="remove it first, or name another place"
+            ) from None
+        _sync(self._dest.parent)
+        self.discard()
+
+    def discard(self) -> None:
+        """Take away what was not finished."""
+        if self._place.exists():
+            _remove(self._place)
+
+
+class LayerWriter:
+    """Writes one layer: an archive, compressed as it comes."""
+
+    def __init__(self, root: Path, how: Compression, media_type: str) -> None:
+        self._root = root
+        self._media_type = media_type
+        descriptor_, self._path = tempfile.mkstemp(dir=root)
+        self._file = os.fdopen(descriptor_, "wb")
+        self._packed, self._plain = hashlib.sha256(), hashlib.sha256()
+        self._compressor = compressor(how)
+        self._archive = archive.ArchiveWriter(self._take)
+        self._size = 0
+        self.count = 0  #: files
+        self.bytes = 0  #: in the files
+
+    def add(self, name: str, content: bytes) -> None:
+        """Add a file; in ascending order of the names."""
+        self._archive.add(name, content)
+        self.count += 1
+        self.bytes += len(content)
+
+    def finish(self) -> tuple[Descriptor, str]:
+        """Return the layer, and the digest of what it is uncompressed."""
+        self._archive.finish()
+        self._out(self._compressor.flush())
+        self._file.close()
+        digest = f"sha256:{self._packed.hexdigest()}"
+        Path(self._path).chmod(0o666 & ~_umask())
+        Path(self._path).rename(self._root / "blobs/sha256" / digest[7:])
+        return Descriptor(self._media_type, digest, self._size), f"sha256:{self._plain.hexdigest()}"
+
+    def discard(self) -> None:
+        """Leave nothing of it."""
+        self._file.close()
+        Path(self._path).unlink(missing_ok=True)
+
+    def _take(self, data: bytes) -> None:
+        self._plain.update(data)
+        self._out(self._compressor.compress(data))
+
+    def _out(self, data: bytes) -> None:
+        self._packed.update(data)
+        self._size += len(data)
+        self._file.write(data)
+
+
+def _there(dest: Path) -> AlreadyThere:
+    return AlreadyThere(f"{dest} is there already", hint="remove it first, or name another place")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _prefix(dest: Path) -> str:
+    return f".{dest.name}.partial-"
+
+
+def _sweep(dest: Path) -> None:
+    """Remove what killed ones of us left beside."""
+    for path in dest.parent.iterdir():
+        number = path.name.rpartition(".")[2]
+        if path.name.startswith(_prefix(dest)) and number.isdecimal() and not Path("/proc", number).exists():
+            status = path.lstat()
+            if status.st_uid == os.geteuid():
+                _remove(path)
+
+
+def _remove(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    file_descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file_descriptor)
+    finally:
+        os.close(file_descriptor)
+
+
+@contextlib.contextmanager
+def _told(dest: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"{dest} cannot be written: {error.strerror or error}") from error

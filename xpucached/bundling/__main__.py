@@ -1,0 +1,63 @@
+"""The program: an order as JSON on one descriptor; progress, and at the end a report or a refusal, on another."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Final, cast
+
+from xpucached import codec, logs, messages
+from xpucached.bundling import exporting, inspecting
+from xpucached.bundling.progress import Paced
+from xpucached.domain.bundles import BundleOrder, BundleReport, DiffBundles, ExportBundle, InspectBundle
+from xpucached.errors import DiskError, XpucachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpucached.bundling.progress import Progress
+
+_LARGEST: Final = 16 << 20
+
+
+def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:
+    """Do what an order says."""
+    match order:
+        case ExportBundle():
+            return exporting.export(order, progress)
+        case InspectBundle():
+            return inspecting.inspect(order, progress)
+        case DiffBundles():
+            return inspecting.diff(order, progress)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what is asked; gives the exit status."""
+    options = argparse.ArgumentParser(prog="xpucached-bundling", description="Makes and reads bundles.")
+    options.add_argument("--order", type=int, required=True)
+    options.add_argument("--fd", type=int, required=True)
+    given = options.parse_args(argv)
+    logs.begin("WARNING")
+    with os.fdopen(given.order, "rb") as file, os.fdopen(given.fd, "wb") as answers:
+
+        def say(what: object) -> None:
+            answers.write(codec.dumps(codec.to_json(what)) + b"\n")
+            answers.flush()
+
+        try:
+            order = cast(
+                "BundleOrder", codec.convert(messages.parse(file.read(_LARGEST), largest=_LARGEST), BundleOrder)
+            )
+            report = carry_out(order, Paced(lambda *how_far: say({"progress": how_far})))
+            say({"report": report})
+        except OSError as error:
+            refused = DiskError(str(error))
+            say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})
+        except XpucachedError as error:
+            say({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""With which driver a bundle is made or taken in: the installed one, one in a folder, or one that pretends a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from xpucached.domain.host import Host, OtherDriver
+from xpucached.host import compiler_files, drivers, gpu_devices, other_driver, survey
+from xpucached.kinds import table
+from xpucached.processes import child, driver_probe, scratch
+from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xpucached.domain.bundles import CompilerLibrary
+    from xpucached.domain.targets import Target
+    from xpucached.settings import Settings
+
+
+class UsedDriver(Struct, frozen=True):
+    """A driver, and what stands for it on any host."""
+
+    driver: OtherDriver
+    host: Host
+    switches: Mapping[str, str]  #: variables that are set and change the code that it makes
+
+    @property
+    def compiler(self) -> tuple[CompilerLibrary, ...]:
+        """Return the libraries that decide about the code; reads them, which takes seconds."""
+        return compiler_files.compiler_files(self.driver.driver)
+
+    def isa(self, target: Target) -> str:
+        """Return for which instructions programs are compiled; empty if that is not known."""
+        told = next((one for one in self.host.answers if one.device == target.device), None)
+        if told is None:
+            return ""
+        return f"gpu:{told.version}" if gpu_devices.is_gpu(told) else compiler_files.cpu_isa()
+
+
+def settings() -> Settings:
+    """Read the settings of this user; without a place for a socket, as in the build of an image, the usual ones."""
+    environ = {name: text for name, text in os.environ.items() if name.startswith(("XPUCACHED_", "XDG_", "HOME"))}
+    environ.setdefault("XDG_RUNTIME_DIR", "/run/user/none")
+    return loading.load(None, user=True, environ=environ)
+
+
+@contextlib.contextmanager
+def used(root: Path | None = None, device: str | None = None, timeout: float = 60.0) -> Iterator[UsedDriver]:
+    """Ask a driver who it is: the installed one, where nothing else is named.  Raises `HostError` and others."""
+    led = settings().driver.variables
+    with scratch.directory() as place:
+        if root is None and device is None:
+            everything = child.environment(led)
+            files = drivers.driver_files(everything)
+            report = driver_probe.ask(led, timeout)
+            host = table.with_targets(survey.survey(report, led, datetime.now(UTC), files=files))
+            driver = OtherDriver(host.environments, host.stamp, led, devices=host.devices, driver=files)
+        else:
+            asked = other_driver.unpacked(root, device, led, timeout, Path(os.path.realpath(place)))
+            now = datetime.now(UTC)
+            host = table.with_targets(Host(now, "", gpu_devices.kernel(), asked.stamp, asked.devices, asked.driver))
+            driver = replace(asked, environments=host.environments)
+        yield UsedDriver(driver, host, _switches({**os.environ, **led}))
+
+
+def _switches(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what changes code without changing under which name it is kept."""
+    return {name: text for name, text in sorted(environ.items()) if name.startswith(("CL_CONFIG_", "IGC_"))}

@@ -1,0 +1,191 @@
+"""Export: entries become images, one for each target, and all their recipes one more member."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from xpucached import __version__
+from xpucached.bundle import members, packing, words
+from xpucached.bundle.writing import LayoutWriter
+from xpucached.bundling import drivers, sources
+from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, RecipeLine
+from xpucached.domain.plans import NoRecipe
+from xpucached.errors import Conflict, NotFound
+from xpucached.kinds.table import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from xpucached.bundle.layout import Descriptor
+    from xpucached.bundling.drivers import UsedDriver
+    from xpucached.bundling.progress import Progress
+    from xpucached.bundling.sources import Selected
+    from xpucached.domain.bundles import Compression, ExportBundle
+    from xpucached.domain.names import EntryKey, KindName
+    from xpucached.domain.stores import Entry
+    from xpucached.domain.targets import Target
+
+_TWICE: Final = "another slot of the same program travels"
+
+
+class _Export:
+    def __init__(self, order: ExportBundle, layout: LayoutWriter, chosen: Selected, progress: Progress) -> None:
+        self._order = order
+        self._layout = layout
+        self._chosen = chosen
+        self._progress = progress
+        self._how: Compression = order.compression or packing.usual()
+        self.skipped: Counter[str] = Counter()
+        self.recipe_count = 0
+
+    def images(self, used: UsedDriver) -> list[Descriptor]:
+        """Write an image for each target."""
+        by_target: defaultdict[Target, dict[EntryKey, Entry]] = defaultdict(dict)
+        for entry in sorted(self._chosen.entries, key=lambda one: (one.id.key, one.id)):
+            portable, target = KINDS[entry.id.store.kind].portable, entry.environment
+            if portable is None or not portable.FORMAT:
+                continue
+            place = portable.place(entry.id.key)
+            if place is None or target is None:
+                self.skipped["its place cannot be checked elsewhere"] += 1
+            elif place in by_target[target]:
+                self.skipped[_TWICE] += 1
+            else:
+                by_target[target][place] = entry
+        return [one for target, some in sorted(by_target.items()) if (one := self._image(target, some, used))]
+
+    def _image(self, target: Target, some: Mapping[EntryKey, Entry], used: UsedDriver) -> Descriptor | None:
+        portable = KINDS[target.kind].portable
+        if portable is None:
+            return None
+        layer = self._layout.layer(self._how, words.LAYER)
+        count = 0
+        names: set[str] = set()
+        for number, (_, entry) in enumerate(sorted(some.items())):
+            self._progress(number, len(some), f"programs for {target.device}")
+            try:
+                files = portable.pack(entry)
+            except ValueError as error:
+                self.skipped[str(error).partition(":")[0]] += 1
+                continue
+            except OSError:
+                self.skipped["it cannot be read"] += 1
+                continue
+            for name, content in sorted(files.items()):
+                layer.add(f"{target.kind}/{name}", content)
+            count += 1
+            names.update(self._chosen.models.get(entry, ()))
+        if not count:
+            layer.discard()
+            return None
+        descriptor, diff_id = layer.finish()
+        known = target in used.driver.environments
+        facts = BundleFacts(
+            BundleContent.BINARIES,
+            count,
+            layer.bytes,
+            diff_id,
+            made_by=__version__,
+            kind=target.kind,
+            format=portable.FORMAT,
+            target=target,
+            # Which libraries an earlier driver had, nobody knows any more.
+            compiler=used.compiler if known else (),
+            isa=used.isa(target) if known else "",
+            switches=used.switches if known else {},
+            models=tuple(sorted(names)) if self._order.with_names else (),
+        )
+        return members.put_image(self._layout, descriptor, facts)
+
+    def recipes(self) -> Descriptor | None:
+        """Write all recipes, each once."""
+        lines: dict[tuple[KindName, str, str], RecipeLine] = {}
+        scratch = self._layout.scratch
+        total = len(self._chosen.entries)
+        for number, entry in enumerate(self._chosen.entries):
+            self._progress(number, total, "recipes")
+            line = self._line(entry, scratch)
+            if line is not None:
+                lines.setdefault((line.kind, line.family, line.at), line)
+        if not lines:
+            return None
+        layer = self._layout.layer(self._how, words.RECIPES_LAYER)
+        layer.add(words.LINES, b"".join(members.line(lines[key]) for key in sorted(lines)))
+        for name in sorted({one.input for one in lines.values()}):
+            layer.add(f"{words.INPUTS}/{name}", (scratch / name).read_bytes())
+        descriptor, diff_id = layer.finish()
+        self.recipe_count = len(lines)
+        facts = BundleFacts(BundleContent.RECIPES, len(lines), layer.bytes, diff_id, made_by=__version__)
+        return members.put_recipes(self._layout, descriptor, facts)
+
+    def _line(self, entry: Entry, scratch: Path) -> RecipeLine | None:
+        kind, target = entry.id.store.kind, entry.environment
+        portable = KINDS[kind].portable
+        if portable is None or target is None:
+            return None
+        found = self._chosen.recipe(entry)
+        if isinstance(found, NoRecipe):
+            self.skipped[f"no recipe: {found.words}"] += 1
+            return None
+        try:
+            facts, lineage = portable.facts(found), portable.lineage(found)
+        except ValueError as error:
+            self.skipped[f"no recipe: {error}"] += 1
+            return None
+        digest = hashlib.sha256(found.input).hexdigest()
+        place = scratch / digest
+        if not place.exists():
+            place.write_bytes(found.input)
+        return RecipeLine(kind, target.family, lineage, digest, len(found.input), found.options, facts)
+
+
+def export(order: ExportBundle, progress: Progress) -> ExportReport:
+    """Write a bundle; see `ExportBundle`."""
+    settings = drivers.settings()
+    with LayoutWriter(order.dest) as layout, sources.selected(order, settings) as chosen:
+        if not chosen.entries:
+            raise NotFound("no entry matches: there is nothing to export", hint="see: xpucachectl ls")
+        export_ = _Export(order, layout, chosen, progress)
+        made: list[Descriptor] = []
+        notes: list[str] = []
+        if not order.recipes_only:
+            progress(0, 0, "asking the driver who it is")
+            with drivers.used(order.driver_root, order.pretended, settings.driver.probe_timeout) as used:
+                _check_switches(used.switches, order)
+                made += export_.images(used)
+                foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
+                if foreign - {None}:
+                    notes.append(_unknown(foreign))
+        recipes = export_.recipes()
+        if recipes is not None:
+            made.append(recipes)
+        if not made:
+            raise NotFound(f"nothing can travel: {_words(export_.skipped)}")
+        members.put_index(layout, made)
+        layout.finish()
+    with members.opened(order.dest).layout as reader:
+        view = members.Bundle(reader).view
+    return ExportReport(view, dict(export_.skipped), export_.recipe_count, tuple(notes))
+
+
+def _check_switches(switches: Mapping[str, str], order: ExportBundle) -> None:
+    if switches and not order.allow_switches:
+        raise Conflict(
+            f"variables are set that change what is compiled: {', '.join(switches)}",
+            hint="unset them, or say that they shall be so: --allow-switches",
+        )
+
+
+def _unknown(foreign: Iterable[Target | None]) -> str:
+    some = sorted({one.toolchain for one in foreign if one is not None})
+    return (
+        f"of the driver {', '.join(some)} it is not known here by which libraries it compiles: its programs are"
+        " taken in nowhere, but rebuilt from their recipes (--driver-root DIR names a driver that is not installed)"
+    )
+
+
+def _words(skipped: Mapping[str, int]) -> str:
+    return "; ".join(f"{count} entries: {why}" for why, count in sorted(skipped.items())) or "no entry matches"

@@ -1,0 +1,99 @@
+"""Which entries go into a bundle: of the catalog, as ``ls`` selects them, or of a store that nobody looks after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from xpucached.catalog import Catalog
+from xpucached.catalog.entries import entry_page
+from xpucached.catalog.recipes import RecipeStore
+from xpucached.domain.names import KindName, ModelName
+from xpucached.domain.queries import EntryQuery
+from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
+from xpucached.errors import NotFound, RequestError
+from xpucached.kinds import table
+from xpucached.kinds.table import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from xpucached.domain.bundles import ExportBundle
+    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.stores import Entry
+    from xpucached.settings import Settings
+
+
+class Selected(Struct, frozen=True):
+    """The entries that were asked for, and where their recipes are."""
+
+    entries: tuple[Entry, ...]
+    recipe: Callable[[Entry], Recipe | NoRecipe]
+    models: Mapping[Entry, tuple[str, ...]]
+
+
+@contextlib.contextmanager
+def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
+    """Find what was asked for.  Raises `NotFound` and others."""
+    if order.kind is not None and order.kind not in KINDS:
+        raise RequestError(f"no kind {order.kind!r}", hint=f"there is: {', '.join(KINDS)}")
+    if order.store is not None and order.model is None:
+        entries = tuple(one for one in _scanned(order.store, order.kind) if _wanted(one, order))
+        yield Selected(entries, table.recipe, {})
+        return
+    path = settings.paths.state / "catalog.sqlite"
+    if not path.exists():
+        hint = "name a store: --store DIR"
+        raise NotFound(f"{path}: there is no catalog, because no daemon of this user ran yet", hint=hint)
+    catalog = Catalog.open(path)
+    try:
+        recipes = RecipeStore(catalog, settings.paths.state / "recipes")
+        query = EntryQuery(
+            kind=None if order.kind is None else KindName(order.kind),
+            store=order.store,
+            driver=order.driver,
+            device=order.device,
+            model=None if order.model is None else ModelName(order.model),
+            state=EntryState.OK,
+        )
+        page = catalog.read(entry_page, query, present=(), now=datetime.now(UTC))
+
+        def recipe(entry: Entry) -> Recipe | NoRecipe:
+            return table.recipe(entry, recipes.recorded(entry.id.store.kind, entry.id.key))
+
+        yield Selected(
+            tuple(one.entry for one in page.entries), recipe, {one.entry: tuple(one.models) for one in page.entries}
+        )
+    finally:
+        catalog.close()
+
+
+def _scanned(root: Path, kind: str | None) -> Iterator[Entry]:
+    """Look at a store as the daemon does; nothing of it is written."""
+    root = Path(os.path.realpath(root))
+    known = [name for name, one in KINDS.items() if kind in {None, name} and one.discovery.recognise(root)]
+    if len(known) != 1:
+        what = "is no store of a kind that is known" if not known else "looks like a store of several kinds"
+        raise NotFound(f"{root} {what}", hint=f"name a cache directory, and its --kind: {', '.join(KINDS)}")
+    store = Store(known[0], root)
+    found = FoundStore(store, StoreOrigin.CONFIGURED, "named")
+    for part in KINDS[known[0]].scanner.parts(found, datetime.now(UTC), (), None):
+        yield from part.entries
+
+
+def _wanted(entry: Entry, order: ExportBundle) -> bool:
+    target = entry.environment
+    if order.driver is not None:
+        if target is None:
+            return False
+        start = order.driver.removesuffix("*")
+        if not (target.toolchain.startswith(start) if order.driver.endswith("*") else target.toolchain == start):
+            return False
+    if order.device is not None and (target is None or order.device.casefold() not in target.device.casefold()):
+        return False
+    return entry.state is EntryState.OK

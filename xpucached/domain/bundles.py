@@ -1,0 +1,160 @@
+"""Bundles: entries and recipes that travel between hosts, what is asked of them, and what came of it.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, field
+
+from xpucached.domain.names import KindName
+from xpucached.domain.targets import Target
+
+SCHEMA = 1
+"""The version of `BundleFacts`; another one is refused."""
+
+
+class BundleContent(StrEnum):
+    """What a member of a bundle holds."""
+
+    BINARIES = "binaries"  #: compiled programs of one target, as their runtime keeps them
+    RECIPES = "recipes"  #: what programs are compiled from, for any driver
+
+
+class Compression(StrEnum):
+    """How a layer is compressed."""
+
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+class CompilerLibrary(Struct, frozen=True, order=True):
+    """One library that decides about the code that is compiled."""
+
+    name: str  #: without a version
+    id: str  #: ``build-id:HEX``, or ``sha256:HEX`` of the file where it has none
+
+
+class BundleFacts(Struct, frozen=True):
+    """What a member of a bundle says of itself; no name of a host or user, no path and no time."""
+
+    content: BundleContent
+    entries: int
+    bytes: int  #: sum of the files, uncompressed
+    diff_id: str  #: ``sha256:HEX`` of the uncompressed layer: equal for equal content, whatever compressed it
+    schema: int = SCHEMA
+    made_by: str = ""  #: the version of xpucached
+    kind: KindName | None = None  #: of binaries
+    format: str = ""  #: of its files, as the kind names it; of binaries
+    target: Target | None = None  #: of binaries
+    compiler: tuple[CompilerLibrary, ...] = ()  #: empty: not known
+    isa: str = ""  #: for which instruction set; empty: not known
+    switches: Mapping[str, str] = field(default_factory=dict)  #: variables that were set and change code
+    models: tuple[str, ...] = ()  #: only where that was wished for
+
+
+class RecipeLine(Struct, frozen=True, order=True):
+    """One recipe of a bundle, without its input."""
+
+    kind: KindName
+    family: str  #: how programs reach the device; see `Target.family`
+    at: str  #: what stays of the entry's key whatever compiles it
+    input: str  #: SHA-256 of what it is compiled from
+    size: int  #: bytes of that
+    options: bytes = b""
+    facts: Mapping[str, str] = field(default_factory=dict)  #: what only its kind reads
+
+
+class BundleMember(Struct, frozen=True):
+    """A member of a bundle: what it says, and what it takes."""
+
+    digest: str  #: of its manifest
+    size: int  #: bytes of its layer, compressed
+    compression: Compression
+    facts: BundleFacts
+
+
+class BundleView(Struct, frozen=True):
+    """What a bundle holds."""
+
+    path: Path
+    digest: str  #: of its index
+    members: tuple[BundleMember, ...]
+    checked: bool = False  #: every byte of it was read and is what it should be
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+class ExportBundle(Struct, frozen=True, tag="export", tag_field="order"):
+    """Write entries and their recipes into a bundle."""
+
+    dest: Path
+    store: Path | None = None
+    kind: str | None = None
+    model: str | None = None
+    driver: str | None = None
+    device: str | None = None
+    recipes_only: bool = False
+    compression: Compression | None = None  #: None: zstd where it is installed, else gzip
+    allow_switches: bool = False
+    with_names: bool = False
+    driver_root: Path | None = None  #: the driver that compiled the entries, where it is not the installed one
+    pretended: str | None = None  #: the GPU that it pretended
+
+
+class InspectBundle(Struct, frozen=True, tag="inspect", tag_field="order"):
+    """Say what is in a bundle."""
+
+    source: Path
+    deep: bool = False  #: read and check all of it
+
+
+class DiffBundles(Struct, frozen=True, tag="diff", tag_field="order"):
+    """Compare two bundles by content, whatever compressed and signed them."""
+
+    sources: tuple[Path, Path]
+
+
+BundleOrder = ExportBundle | InspectBundle | DiffBundles
+
+
+# -- what came of it --------------------------------------------------------------------------------------------------
+
+
+class ExportReport(Struct, frozen=True, tag="export", tag_field="kind"):
+    """What was written."""
+
+    view: BundleView
+    skipped: Mapping[str, int] = field(default_factory=dict)  #: entries that were left out, by reason
+    recipes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class InspectReport(Struct, frozen=True, tag="inspect", tag_field="kind"):
+    """What a bundle holds."""
+
+    view: BundleView
+
+
+class MemberChange(Struct, frozen=True):
+    """In what a member of one bundle differs from the same one of another."""
+
+    content: BundleContent
+    target: Target | None
+    change: Literal["added", "removed", "changed"]
+    detail: str
+    added: int = 0  #: entries that only the second has
+    removed: int = 0  #: entries that only the first has
+    changed: int = 0  #: entries that both have, with other bytes
+
+
+class DiffReport(Struct, frozen=True, tag="diff", tag_field="kind"):
+    """In what two bundles differ; nothing if they hold the same."""
+
+    changes: tuple[MemberChange, ...]
+
+
+BundleReport = ExportReport | InspectReport | DiffReport
