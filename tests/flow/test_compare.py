@@ -289,9 +289,10 @@ def test_the_daemon_mends_by_itself_what_it_would_evict(bench: Bench) -> None:
     assert not met["refused"] & {left["refused"], left["several"]}
 
 
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize(("where", "gone"), [("_compile", True), ("replace", False)])
 def test_a_mending_that_is_cancelled_says_what_is_left_and_is_gone_on_with(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str, *, gone: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str, *, gone: bool, asked: bool
 ) -> None:
     slots = {name: bench.add(f"-{name}") for name in ("cut", "refused", "good")}
     whole = slots["cut"].bin.read_bytes()
@@ -321,10 +322,14 @@ def test_a_mending_that_is_cancelled_says_what_is_left_and_is_gone_on_with(
         assert not [one for one in service.context.jobs.all() if one.kind == "evict"]
 
         monkeypatch.setattr(EntryComparer, where, working)
-        await service.reconciler.reconcile([Periodic()])
+        if asked:
+            job = await service.verifier.start(requests.VerifyStores(fix=True), service.status.get)
+            await service.context.jobs.wait(job.id, 60.0)
+        else:
+            await service.reconciler.reconcile([Periodic()])
         await settled(service)
         job = service.context.jobs.all()[0]
-        assert job.kind == "mend"
+        assert job.kind == ("verify" if asked else "mend")
         assert isinstance(job.report, VerifyReport)
         assert sorted((one.action, one.done, "does not like this" in one.detail) for one in job.report.findings) == [
             (RepairAction.QUARANTINE, True, True),

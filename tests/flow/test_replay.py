@@ -213,6 +213,30 @@ def test_a_driver_change_is_replayed_and_proven(
     report = replayer.ask("jobs", str(job["id"]))["report"]
     assert (report["rebuilt"], report["failed"]) == (entries, 0)  # type: ignore[index]
 
+    # Of each model one that is damaged is mended where it lies, and none of them, of whatever sort, has to run for it.
+    before = {name: len(replayer.rows("runs", name)) for name in names}
+    refs: dict[str, dict[str, object]] = {}
+    for name in names:
+        mine = replayer.rows("ls", "--model", name, "--driver", "current")
+        refs[name] = next(row for row in mine if row["models"] == [name])
+        cut = Path(str(refs[name]["store"]), f"{refs[name]['key']}.bin")
+        os.truncate(cut, cut.stat().st_size - 7)
+    mended = replayer.ask("verify", "--fix")["report"]["findings"]  # type: ignore[index]
+    assert {one["ref"]: one["action"] for one in mended} == dict.fromkeys(
+        (one["ref"] for one in refs.values()), "rebuild"
+    )
+    assert replayer.rows("ls", "--state", "defective") == []
+    for name in names:
+        warm(replayer, name)
+
+    # The driver of before comes back: its entries, and its proofs, are there still.
+    switch(link, first)
+    replayer.until(lambda: len(replayer.ask("status")["changes"]) == 2)  # type: ignore[arg-type]
+    for name in names:
+        assert replayer.ask("model", "show", name)["warmth"] == "warm"
+    replayer.until(replayer.idle)
+    assert {name: len(replayer.rows("runs", name)) for name in names} == before
+
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
@@ -224,16 +248,18 @@ def test_what_is_asked_for_right_after_a_start_is_replayed_and_not_compiled_by_i
     driven(replayer, first, link)
     replayer.start()
     replayer.ctl("model", "add", "app", "--", str(first.python), "-W", "ignore", str(workload), "small")
-    replayer.ctl("prewarm", "app")
+    names = ("app", *replayer.add_models(first))
+    replayer.ctl("prewarm", *names)
     assert replayer.end() == 0
-    # As when a host boots with another driver, and a service that waits for its model asks in the first second.
+    # As when a host boots with another driver, and a service that waits for its models asks in the first second.
     switch(link, second)
     replayer.start(ready=False)
-    replayer.until(lambda: replayer.ctl("prewarm", "app", check=None).returncode == 0)
-    newest, *older = replayer.rows("runs", "app")
-    assert len(older) == 1
-    assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
-    warm(replayer, "app")
+    replayer.until(lambda: replayer.ctl("prewarm", *names, check=None).returncode == 0)
+    for name in names:
+        newest, *older = replayer.rows("runs", name)
+        assert len(older) == 1
+        assert [one["created"] for one in newest["passes"]] == [0]  # type: ignore[attr-defined]
+        warm(replayer, name)
 
 
 @pytest.mark.runtime

@@ -114,7 +114,7 @@ class Verifier:
             began = time.monotonic()
             findings: dict[tuple[object, ...], Finding] = {}
             async with self._context.turn(handle):
-                await self._finish(findings, handle)
+                await self._finish(findings, handle, asked=False)
                 await self._scanner.scan_stores()
                 wanted = frozenset(await due())
                 roots = frozenset(one.store.root for one in wanted)
@@ -146,9 +146,9 @@ class Verifier:
         """Whether a mending was cancelled that is to be gone on with."""
         return self._context.settings.schedule.replay and self._comparer.unfinished
 
-    async def _finish(self, findings: dict[tuple[object, ...], Finding], handle: Handle) -> None:
+    async def _finish(self, findings: dict[tuple[object, ...], Finding], handle: Handle, *, asked: bool) -> None:
         """Compile what a mending that was cancelled has left in quarantine."""
-        if self.unfinished:
+        if self.unfinished or (asked and self._comparer.unfinished):
             left, done, whys = await self._comparer.finish(handle)
             for entry in left:
                 one = Repair(entry, RepairAction.REBUILD)
@@ -160,6 +160,8 @@ class Verifier:
         context = self._context
         entries = unread_parts = 0
         findings: dict[tuple[object, ...], Finding] = {}
+        if fix and not faults_only:
+            await self._finish(findings, handle, asked=True)
         if not faults_only:
             scan = await self._scanner.scan_stores(roots, full=True, progress=handle.progress)
             entries, unread_parts = scan.entries, scan.unread
