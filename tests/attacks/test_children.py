@@ -35,7 +35,7 @@ from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause, RunPriority
 from xpucached.errors import Unavailable
-from xpucached.host import drivers
+from xpucached.host import tools
 from xpucached.hostd import units
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import preflight
@@ -165,8 +165,8 @@ def bring_catalog_up(lair: Path) -> None:
 
 
 def ask_package_manager(_lair: Path) -> None:
-    assert drivers._run(["sh", "-c", "echo $0 said"]) == "sh said\n"
-    drivers._run(["dpkg-query", "--version"])
+    assert tools.output(["sh", "-c", "echo $0 said"]) == "sh said\n"
+    tools.output(["dpkg-query", "--version"])
 
 
 def ask_for_a_group(lair: Path) -> None:
@@ -195,7 +195,7 @@ def ask_runtimes(lair: Path) -> None:
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/driver_probe.py": ask_drivers,
     "kinds/sycl/preflight.py": ask_runtimes,
-    "host/drivers.py": ask_package_manager,
+    "host/tools.py": ask_package_manager,
     "processes/compiler.py": compile_entry,
     "processes/supervised.py": run_model,
     "processes/cgroup.py": ask_for_a_group,

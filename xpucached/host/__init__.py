@@ -3,5 +3,5 @@
 Divided by subject: `gpu_devices`, `drivers` and `driver_stamp` (files of the driver), `process_table`, `survey` (all of
 it together), `other_driver` and `simulated_gpu` (drivers that are not in use here), `capacity` and `pressure` (what is
 left for work of ours), `dependencies` and `proofs` (what a model's program needs, and what of it changed; by
-`digests`).
+`digests`), `tools` (what the system's own programs say).
 """

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached.domain.host import DriverFile
+from xpucached.host import tools
 from xpucached.host.digests import head
 from xpucached.host.elf import build_id
 from xpucached.host.roots import HERE
-from xpucached.processes import child
 from xpucached.quantities import moment
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ _MOST_INTERPRETERS = 16
 # Paths in a record are relative to site-packages.
 _RECORDED = re.compile(r"^\.\./\.\./(?:\.\./lib/)?([^/,\n]+),", re.MULTILINE)
 _LONGEST_LINKS = 40  # the kernel's own limit
-_LONGEST_OUTPUT = 16 << 20
-_PATIENCE = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
 # Each step takes one character, or a dot and one: what a file is called may be meant to be tried in many ways.
 _VERSION = re.compile(r"\.so\.(\d+(?=[.+])(?:\.?[\w+])+)$")
 
@@ -69,7 +67,7 @@ class _LibrarySearch:
     def __init__(self, variables: Mapping[str, str], places: HostRoots) -> None:
         listed = re.split("[:;]", variables.get("LD_LIBRARY_PATH", ""))
         self.first = [Path(one) for one in listed if one.startswith("/")][:64]
-        self.cached = loader_cache(places)
+        self.cached = tools.loader_cache(places)
         self.last = list(places.libraries)
         self._names: dict[Path, list[str]] = {}
 
@@ -130,20 +128,6 @@ def replaced(library: Path, since: datetime) -> bool:
         return since.timestamp() < library.stat().st_ctime <= time.time()
     except (OSError, ValueError):
         return True
-
-
-def loader_cache(places: HostRoots) -> dict[str, list[Path]]:
-    """Return what the dynamic loader's cache lists, by library name; read by the tool that wrote it."""
-    tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    cache = places.etc / "ld.so.cache"
-    found: dict[str, list[Path]] = {}
-    if tool is None or not stat.S_ISREG(_mode(cache)):
-        return found
-    for line in _run([tool, "-p", "-C", os.fspath(cache)]).splitlines():
-        name, arrow, path = line.strip().partition(" => ")
-        if arrow and path.startswith("/"):
-            found.setdefault(name.split(" ", 1)[0], []).append(Path(path))
-    return found
 
 
 def _icd_folders(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
@@ -304,13 +288,15 @@ def _ask_dpkg(paths: Sequence[Path]) -> dict[Path, str]:
     names = {os.fspath(path): path for path in paths}
     names |= {name.removeprefix("/usr"): path for name, path in tuple(names.items()) if name.startswith("/usr/lib")}
     owners: dict[Path, str] = {}
-    for line in _run(["dpkg-query", "-S", *names]).splitlines():
+    for line in tools.output(["dpkg-query", "-S", *names]).splitlines():
         owner, colon, name = line.partition(": ")
         if colon and name in names and not line.startswith("diversion by "):
             owners[names[name]] = owner.split(",", 1)[0]
     if not owners:
         return {}
-    shown = _run(["dpkg-query", "-W", "-f", "${binary:Package} ${Package} ${Version}\n", *sorted(set(owners.values()))])
+    shown = tools.output(
+        ["dpkg-query", "-W", "-f", "${binary:Package} ${Package} ${Version}\n", *sorted(set(owners.values()))]
+    )
     versions: dict[str, str] = {}
     for line in shown.splitlines():
         full, short, version = (*line.split(" "), "", "")[:3]
@@ -321,7 +307,7 @@ def _ask_dpkg(paths: Sequence[Path]) -> dict[Path, str]:
 
 def _ask_rpm(paths: Sequence[Path]) -> dict[Path, str]:
     """Ask rpm, which answers one line per file in the order they were given."""
-    lines = _run(["rpm", "-qf", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\n", *map(os.fspath, paths)]).splitlines()
+    lines = tools.output(["rpm", "-qf", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\n", *map(os.fspath, paths)]).splitlines()
     if len(lines) != len(paths):
         return {}
     return {path: line for path, line in zip(paths, lines, strict=True) if re.fullmatch(r"\S+ \S+", line)}
@@ -349,20 +335,6 @@ def _records(folder: Path) -> list[Path]:
     places = [folder / name / "site-packages" for name in interpreters]
     installed = [place / name for place in places for name in _listed(place, lambda name: name.endswith(".dist-info"))]
     return [one / "RECORD" for one in heapq.nsmallest(_MOST_FILES, installed)]
-
-
-def _run(command: Sequence[str]) -> str:
-    """Return what a tool prints; nothing if it cannot run or takes too long."""
-    try:
-        variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
-        done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
-    except (OSError, ValueError) as error:
-        log.warning("tool gave no answer: %s: %s", command[0], error)
-        return ""
-    if done.status is None:
-        log.warning("tool gave no answer: %s: it %s", command[0], done.words)
-        return ""
-    return done.output.decode("utf-8", "surrogateescape")
 
 
 # -- where a change shows -----------------------------------------------------------------------------------------

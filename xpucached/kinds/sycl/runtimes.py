@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.host import elf
-from xpucached.host.drivers import loader_cache, replaced
+from xpucached.host.drivers import replaced
 from xpucached.host.roots import HERE
+from xpucached.host.tools import loader_cache
 from xpucached.kinds.sycl.defects import Generation
 
 if TYPE_CHECKING:

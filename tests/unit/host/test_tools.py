@@ -1,0 +1,64 @@
+"""What the system's tools are asked, and what of it is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.host import tools
+from xpucached.host.roots import HostRoots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LINES = (
+    "2 libs found in cache\n\tlibur.so.0 (libc6,x86-64) => {0}/libur.so.0\n\tlibur.so.0 (libc6) => /i386/libur.so.0\n"
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the answers that the loader's tool still has, the last first; without any it gives none."""
+    answers: list[str] = []
+
+    def output(command: Sequence[str]) -> str:
+        assert list(command[1:3]) == ["-p", "-C"]
+        return answers.pop() if answers else ""
+
+    monkeypatch.setattr(tools, "_caches", {})
+    monkeypatch.setattr(tools, "output", output)
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/sbin/{name}")
+    return answers
+
+
+def test_the_loader_s_cache_is_read_once_until_another_file_is_there(tmp_path: Path, asked: list[str]) -> None:
+    places = HostRoots(etc=tmp_path)
+    (tmp_path / "ld.so.cache").write_text("one")
+    asked += [LINES.format("/new"), LINES.format("/old")]
+    old = {"libur.so.0": [Path("/old/libur.so.0"), Path("/i386/libur.so.0")]}
+    assert tools.loader_cache(places) == tools.loader_cache(places) == old
+
+    # As an installation does it; the file is as long as before.
+    (tmp_path / "ld.so.cache~").write_text("two")
+    (tmp_path / "ld.so.cache~").rename(tmp_path / "ld.so.cache")
+    assert tools.loader_cache(places)["libur.so.0"][0] == Path("/new/libur.so.0")
+    assert not asked
+
+
+def test_without_an_answer_the_loader_s_tool_is_asked_again(tmp_path: Path, asked: list[str]) -> None:
+    places = HostRoots(etc=tmp_path)
+    assert tools.loader_cache(places) == {}
+    (tmp_path / "ld.so.cache").write_text("one")
+    assert tools.loader_cache(places) == {}
+    asked += [LINES.format("/late")]
+    assert tools.loader_cache(places)["libur.so.0"][0] == Path("/late/libur.so.0")
+
+
+def test_not_every_cache_that_ever_was_is_remembered(tmp_path: Path, asked: list[str]) -> None:
+    for number in range(3 * tools._MOST_CACHES):
+        asked.append(LINES.format(number))
+        (tmp_path / "ld.so.cache").write_text("x" * number)
+        assert tools.loader_cache(HostRoots(etc=tmp_path))
+        assert 0 < len(tools._caches) <= tools._MOST_CACHES

@@ -1,0 +1,67 @@
+"""Observe: what tools of the system say: the package managers', and the dynamic loader's; starts them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.processes import child
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xpucached.host.roots import HostRoots
+
+log = logging.getLogger(__name__)
+
+_LONGEST_OUTPUT: Final = 16 << 20
+_PATIENCE: Final = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
+_MOST_CACHES: Final = 8
+
+_caches: dict[tuple[object, ...], Mapping[str, Sequence[Path]]] = {}
+
+
+def output(command: Sequence[str]) -> str:
+    """Return what a tool prints; nothing if it cannot run or takes too long."""
+    try:
+        variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
+        done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
+    except (OSError, ValueError) as error:
+        log.warning("tool gave no answer: %s: %s", command[0], error)
+        return ""
+    if done.status is None:
+        log.warning("tool gave no answer: %s: it %s", command[0], done.words)
+        return ""
+    return done.output.decode("utf-8", "surrogateescape")
+
+
+def loader_cache(places: HostRoots) -> Mapping[str, Sequence[Path]]:
+    """Return what the dynamic loader's cache lists, by library name; read by the tool that wrote it.
+
+    Each model's driver asks for it at each look, so it is read once: an installation puts another file in its place.
+    """
+    tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    cache = places.etc / "ld.so.cache"
+    try:
+        status = cache.stat()
+    except (OSError, ValueError):
+        return {}
+    if tool is None or not stat.S_ISREG(status.st_mode):
+        return {}
+    key = (tool, cache, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if (known := _caches.get(key)) is not None:
+        return known
+    found: dict[str, list[Path]] = {}
+    for line in output([tool, "-p", "-C", os.fspath(cache)]).splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and path.startswith("/"):
+            found.setdefault(name.split(" ", 1)[0], []).append(Path(path))
+    if found:  # a tool that gave no answer is asked again
+        if len(_caches) >= _MOST_CACHES:
+            _caches.clear()
+        _caches[key] = found
+    return found
