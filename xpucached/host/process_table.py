@@ -1,4 +1,4 @@
-"""Observe: the live processes of a user, as far as they tell where they keep a cache; reads /proc through psutil."""
+"""Observe: the live processes of a user, as far as they tell where they keep a cache; reads /proc."""
 
 from __future__ import annotations
 
@@ -80,11 +80,9 @@ def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HER
     ours = os.getpid()
     share = _Share()
     found: list[Process] = []
-    for process in psutil.process_iter():
-        if process.pid == ours:
-            continue
-        with contextlib.suppress(psutil.Error, OSError, ValueError):
-            one = _look(process, uid, libraries, places, ours, share)
+    for pid in process_times.pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            one = _look(pid, uid, libraries, places, ours, share) if pid != ours else None
             if one is not None:
                 found.append(one)
     share.tell()
@@ -102,11 +100,12 @@ def of_units(
     if not units:
         return {}
     share = _Share()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError, ValueError):
-            unit = _unit_of(places.proc / str(process.pid) / "cgroup", units)
-            uid = process.uids().real
-            one = _look(process, uid, libraries, places, os.getpid(), share) if unit is not None else None
+    for pid in process_times.pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            unit = _unit_of(places.proc / str(pid) / "cgroup", units)
+            one = (
+                _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share) if unit is not None else None
+            )
             if unit is not None and one is not None:
                 found.setdefault(unit, []).append(one)
     share.tell()
@@ -118,13 +117,12 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
 
     A process that began later has only got its number.  ``libraries`` as for `processes`.
     """
-    with contextlib.suppress(psutil.Error, OSError, ValueError):
-        process = psutil.Process(pid)
+    with contextlib.suppress(OSError, ValueError, IndexError):
         began = process_times.started(pid, places)
         if began is None or began > before:
             return None
-        uid = process.uids().real
-        look = _look(process, uid, libraries, places, -1, _Share())
+        uid = process_times.uid(pid)
+        look = _look(pid, uid, libraries, places, -1, _Share())
         # Had it died in between, and another one taken its number, the two would have mixed.
         if look is None or process_times.started(pid, places) != began:
             return None
@@ -210,37 +208,38 @@ def _links(folder: str) -> Iterator[str | None]:
                 yield None
 
 
-def _look(
-    process: psutil.Process, uid: int, names: tuple[str, ...], places: HostRoots, ours: int, share: _Share
-) -> Process | None:
-    with process.oneshot():
-        began = process_times.started(process.pid, places)
-        if began is None or process.uids().real != uid or process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        if process.ppid() == ours and any(map(_is_ours, _words(process.pid))):
-            return None
-        share.processes -= 1
-        variables: Mapping[str, str] | None = {}
-        directory: Path | None = None
-        libraries: tuple[Path, ...] | None = None
-        if share.processes >= 0:
-            with contextlib.suppress(PermissionError):
-                variables = _variables(process.pid, share)
-            with contextlib.suppress(OSError):
-                there = Path(f"/proc/{process.pid}/cwd").readlink()
-                directory = None if there.name.endswith(" (deleted)") else there
-            libraries = _libraries(places.proc / str(process.pid) / "maps", (*_LIBRARIES, *names), share)
-        share.passed_over += variables is None or libraries is None
-        return Process(
-            pid=process.pid,
-            uid=uid,
-            started=process_times.moment(began),
-            name=_name(process.pid),
-            directory=directory,
-            variables=variables or {},
-            libraries=libraries or (),
-            known=libraries is not None,
-        )
+def _look(pid: int, uid: int, names: tuple[str, ...], places: HostRoots, ours: int, share: _Share) -> Process | None:
+    """Return what a process is; None if it is another user's, has ended, or is a part of the kernel.
+
+    Raises OSError, ValueError and IndexError.
+    """
+    facts = process_times.facts(process_times.read(f"{places.proc}/{pid}/stat"))
+    if facts.ended or facts.of_kernel or process_times.uid(pid) != uid:
+        return None
+    if facts.parent == ours and any(map(_is_ours, _words(pid))):
+        return None
+    share.processes -= 1
+    variables: Mapping[str, str] | None = {}
+    directory: Path | None = None
+    libraries: tuple[Path, ...] | None = None
+    if share.processes >= 0:
+        with contextlib.suppress(PermissionError):
+            variables = _variables(pid, share)
+        with contextlib.suppress(OSError):
+            there = Path(f"/proc/{pid}/cwd").readlink()
+            directory = None if there.name.endswith(" (deleted)") else there
+        libraries = _libraries(places.proc / str(pid) / "maps", (*_LIBRARIES, *names), share)
+    share.passed_over += variables is None or libraries is None
+    return Process(
+        pid=pid,
+        uid=uid,
+        started=process_times.moment(facts.began),
+        name=_name(pid),
+        directory=directory,
+        variables=variables or {},
+        libraries=libraries or (),
+        known=libraries is not None,
+    )
 
 
 def _is_ours(word: str) -> bool:
@@ -273,7 +272,7 @@ def _words(pid: int) -> list[str]:
 
 def _name(pid: int) -> str:
     """Return the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
-    name = Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
+    name = process_times.read(f"/proc/{pid}/comm").removesuffix(b"\n")
     if len(name) >= _LONGEST_NAME:
         with contextlib.suppress(PermissionError):
             whole = os.fsencode(_words(pid)[0]).rpartition(b"/")[2]

@@ -1,10 +1,11 @@
-"""Observe: when a process began, by clocks that hold whatever the clock on the wall was set to since."""
+"""Observe: which processes there are, and when each began, by clocks that hold whatever the clock on the wall says."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +16,50 @@ if TYPE_CHECKING:
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _LONGEST: Final = 1 << 16
+_OF_KERNEL: Final = 0x00200000  # PF_KTHREAD of the kernel's sched.h
+
+
+def pids() -> list[int]:
+    """Return the numbers of all processes that we can see."""
+    return sorted(map(int, filter(str.isdigit, os.listdir("/proc"))))
+
+
+def read(path: str) -> bytes:
+    """Return a short file that the kernel writes when it is read.  Raises OSError."""
+    # Not by pathlib and a stream, nor by psutil: all processes are looked at each time that a store is.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _LONGEST)
+    finally:
+        os.close(descriptor)
+
+
+def uid(pid: int) -> int:
+    """Return whose a process is.  Raises OSError and IndexError."""
+    return int(read(f"/proc/{pid}/status").partition(b"\nUid:")[2].split(None, 1)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What the kernel says in one line of a process."""
+
+    ended: bool  #: and only its exit status is left
+    parent: int
+    of_kernel: bool  #: a thread of the kernel's own, which runs no program
+    began: float  #: seconds since boot
+
+
+def facts(line: bytes) -> ProcessFacts:
+    """Read ``/proc/PID/stat``.  Raises IndexError and ValueError."""
+    # Its name may hold anything, parentheses too; numbers follow behind the last one.
+    fields = line.rpartition(b")")[2].split()
+    return ProcessFacts(fields[0] == b"Z", int(fields[1]), bool(int(fields[6]) & _OF_KERNEL), int(fields[19]) / _TICKS)
 
 
 def started(pid: int, places: HostRoots = HERE) -> float | None:
     """Return when a process began, in seconds since boot; None if it is gone."""
     try:
-        with (places.proc / str(pid) / "stat").open("rb") as stream:
-            # Its name may hold anything, parentheses too; numbers follow behind the last one.
-            return int(stream.read(_LONGEST).rpartition(b")")[2].split()[19]) / _TICKS
+        return facts(read(f"{places.proc}/{pid}/stat")).began
     except (OSError, ValueError, IndexError):
         return None
 
