@@ -5,7 +5,7 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test compiled lint man dist deb rpm demo demo-gpu record fuzz mutants stress bench clean
+.PHONY: help test runtimes machines compiled lint man dist deb rpm demo demo-gpu record fuzz mutants stress bench clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
@@ -32,14 +32,19 @@ test: .venv/tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
 else
 test: .venv/tested
-	$(MAKE) --no-print-directory --jobs=2 --output-sync lint compiled
+	$(MAKE) --no-print-directory --jobs=4 lint compiled runtimes machines
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
+endif
+
+# To install waits for the network as long as for a processor.
+runtimes:
 	$(PYTHON) tools/runtimes.py $(RUNTIMES) --test
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver-older --older --optional
+
+machines: .venv/tested
 	for suite in bookworm trixie; do $(PYTHON) tools/debian.py $(RUNTIMES)/debian --suite $$suite --optional || exit; done
 	$(BIN)/python tools/tree.py $(RUNTIMES)/debian/wheels --optional
-	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
-endif
 
 # Tests start Python thousands of times, and each of their processes would compile all by itself.  What cannot be
 # collected the tests tell.
