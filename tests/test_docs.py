@@ -244,6 +244,7 @@ ELSEWHERE: Final = {
     "Added": "protocol",
     "Cause": "advice",
     "Compression": "bundles",
+    "CostSource": "looking",
     "Effect": "kinds",
     "Figure": "protocol",
     "ImageFormat": "protocol",

@@ -8,12 +8,12 @@ from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
-from xpucached.api import host_requests, requests
+from xpucached.api import host_requests, looking, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain import checks
 from xpucached.domain.queries import EntryPage
 from xpucached.printing import plain, safe
-from xpucached.render import diagnosis, entries, host, jobs, models, status, trash, users
+from xpucached.render import diagnosis, entries, host, jobs, models, status, trash, usage, users
 from xpucached.render.text import TextStyle, section
 
 T = TypeVar("T")
@@ -153,10 +153,13 @@ _add(
 )
 _add(requests.GetJob, jobs.job, lambda value: value.id)
 _add(
-    requests.ListEvents,
+    looking.ListEvents,
     lambda value, _style: "\n".join(map(jobs.event, value)) or "no events",
     merged=Merged(jobs.events_of, lambda one: one.at.timestamp()),
 )
+_add(looking.GetUsage, usage.usage, lambda value: "\n".join(one.model for one in value.models))
+_add(looking.ListDays, usage.days, lambda value: "\n".join(one.day for one in value))
+_add(looking.ListWarmth, usage.warmth, lambda value: "\n".join(str(one.id) for one in value))
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
 _add(

@@ -29,6 +29,7 @@ from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Status
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin, Target
+from xpucached.domain.usage import Cost, CostSource
 
 if TYPE_CHECKING:
     from xpucached.messages import Json
@@ -78,6 +79,7 @@ class EntryShape(Struct, frozen=True):
     elsewhere: tuple[SameInput, ...] = ()
     recipe: RecipeState | None = None
     replay: str = ""
+    cost: Cost | None = None  #: what compiling it takes; null: unknown
 
 
 EntryShape.__name__ = IndexedEntry.__name__  # what the description calls it
@@ -88,7 +90,7 @@ def _shared(kind: type[Struct]) -> tuple[str, ...]:
 
 
 _OF_ENTRY: Final = tuple(name for name in _shared(Entry) if name != "defect")
-_OF_INDEXED: Final = _shared(IndexedEntry)
+_OF_INDEXED: Final = tuple(name for name in _shared(IndexedEntry) if name != "cost")
 
 
 def _flatten(value: IndexedEntry) -> EntryShape:
@@ -105,9 +107,15 @@ def _flatten(value: IndexedEntry) -> EntryShape:
         device=target.device if target else None,
         driver=target.toolchain if target else None,
         fingerprint=target.fingerprint if target else None,
+        cost=_cost(value),
         **{name: getattr(entry, name) for name in _OF_ENTRY},
         **{name: getattr(value, name) for name in _OF_INDEXED},
     )
+
+
+def _cost(value: IndexedEntry) -> Cost | None:
+    source, seconds = CostSource.of(value), value.estimated if value.cost is None else value.cost
+    return None if source is None or seconds is None else Cost(seconds, source)
 
 
 def _gather(wire: EntryShape) -> IndexedEntry:
@@ -120,7 +128,11 @@ def _gather(wire: EntryShape) -> IndexedEntry:
         defect=defect,
         **{name: getattr(wire, name) for name in _OF_ENTRY},
     )
-    return IndexedEntry(entry, **{name: getattr(wire, name) for name in _OF_INDEXED})
+    value = IndexedEntry(entry, **{name: getattr(wire, name) for name in _OF_INDEXED})
+    if wire.cost is None:
+        return value
+    seconds, estimated = wire.cost.seconds, wire.cost.source is CostSource.ESTIMATE
+    return replace(value, estimated=seconds) if estimated else replace(value, cost=seconds)
 
 
 # -- twins: what holds an entry, as it stands on the wire -----------------------------------------------------------

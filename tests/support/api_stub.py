@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
+from tests.support import histories
 from tests.support.builders import sycl_target
-from xpucached.api import requests
+from xpucached.api import looking, requests
 from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
@@ -87,7 +88,9 @@ if TYPE_CHECKING:
         ScanStores,
         VerifyStores,
     )
+    from xpucached.domain.overview import Overview
     from xpucached.domain.queries import EntryQuery
+    from xpucached.domain.usage import Day, Evictable, Usage, WarmthChange
     from xpucached.server.connection import ConnectionLimits
     from xpucached.service import Service
 
@@ -410,6 +413,26 @@ class Standin:
         self.asked.append((model, limit))
         return (make_run(),)
 
+    async def usage(self) -> Usage:
+        """Return who uses which bytes."""
+        return histories.make_usage()
+
+    async def days(self) -> tuple[Day, ...]:
+        """Return what happened each day."""
+        return histories.make_days()
+
+    async def warmth(self) -> tuple[WarmthChange, ...]:
+        """Return how models came to stand otherwise."""
+        return histories.make_warmth()
+
+    async def evictable(self) -> Evictable:
+        """Return what eviction would take."""
+        return histories.make_evictable()
+
+    async def overview(self) -> Overview:
+        """Return all that there is to look at."""
+        return histories.make_overview()
+
     def _begin(self, kind: str) -> Job:
         job = Job(JobId(str(len(self.begun) + 1)), kind, JobState.RUNNING, NOW, NOW, None, Progress(1, 2, "resnet"))
         self.begun[job.id] = job
@@ -602,7 +625,12 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(requests.GetJob, lambda one, asked: one.job(asked.id)),
         _by(requests.WaitJob, lambda one, asked: one.wait(asked.id, asked.timeout)),
         _by(requests.CancelJob, lambda one, asked: one.cancel(asked.id)),
-        _by(requests.ListEvents, lambda one, asked: one.events_since(asked.since)),
+        _by(looking.ListEvents, lambda one, asked: one.events_since(asked.since)),
+        _by(looking.GetUsage, lambda one, _: one.usage()),
+        _by(looking.ListDays, lambda one, _: one.days()),
+        _by(looking.ListWarmth, lambda one, _: one.warmth()),
+        _by(looking.GetEvictable, lambda one, _: one.evictable()),
+        _by(looking.GetOverview, lambda one, _: one.overview()),
         _by(requests.GetConfig, lambda one, _: one.config()),
         _by(requests.GetEnv, lambda one, asked: one.env(asked.model)),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from tests.support import catalogs, forks
 from xpucached import sockets
-from xpucached.api import requests
+from xpucached.api import looking, requests
 from xpucached.api.client import Client
 from xpucached.domain.names import ModelName
 from xpucached.errors import XpucachedError
@@ -39,7 +39,7 @@ def _data(request: Request[_T]) -> Callable[[Client], Json]:
 
 _PLAIN: Final[Mapping[tuple[str, ...], Callable[[Client], Json]]] = {
     ("devices",): _data(requests.ListDevices()),
-    ("events",): _data(requests.ListEvents()),
+    ("events",): _data(looking.ListEvents()),
     ("jobs",): _data(requests.ListJobs()),
     ("ls",): _data(requests.ListEntries(limit=requests.MAX_PAGE)),
     ("model", "list"): _data(requests.ListModels()),

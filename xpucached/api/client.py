@@ -18,7 +18,8 @@ from msgspec.structs import asdict
 
 from xpucached import codec, errors, messages, sockets
 from xpucached.api.endpoints import Request, row
-from xpucached.api.requests import ListEvents, WaitJob
+from xpucached.api.looking import ListEvents
+from xpucached.api.requests import WaitJob
 from xpucached.printing import plain
 
 if TYPE_CHECKING:

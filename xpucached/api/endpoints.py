@@ -17,6 +17,12 @@ R = TypeVar("R", bound="Request[object]")
 Reply_co = TypeVar("Reply_co", covariant=True)
 
 
+def need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
+    """Refuse a request that cannot be meant.  Raises `ValueError` with the message unless it holds."""
+    if not holds:
+        raise ValueError(message)
+
+
 class Right(StrEnum):
     """What a caller must be allowed to do."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xpucached.api import requests
+from xpucached.api import looking, requests
 from xpucached.api.endpoints import Request, Right, endpoint, row
 from xpucached.domain.users import HostStatus, UserSocket
 
@@ -62,6 +62,11 @@ _HARMLESS: Final = (
     requests.WaitJob,
     requests.Refresh,
     requests.PrewarmModels,
+    looking.GetUsage,
+    looking.ListDays,
+    looking.ListWarmth,
+    looking.GetEvictable,
+    looking.GetOverview,
 )
 
 

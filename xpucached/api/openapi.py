@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from xpucached.api.endpoints import VERSION, Endpoint, Right
-from xpucached.api.requests import ENDPOINTS, ListEvents
+from xpucached.api.looking import ListEvents
+from xpucached.api.requests import ENDPOINTS
 from xpucached.codec import to_json, twin
 from xpucached.domain.jobs import ErrorInfo
 from xpucached.messages import Json

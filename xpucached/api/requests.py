@@ -10,10 +10,11 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from xpucached.api.endpoints import Request, Right, declared, endpoint
+from xpucached.api import looking
+from xpucached.api.endpoints import Request, Right, declared, endpoint, need
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
-from xpucached.domain.jobs import Event, Job
+from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus, Run, check_name, is_unit
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import IndexedEntry
@@ -23,7 +24,19 @@ from xpucached.domain.stores import StoreStatus
 from xpucached.domain.trash import Trashed
 from xpucached.domain.workloads import Loader, RunSpec
 
-FEATURES: Final = ("entries", "evict", "events", "jobs", "models", "prewarm", "replay", "scan", "trash", "verify")
+FEATURES: Final = (
+    "entries",
+    "evict",
+    "events",
+    "jobs",
+    "models",
+    "prewarm",
+    "replay",
+    "scan",
+    "trash",
+    "usage",
+    "verify",
+)
 """What this daemon can do, for clients that must work with several versions."""
 
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
@@ -31,16 +44,11 @@ _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 # A day: longer than any model that is worth caching, and short enough that a slip of the finger ends.
 _MAX_TIMEOUT: Final = 86400.0
 MAX_WAIT: Final = 300.0
-MAX_PAGE: Final = 1000
+MAX_PAGE: Final = looking.MAX_PAGE
 MAX_MODELS: Final = 1000
 """So many models one request may name."""
 _LONGEST_NAME: Final = 200  # USER:NAME
 DEFAULT_PAGE: Final = 200
-
-
-def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
-    if not holds:
-        raise ValueError(message)
 
 
 def _is_place(path: Path) -> bool:
@@ -48,8 +56,8 @@ def _is_place(path: Path) -> bool:
 
 
 def _see_names(models: tuple[ModelName, ...]) -> None:
-    _need(len(models) <= MAX_MODELS, f"models: expected at most {MAX_MODELS}")
-    _need(all(len(name) <= _LONGEST_NAME for name in models), "models: no model has so long a name")
+    need(len(models) <= MAX_MODELS, f"models: expected at most {MAX_MODELS}")
+    need(all(len(name) <= _LONGEST_NAME for name in models), "models: no model has so long a name")
 
 
 _JOB: Final = "/v1/jobs/{id}"
@@ -89,11 +97,11 @@ class ListEntries(EntryQuery, Request[EntryPage], frozen=True, kw_only=True, for
 
     def __post_init__(self) -> None:
         """Refuse what no entry can match."""
-        _need(self.ref is None or _REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
-        _need(self.limit is None or self.limit >= 1, "limit: expected at least 1")
-        _need(self.min_size is None or self.min_size >= 0, "min_size: expected bytes, 0 or more")
-        _need(self.max_size is None or self.max_size >= 0, "max_size: expected bytes, 0 or more")
-        _need(self.unused is None or 0 <= self.unused < float("inf"), "unused: expected seconds, 0 or more")
+        need(self.ref is None or _REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
+        need(self.limit is None or self.limit >= 1, "limit: expected at least 1")
+        need(self.min_size is None or self.min_size >= 0, "min_size: expected bytes, 0 or more")
+        need(self.max_size is None or self.max_size >= 0, "max_size: expected bytes, 0 or more")
+        need(self.unused is None or 0 <= self.unused < float("inf"), "unused: expected seconds, 0 or more")
 
     @property
     def query(self) -> EntryQuery:
@@ -109,7 +117,7 @@ class GetEntry(Request[IndexedEntry], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a ref."""
-        _need(_REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
+        need(_REF.fullmatch(self.ref) is not None, "ref: expected up to 12 hex digits")
 
 
 @endpoint("GET", "/v1/models")
@@ -162,21 +170,21 @@ class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
         except ValueError as error:
             raise ValueError(f"name: {error}") from error
         if self.exercise.loader is Loader.COMMAND:
-            _need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
-            _need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
+            need(bool(self.command) and bool(self.command[0]), "command: expected a program and its arguments")
+            need(Path(self.command[0]).is_absolute(), "command: expected an absolute path to the program")
         else:
-            _need(not self.command, f"command: the loader {self.exercise.loader} has none")
+            need(not self.command, f"command: the loader {self.exercise.loader} has none")
         for key, expected in self.exercise.mistakes():
-            _need(False, f"exercise.{key}: {expected}")  # noqa: FBT003 - it is one
-        _need(not any("\0" in word for word in self.command), "command: expected no null characters")
-        _need(_is_place(self.directory), "directory: expected an absolute path")
-        _need(self.store is None or _is_place(self.store), "store: expected an absolute path")
+            need(False, f"exercise.{key}: {expected}")  # noqa: FBT003 - it is one
+        need(not any("\0" in word for word in self.command), "command: expected no null characters")
+        need(_is_place(self.directory), "directory: expected an absolute path")
+        need(self.store is None or _is_place(self.store), "store: expected an absolute path")
         for unit in self.before:
-            _need(is_unit(unit), f"before: expected the full name of a unit, such as app.service; found {unit!r}")
-        _need(0 < self.timeout <= _MAX_TIMEOUT, "timeout: expected more than 0 and at most 86400 seconds")
-        _need(0 <= self.priority <= 100, "priority: expected 0 to 100")  # noqa: PLR2004 - the sentence says it
+            need(is_unit(unit), f"before: expected the full name of a unit, such as app.service; found {unit!r}")
+        need(0 < self.timeout <= _MAX_TIMEOUT, "timeout: expected more than 0 and at most 86400 seconds")
+        need(0 <= self.priority <= 100, "priority: expected 0 to 100")  # noqa: PLR2004 - the sentence says it
         for key, value in self.variables.items():
-            _need(bool(key) and "=" not in key and "\0" not in key + value, f"variables: {key!r} cannot be a variable")
+            need(bool(key) and "=" not in key and "\0" not in key + value, f"variables: {key!r} cannot be a variable")
 
 
 @endpoint("DELETE", "/v1/models/{name}", right=Right.CHANGE)
@@ -195,7 +203,7 @@ class ListRuns(Request[tuple[Run, ...]], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what would be unbounded."""
-        _need(1 <= self.limit <= MAX_PAGE, f"limit: expected 1 to {MAX_PAGE}")
+        need(1 <= self.limit <= MAX_PAGE, f"limit: expected 1 to {MAX_PAGE}")
 
 
 @endpoint("POST", "/v1/prewarm", right=Right.CHANGE, status=202, location=_JOB)
@@ -209,7 +217,7 @@ class PrewarmModels(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what could mean two things."""
-        _need(
+        need(
             bool(self.models) + self.all + self.stale == 1,
             "models: expected exactly one of models, all and stale",
         )
@@ -231,8 +239,8 @@ class EvictEntries(Request[Job], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what could mean two things: a plan says already what goes."""
         alone = not (self.dry_run or self.refs or self.reasons)
-        _need(self.plan is None or alone, "plan: expected neither dry_run, refs nor reasons with it")
-        _need(self.plan is None or _REF.fullmatch(self.plan) is not None, "plan: expected up to 12 hex digits")
+        need(self.plan is None or alone, "plan: expected neither dry_run, refs nor reasons with it")
+        need(self.plan is None or _REF.fullmatch(self.plan) is not None, "plan: expected up to 12 hex digits")
 
 
 @endpoint("POST", "/v1/verify", right=Right.CHANGE, status=202, location=_JOB)
@@ -250,8 +258,8 @@ class VerifyStores(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what can be no store."""
-        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
-        _need(not (self.deep and self.faults_only), "deep: expected not to be given with faults_only")
+        need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        need(not (self.deep and self.faults_only), "deep: expected not to be given with faults_only")
 
 
 @endpoint("GET", "/v1/trash")
@@ -268,8 +276,8 @@ class RestoreTrash(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what could mean two things."""
-        _need(bool(self.refs) != self.all, "refs: expected exactly one of refs and all")
-        _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
+        need(bool(self.refs) != self.all, "refs: expected exactly one of refs and all")
+        need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
 
 
 @endpoint("POST", "/v1/trash/empty", right=Right.CHANGE, status=202, location=_JOB)
@@ -280,7 +288,7 @@ class EmptyTrash(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a ref."""
-        _need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
+        need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
 
 
 @endpoint("POST", "/v1/replay", right=Right.CHANGE, status=202, location=_JOB)
@@ -304,11 +312,11 @@ class ReplayEntries(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what can be no place, and no names."""
-        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
         _see_names(self.models)
         for name in ("driver_root", "into", "driver_cache"):
             path: Path | None = getattr(self, name)
-            _need(path is None or _is_place(path), f"{name}: expected an absolute path")
+            need(path is None or _is_place(path), f"{name}: expected an absolute path")
 
 
 @endpoint("POST", "/v1/scan", right=Right.CHANGE, status=202, location=_JOB)
@@ -320,7 +328,7 @@ class ScanStores(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what can be no store: the daemon's working directory is not the caller's."""
-        _need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
+        need(all(map(_is_place, self.stores)), "stores: expected absolute paths")
 
 
 @endpoint("POST", "/v1/refresh", right=Right.CHANGE, status=202)
@@ -349,7 +357,7 @@ class WaitJob(Request[Job], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse to wait for ever: the client asks again instead."""
-        _need(0 <= self.timeout <= MAX_WAIT, f"timeout: expected 0 to {MAX_WAIT:.0f} seconds")
+        need(0 <= self.timeout <= MAX_WAIT, f"timeout: expected 0 to {MAX_WAIT:.0f} seconds")
 
 
 @endpoint("DELETE", _JOB, right=Right.CHANGE)
@@ -357,18 +365,6 @@ class CancelJob(Request[Job], frozen=True, kw_only=True):
     """Cancel one job; what it has done stays done."""
 
     id: JobId
-
-
-@endpoint("GET", "/v1/events")
-class ListEvents(Request[tuple[Event, ...]], frozen=True, kw_only=True):
-    """Ask for events after ``since``; with ``follow`` as an endless stream, one JSON object per line."""
-
-    since: int = 0
-    follow: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what no event can have."""
-        _need(self.since >= 0, "since: expected the number of an event, 0 or more")
 
 
 @endpoint("GET", "/v1/config")
@@ -388,5 +384,5 @@ class GetOpenApi(Request[Mapping[str, str]], frozen=True, kw_only=True):
     """Ask for all of this as an OpenAPI 3.1 document."""
 
 
-ENDPOINTS: Final = declared()
+ENDPOINTS: Final = tuple(sorted(declared(), key=lambda one: one.request.__module__ == looking.__name__))
 """Everything one may ask a user's daemon."""

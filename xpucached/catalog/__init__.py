@@ -46,6 +46,7 @@ class Catalog:
         self.path = path
         self.rebuilt = rebuilt  #: in one sentence: that the file was corrupt, and where it is now
         self.trouble: CatalogError | None = None  #: what failed last, until something could be written again
+        self.writes = 0  #: so often something was written: what was reckoned before the last time may be old
         self.examined = True  #: whether the whole file was read; if not, `examine` does
         self._engine = engine
         self._writing = threading.Lock()
@@ -83,6 +84,7 @@ class Catalog:
         taken = salvage.salvage_models(rebuilt.aside)
         for model in taken.models:
             self.write(models.add_model, model)
+        self.write(salvage.take_over_history, taken.history)
         self.rebuilt = f"{rebuilt.message}; {len(taken.models)} registered models were taken over"
         if taken.incomplete_because:
             self.rebuilt += (
@@ -201,6 +203,7 @@ class Catalog:
             try:
                 with connection.execution_options(immediate=True).begin():
                     yield connection
+                self.writes += 1
                 if not self.corrupt:
                     self.trouble = None
             finally:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import refusals
+from xpucached.catalog import days, refusals
 from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
+from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,8 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
     connection.execute(
         insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=[b[name] for name in key], set_=what)
     )
+    spared = built.seconds if built.models and built.origin is not Origin.SIMULATED else 0.0
+    days.add(connection, now, replayed=1, replay_seconds=built.seconds, spared_seconds=spared)
 
 
 def forget_old_builds(connection: sa.Connection, now: datetime) -> None:

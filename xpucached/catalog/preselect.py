@@ -106,7 +106,7 @@ def preselect_entries(
             _take(connection, _E.target_id == numbers[environment])
         _take_unused(connection, preselection, stores, known)
         if preselection.worst:
-            rate = _rate(connection) or rate
+            rate = measured_rate(connection) or rate
             _take_worst(connection, preselection, stores, numbers, (rate, half, absent))
         through = entries.all_entries(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
         rest = _rest(connection, preselection, numbers, through)
@@ -148,7 +148,7 @@ def _take_unused(
             _take(connection, *where)
 
 
-def _rate(connection: sa.Connection) -> float | None:
+def measured_rate(connection: sa.Connection) -> float | None:
     """Return the middle one of what a byte was measured to cost, as `planning` reckons it."""
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
     measured = (_E.cost.is_not(None), size > 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
-from xpucached.catalog import dependencies, entries, targets
+from xpucached.catalog import days, dependencies, entries, targets
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
@@ -42,6 +42,9 @@ KEPT: Final = 200
 
 #: Good runs that are kept of each model beyond those, of different workloads, hosts or drivers.
 PROOFS: Final = 16
+
+_NEITHER: Final = frozenset({Outcome.WARMED, Outcome.UNCACHED, Outcome.CANCELLED, Outcome.LOST})
+"""Outcomes of runs that did not fail."""
 
 _LOST_DETAIL: Final = "the daemon ended while it ran"
 _ENDING_DETAIL: Final = "the daemon was told to end while it ran"
@@ -118,9 +121,19 @@ def finish_run(
             [{"row": row} for row in rows.values()],
         )
     cold = [each.seconds for each in passes if each.created]
+    compiling = 0.0
     if outcome is Outcome.WARMED and cold and len(passes) > 1:
         # What a warm pass takes is the workload itself; the rest was compiling.
-        entries.note_costs(connection, attribution.created, max(0.0, cold[0] - passes[-1].seconds))
+        compiling = max(0.0, cold[0] - passes[-1].seconds)
+        entries.note_costs(connection, attribution.created, compiling)
+    days.add(
+        connection,
+        now,
+        prewarmed=len(attribution.created),
+        prewarm_seconds=compiling,
+        warmed=int(outcome is Outcome.WARMED),
+        failed=int(outcome not in _NEITHER),
+    )
     ids = targets.ensure(connection, dict.fromkeys(environments))
     if ids:
         connection.execute(

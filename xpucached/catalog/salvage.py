@@ -1,4 +1,4 @@
-"""Record: what can be taken over from a catalog that is corrupt: the models, which nothing else knows.
+"""Record: what can be taken over from a catalog that is corrupt: the models and the history, which nothing else knows.
 
 The file that was set aside stays as it is: a database that is opened for writing is changed, so it is read where it
 lies and never written, or, where a journal stands beside it, as a copy beside it.  Only a model whose digest is still
@@ -13,18 +13,20 @@ import os
 import shutil
 import sqlite3
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import models, opening, soundness
+from xpucached.catalog.history_tables import DAYS, WARMTH
 from xpucached.catalog.tables import MODELS
 from xpucached.domain.models import REGISTERED
 from xpucached.processes import scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from xpucached.domain.models import Model
@@ -38,6 +40,8 @@ each, its name and the words."""
 
 _LONGEST: Final = 1 << 16
 """Bytes of that file that are read."""
+_HISTORY: Final = (DAYS, WARMTH)
+_MOST: Final = 100_000
 
 _COPY: Final = "salvaging"
 """The directory of the copy; a daemon that was killed meanwhile leaves it to the next."""
@@ -48,13 +52,15 @@ class Salvaged:
     """What was taken over."""
 
     models: tuple[Model, ...]
-    incomplete_because: str  #: why it may not be all; empty if it is
+    incomplete_because: str  #: why it may not be all models; empty if it is
+    history: Mapping[str, tuple[Mapping[str, object], ...]] = field(default_factory=dict)  #: rows by their table
 
 
 def salvage_models(aside: Path) -> Salvaged:
     """Return the models that were registered by command, as far as they can be read whole.  Never raise for damage."""
     found: list[Model] = []
     reasons: list[str] = []
+    history: Mapping[str, tuple[Mapping[str, object], ...]] = {}
     try:
         if not stat.S_ISREG(aside.lstat().st_mode):
             return Salvaged((), "it is no file")
@@ -66,11 +72,31 @@ def salvage_models(aside: Path) -> Salvaged:
             lost = connection.execute(counting).scalar_one() - len(found)
             if lost > 0:
                 reasons.append(f"damaged models: {lost}")
+            history = _history(connection)
     except Exception as error:  # noqa: BLE001 - there is no end to what damage can do, and nothing more is lost
         reasons.append(f"it could not be read to its end: {soundness.describe(error)}")
     for why in reasons:
         log.warning("not everything could be taken over from %s: %s", aside, why)
-    return Salvaged(tuple(found), "; ".join(reasons))
+    return Salvaged(tuple(found), "; ".join(reasons), history)
+
+
+def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, object], ...]]:
+    """Return the sound rows of the tables of history; none of a table that cannot be read."""
+    found: dict[str, tuple[Mapping[str, object], ...]] = {}
+    for table in _HISTORY:
+        try:
+            sound = sa.select(table).where(sa.not_(soundness.wrong(table))).limit(_MOST)
+            found[table.name] = tuple(dict(row) for row in connection.execute(sound).mappings())
+        except Exception as error:  # noqa: BLE001 - the others may be whole, and it is history
+            log.info("a table could not be taken over: %s: %s", table.name, soundness.describe(error))
+    return found
+
+
+def take_over_history(connection: sa.Connection, rows: Mapping[str, tuple[Mapping[str, object], ...]]) -> None:
+    """Put the history of another catalog into a new one."""
+    for table in _HISTORY:
+        if rows.get(table.name):
+            connection.execute(insert(table).on_conflict_do_nothing(), list(rows[table.name]))
 
 
 def note_incomplete(path: Path, aside: Path, message: str) -> None:

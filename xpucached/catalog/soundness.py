@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from xpucached.catalog import (
     coverage,
+    days,
     defects,
     entries,
     intents,
@@ -140,6 +141,8 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         surveys.driver_changes(connection, _EVERY)
         targets.target_presence(connection)
         runs.newest_runs(connection, None, _EVERY)
+        days.days_between(connection)
+        days.warmth_changes(connection, limit=_EVERY)
         intents.open_intents(connection)
         runtimes.known_runtime_checks(connection, connection.scalars(sa.select(RUNTIME_CHECKS.c.build)).all())
         for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():

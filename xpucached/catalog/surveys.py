@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import codec
-from xpucached.catalog import targets
+from xpucached.catalog import days, targets
 from xpucached.catalog.moments import Moment
 from xpucached.catalog.tables import CHANGE_TARGETS, CHANGES, HOST, TARGETS
 from xpucached.domain.host import DriverChange, DriverInUse, Host
@@ -70,6 +70,7 @@ def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
         + [{"change_id": change, "target_id": before[one], "appeared": False} for one in vanished],
     )
     connection.execute(sa.delete(CHANGES).where(CHANGES.c.id <= change - KEPT))
+    days.add(connection, host.surveyed, changes=1)
     return DriverChange(host.surveyed, host.stamp, appeared, vanished)
 
 

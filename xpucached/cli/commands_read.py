@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, codec
-from xpucached.api import host_requests, requests
+from xpucached.api import host_requests, looking, requests
 from xpucached.cli import everyone, following, listing, running
 from xpucached.domain import checks
 from xpucached.errors import Unavailable
@@ -89,6 +89,13 @@ def _model_show(output: Output) -> int:
     return 0
 
 
+def _usage(output: Output) -> int:
+    options = output.options
+    if options.days:
+        return output.show(looking.ListDays())
+    return output.show(looking.ListWarmth() if options.warmth else looking.GetUsage(top=options.top))
+
+
 def _runs(output: Output) -> requests.ListRuns:
     return requests.ListRuns(model=output.options.model, limit=output.options.limit)
 
@@ -115,6 +122,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "trash list": lambda output: output.show(requests.ListTrash()),
     "events": following.events,
     "runs": lambda output: output.show(_runs(output)),
+    "usage": _usage,
     "why": lambda output: output.show(requests.GetWhy(name=output.options.model)),
     "env": _env,
     "config show": lambda output: output.show(requests.GetConfig()),

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached import codec, messages
-from xpucached.api import requests
+from xpucached.api import looking
 from xpucached.cli import connect, everyone
 from xpucached.domain.jobs import Event
 from xpucached.domain.users import UserStatus, WorkerState
@@ -31,7 +31,7 @@ _MOST: Final = 32
 def events(output: Output) -> int:
     """Print what happened at one user's, and what happens, if that is wished for."""
     if not output.options.follow:
-        return output.show(requests.ListEvents(since=output.options.since))
+        return output.show(looking.ListEvents(since=output.options.since))
     for line in output.client.follow(output.options.since):
         # One object a line, without the envelope.
         event = _event(line)
@@ -53,8 +53,8 @@ def of_everyone(output: Output) -> int:
             "events are numbered for each user", hint="say whose: xpucachectl --of USER events --since N"
         )
     if not output.options.follow:
-        return everyone.show(output, requests.ListEvents())
-    parts = everyone.ask(output.client, requests.ListEvents())
+        return everyone.show(output, looking.ListEvents())
+    parts = everyone.ask(output.client, looking.ListEvents())
     told = {part.user.uid: 0 for part in parts}
     past = [(part.user, one) for part in parts if part.answer is not None for one in part.answer.value]
     for user, one in sorted(past, key=lambda row: row[1].at):

@@ -35,6 +35,7 @@ _PATHS = {
     "status": "/v1/status",
     "stores": "/v1/stores",
     "trash list": "/v1/trash",
+    "usage": "/v1/usage",
     "version": "/v1",
     "why {}": "/v1/models/{}/why",
 }

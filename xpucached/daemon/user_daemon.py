@@ -138,7 +138,7 @@ class Daemon:
             asyncio.create_task(self._mind_the_clock(), name="clock"),
             asyncio.create_task(self._digest(), name="digest"),
             asyncio.create_task(self._tell(), name="journal"),
-            asyncio.create_task(self._service.context.events.keep(), name="events"),
+            asyncio.create_task(self._service.keep(), name="accounts"),
         ]
         if self._options.worker:
             tasks.append(asyncio.create_task(self._mind_the_others(), name="others"))

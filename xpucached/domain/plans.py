@@ -162,6 +162,7 @@ class IndexedEntry(Struct, frozen=True):
     recipe: RecipeState | None = None  #: None where no run told how it is compiled
     replay: str = ""  #: ``possible``, or the `NoRecipe` why it is not; told of one entry alone
     elsewhere: tuple[SameInput, ...] = ()  #: the same program in caches of other kinds; told of one entry alone
+    estimated: float | None = None  #: seconds that making it may take, where that was not measured and somebody asked
 
 
 class Evict(Struct, frozen=True):

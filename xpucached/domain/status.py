@@ -12,6 +12,7 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
 from xpucached.domain.names import AwareDatetime
 from xpucached.domain.stores import StoreStatus
+from xpucached.domain.usage import Saved
 
 
 class Verdict(StrEnum):
@@ -52,3 +53,4 @@ class Status(Struct, frozen=True):
     look_every: float = 0.0  #: seconds after which it is made again
     look_due: bool = False  #: the driver may have changed, and has not answered since
     busy: bool = False  #: something goes on, or has yet to begin
+    saved: Saved | None = None

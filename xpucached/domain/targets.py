@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -43,3 +44,7 @@ class Origin(StrEnum):
     REBUILT = "rebuilt"  #: we compiled it, with the driver that this host had then
     AHEAD = "built-ahead"  #: we compiled it with a driver that was not installed here
     SIMULATED = "simulated"  #: we compiled it for a GPU that this host does not have
+
+
+OUR_WORK: Final = frozenset({Origin.REBUILT, Origin.AHEAD, Origin.SIMULATED})
+"""Of what no program compiled, but we."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
+from xpucached.domain.usage import CostSource
 from xpucached.printing import plain
-from xpucached.render.text import Cell, Colour, age, count, facts, fits, section, size, table
+from xpucached.render.text import Cell, Colour, age, count, facts, fits, seconds, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -163,6 +164,7 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
         ("created", f"{held.created:%Y-%m-%d %H:%M:%S} UTC, {age(held.created, style.now)}"),
         ("last used", f"{age(one.last_used, style.now)} ({one.last_used_by})"),
         ("seen loaded", f"{one.hits} times, last by {one.program}" if one.hits else ""),
+        ("to compile", _cost(one)),
         ("first seen", age(one.first_seen, style.now)),
         ("models", ", ".join(one.models)),
         ("inherited", f"by {', '.join(one.inherited)}{_HEIR}" if one.inherited else ""),
@@ -179,6 +181,21 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
     if one.elsewhere:
         text += "\n" + section("Same program in other caches", _elsewhere(one.elsewhere, style), style)
     return text
+
+
+_SOURCES: Final = {
+    CostSource.REBUILD: "measured",
+    CostSource.RUN: "measured with others, its share by size",
+    CostSource.ESTIMATE: "estimated by its size",
+}
+
+
+def _cost(one: IndexedEntry) -> str:
+    source = CostSource.of(one)
+    if source is None:
+        return ""
+    mark = "~" if source is CostSource.ESTIMATE else ""
+    return f"{mark}{seconds(one.estimated if one.cost is None else one.cost)} ({_SOURCES[source]})"
 
 
 def _replay(told: str) -> str:

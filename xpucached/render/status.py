@@ -13,6 +13,7 @@ from xpucached.render.host import device_table, drivers_in_use, problems
 from xpucached.render.jobs import jobs
 from xpucached.render.models import models
 from xpucached.render.text import Colour, age, cells, count, cut, facts, fold, section, size
+from xpucached.render.usage import saved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +56,8 @@ def status(value: Status, style: TextStyle) -> str:
     ]
     if value.host is not None:
         pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, style.now)}"))
+    if value.saved is not None:
+        pairs.append(("saved", saved(value.saved, style)))
     if value.watching.mode is WatchMode.POLLING:
         pairs.append(("watching", f"{_MODES[WatchMode.POLLING]}; see: xpucachectl doctor"))
     if value.changes:

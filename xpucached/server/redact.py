@@ -17,10 +17,12 @@ from xpucached.domain.host import DriverInUse, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth, Workload
+from xpucached.domain.overview import Overview, OverviewModel, UnderWay
 from xpucached.domain.plans import Deferred, ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
-from xpucached.domain.status import Status
+from xpucached.domain.status import Status, Verdict
 from xpucached.domain.trash import Comparison, Finding
+from xpucached.domain.usage import WarmthChange
 from xpucached.kinds.variables import CACHE_VARIABLES
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ _CAUSES: Final = frozenset(
     }
 )
 """Causes of findings whose sentences are ours, and name nothing but devices, stores and units."""
+
+_OURS: Final = frozenset({Warmth.WARM, Warmth.WARMING, Warmth.UNCACHED})
+"""Of how these stand, the sentence quotes nothing."""
 
 _NOWHERE: Final = Path(HIDDEN)
 _SETTINGS: Final = frozenset({"driver.variables"})
@@ -158,6 +163,23 @@ def _status(one: Status) -> Status:
     return replace(one, sentence=sentence)
 
 
+def _warmth_change(one: WarmthChange) -> WarmthChange:
+    return one if one.now in _OURS else replace(one, why=_text(one.why))
+
+
+def _overview_model(one: OverviewModel) -> OverviewModel:
+    return one if one.warmth in _OURS else replace(one, why=_text(one.why))
+
+
+def _under_way(one: UnderWay) -> UnderWay:
+    return replace(one, detail=_text(one.detail))
+
+
+def _overview(one: Overview) -> Overview:
+    # It may quote the first of the problems, or a model's failure.
+    return one if one.verdict is Verdict.WARM else replace(one, sentence=HIDDEN)
+
+
 def _deferred(one: Deferred) -> Deferred:
     return replace(one, why=_text(one.why))
 
@@ -181,5 +203,9 @@ _RULES: Final = cast(
         Deferred: _deferred,
         Status: _status,
         DriverInUse: _driver,
+        WarmthChange: _warmth_change,
+        OverviewModel: _overview_model,
+        UnderWay: _under_way,
+        Overview: _overview,
     },
 )

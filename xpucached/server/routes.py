@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from xpucached import codec
-from xpucached.api import endpoints, host_requests, requests
+from xpucached.api import endpoints, host_requests, looking, requests
 from xpucached.api.endpoints import Endpoint, Right
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
@@ -71,7 +71,7 @@ class Routes(HttpApplication):
         elif not host_requests.is_polling(asked):
             self.last_passed_on = now
         private = self._allowed(peer.uid, Right.CHANGE)
-        if isinstance(asked, requests.ListEvents) and asked.follow and request.method == "GET":
+        if isinstance(asked, looking.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
         call = self._wait(asked) if isinstance(asked, requests.WaitJob) else self._service.answer(asked)
         value = await done(row, request, call)

@@ -4,8 +4,8 @@ What all of them share is in `context`.  Looks: `reconcile`, `survey` (the host)
 `store_finder` finds), `models` (their files), `activity` (what programs do).  What follows from them, or is asked for:
 `verify` with `compare`, `replay` with `rebuild` and `publish`, `prewarm` with `trial`, `proofs` and `throttle`, `evict`
 and `trash`; `removals` finishes those of a dead daemon; `upkeep` does these unasked, and `automatic` shows what fails.
-Answers: `status`, `explain`; which function answers which request says `handlers`.  Everything that blocks runs in
-threads.
+Answers: `status`, `explain`, `accounting`; which function answers which request says `handlers`.  Everything that
+blocks runs in threads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from xpucached.catalog.runs import close_lost_runs, note_ending
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.service import automatic, recordings, removals
+from xpucached.service.accounting import Accountant
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.compare import EntryComparer
 from xpucached.service.evict import Evictor
@@ -61,11 +62,14 @@ class Service:
         self.tracker = ActivityTracker(context, self.scanner)
         self.prewarmer = Prewarmer(context, self.scanner, self.surveyor, starter)
         self.explainer = Explainer(context, self.finder, self.prewarmer)
-        self.status = StatusKeeper(context, self.finder, self.models, self.prewarmer, self.explainer, self.tracker)
         self.trash = TrashKeeper(context, self.scanner)
         self.replayer = Replayer(context, self.scanner, self.trash, starter)
         self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
         self.evictor = Evictor(context, self.scanner, self.prewarmer, self.verifier, self.trash)
+        self.accountant = Accountant(context, self.prewarmer, self.evictor)
+        self.status = StatusKeeper(
+            context, self.finder, self.models, self.prewarmer, self.explainer, self.tracker, self.accountant
+        )
         self.upkeep = Upkeep(context, self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash)
         self.reconciler = Reconciler(
             context, self.models, self.surveyor, self.scanner, self.explainer, self.replayer, self.upkeep
@@ -94,6 +98,10 @@ class Service:
         """Whether something goes on, or has yet to begin."""
         return not self.context.ready or self.upkeep.busy or bool(self.context.jobs.running())
 
+    async def keep(self) -> None:
+        """Write down, for ever, what happens and how models stand."""
+        await asyncio.gather(self.context.events.keep(), self.accountant.keep())
+
     async def stop(self, seconds: float = STOP) -> None:
         """No new work; what runs is ended and recorded as cancelled, also if we are killed before that is done.
 
@@ -102,7 +110,7 @@ class Service:
         context, loop = self.context, asyncio.get_running_loop()
         until = loop.time() + seconds - 2 * SAVING
         await self._save("runs that go on", context.write(note_ending))
-        ends = asyncio.create_task(self.reconciler.stop()), asyncio.create_task(context.jobs.stop())
+        ends = [asyncio.create_task(one.stop()) for one in (self.reconciler, context.jobs, self.accountant)]
         # What waits in a store that does not answer is left as it is, as it would be if we were killed.
         _, late = await asyncio.wait(ends, timeout=max(0.0, min(ENDING, until - loop.time())))
         await self._save("what programs did", self._digest())

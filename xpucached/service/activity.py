@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -9,7 +10,7 @@ from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from xpucached.catalog.entries import note_uses
+from xpucached.catalog import days
 from xpucached.catalog.models import all_models
 from xpucached.domain.activity import Compiling, FileAct
 from xpucached.domain.host import Problem
@@ -124,13 +125,16 @@ class ActivityTracker:
         self._flushed = time.monotonic()
         uses, self._uses = self._uses, {}
         try:
-            await self._context.write(note_uses, tuple(uses.values()))
+            context, loads = self._context, tuple(uses.values())
+            await context.write(days.note_loads, loads, context.compile_rate, context.clock())
         except CatalogError as error:
             # Only a hint of how worthwhile an entry is; what fails is shown by others.
             log.warning("uses could not be written down: %d: %s", len(uses), error.message)
 
     async def _note_compiling(self, program: Program, entries: tuple[tuple[Path, EntryKey, datetime], ...]) -> None:
         self.compiled += len(entries)
+        with contextlib.suppress(CatalogError):  # what fails is shown by others
+            await self._context.write(days.add, self._context.clock(), compiled=len(entries))
         old = self._compiling.get(program)
         stores = {store for store, _, _ in entries} | set(old.stores if old else ())
         now = self._compiling[program] = Compiling(

@@ -12,6 +12,7 @@ from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
 from xpucached.domain.host import Host
 from xpucached.kinds import table
+from xpucached.planning.ranking import RATE
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
@@ -98,10 +99,14 @@ class Context:
         """How often somebody said that the driver may have changed …"""
         self.noticed = 0
         """… and how often when the drivers last answered."""
+        self.compile_rate = RATE
+        """Seconds that a byte is estimated to take to compile, as far as was reckoned last."""
         self.on_look: Callable[[], None] = lambda: None
         """What the daemon does when somebody says that something may have changed."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing
         """What the daemon does when stores were looked at because somebody asked."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """What the daemon does when a look is over."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Tell whether something goes on, or has yet to begin."""
         self._clock_guard = ClockGuard(clock)

@@ -83,8 +83,15 @@ class Events:
 
     # -- for readers ----------------------------------------------------------------------------------------------
 
-    async def since(self, last: int) -> tuple[Event, ...]:
-        """Return the events after one that was seen, 0 for all; first of them one that says so if some were missed."""
+    async def since(self, last: int, wait: float = 0.0) -> tuple[Event, ...]:
+        """Return the events after one that was seen, 0 for all; first of them one that says so if some were missed.
+
+        Where there is none yet, wait for one, so many seconds at most.
+        """
+        if last == self._last and wait > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
         if last > self._last:
             words = f"there was no event {last}: the catalog is another one, and its events begin anew"
             return (self._notice(0, words), *await self.since(0))

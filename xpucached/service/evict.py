@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from xpucached.catalog import days
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import find_entry, forget_entries
 from xpucached.catalog.figures import catalog_summary
@@ -334,6 +335,9 @@ class Evictor:
             problems.worked(root)
         try:
             catalog.write(forget_entries, tuple(one for one, gone in results.items() if gone))
+            freed = [one.entry.allocated for one in batch if results[one.entry.id]]
+            if freed:
+                catalog.write(days.add, self._context.clock(), evicted=len(freed), freed=float(sum(freed)))
             catalog.write(fulfil, ids)
         except CatalogError as error:
             log.warning("the catalog learns at the next look what was removed: %s", error.message)

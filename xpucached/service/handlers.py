@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from msgspec.structs import replace
 
 from xpucached import __version__, codec
-from xpucached.api import openapi, requests
+from xpucached.api import looking, openapi, requests
 from xpucached.api.endpoints import VERSION, Request
 from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.models import find_model
@@ -19,13 +19,15 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotFound
 from xpucached.host import product_names
+from xpucached.planning.usage import estimated
 from xpucached.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from xpucached.domain.jobs import Event, Job
     from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.overview import Overview
     from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.queries import EntryPage
 
@@ -39,13 +41,14 @@ def _description() -> bytes:
     return codec.dumps(openapi.document(__version__))
 
 
-def _entries(service: Service, asked: requests.ListEntries) -> Awaitable[EntryPage]:
+async def _entries(service: Service, asked: requests.ListEntries) -> EntryPage:
     context = service.context
     present = frozenset(one.fingerprint for one in context.present.offered)
     query = asked.query
     if query.architecture is not None:
         query = replace(query, architecture=_architectures(query.architecture))
-    return context.read(entry_page, query, present=present, now=context.clock())
+    page = await context.read(entry_page, query, present=present, now=context.clock())
+    return replace(page, entries=tuple(estimated(one, context.compile_rate) for one in page.entries))
 
 
 def _architectures(given: str) -> str:
@@ -82,7 +85,16 @@ def _restore(service: Service, asked: requests.RestoreTrash) -> Job:
 async def _entry(service: Service, ref: str) -> IndexedEntry:
     found = await service.context.read(find_entry, ref)
     told = await asyncio.to_thread(service.context.recipe, found.entry)
+    found = estimated(found, service.context.compile_rate)
     return replace(found, replay=told if isinstance(told, NoRecipe) else "possible")
+
+
+async def _overview(service: Service) -> Overview:
+    return await service.accountant.overview(await service.status.get())
+
+
+async def _events(service: Service, asked: looking.ListEvents) -> tuple[Event, ...]:
+    return await service.context.events.since(asked.since, wait=asked.wait)
 
 
 def _empty(service: Service, asked: requests.EmptyTrash) -> Job:
@@ -121,9 +133,14 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.GetJob, lambda service, asked: service.context.jobs.job(asked.id)),
         _by(requests.WaitJob, lambda service, asked: service.context.jobs.wait(asked.id, asked.timeout)),
         _by(requests.CancelJob, lambda service, asked: service.context.jobs.cancel(asked.id)),
-        _by(requests.ListEvents, lambda service, asked: service.context.events.since(asked.since)),
+        _by(looking.ListEvents, _events),
         _by(requests.GetConfig, lambda service, _: service.context.settings.shown),
         _by(requests.GetEnv, lambda service, asked: service.explainer.variables(asked.model)),
+        _by(looking.GetUsage, lambda service, asked: service.accountant.usage(asked.top)),
+        _by(looking.ListDays, lambda service, asked: service.accountant.days(asked)),
+        _by(looking.ListWarmth, lambda service, asked: service.accountant.warmth(asked)),
+        _by(looking.GetEvictable, lambda service, _: service.accountant.evictable()),
+        _by(looking.GetOverview, lambda service, _: _overview(service)),
         _by(requests.GetOpenApi, lambda _service, _: asyncio.to_thread(_description)),
     )
 )

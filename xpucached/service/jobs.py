@@ -59,6 +59,8 @@ class Jobs:
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._number = 0
+        self.on_end: Callable[[], None] = lambda: None
+        """What the daemon does when a job is over."""
 
     def start(self, kind: str, work: Work) -> Job:
         """Begin a job and return at once."""
@@ -135,6 +137,8 @@ class Jobs:
             report=report or old.report,
             error=error or old.error,
         )
+        if finished is not None:
+            self.on_end()
         self._news.set()
         self._news = asyncio.Event()
 

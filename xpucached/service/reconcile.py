@@ -108,6 +108,7 @@ class Reconciler:
             async with parts.part(automatic.FORETELL):
                 await predicting.look(context)
         context.ready = True
+        context.on_settled()
         self._upkeep.begin(whole=whole, booting=Started in kinds)
         self._missed = self._missed + 1 if parts.failing & automatic.LOOKS else 0
         if whole and not self._missed:

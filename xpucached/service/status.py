@@ -12,7 +12,7 @@ from xpucached import __version__
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import driver_changes
-from xpucached.domain.activity import Watching
+from xpucached.domain.activity import Watching, WatchMode
 from xpucached.domain.status import Status
 from xpucached.errors import CatalogError
 from xpucached.planning import verdict as verdicts
@@ -20,10 +20,10 @@ from xpucached.service.problems import catalog_failing, not_watched
 
 if TYPE_CHECKING:
     from xpucached.catalog.figures import Summary
-    from xpucached.domain.activity import WatchMode
     from xpucached.domain.host import DriverChange
     from xpucached.domain.models import ModelStatus
     from xpucached.domain.stores import StoreStatus
+    from xpucached.service.accounting import Accountant
     from xpucached.service.activity import ActivityTracker
     from xpucached.service.context import Context
     from xpucached.service.explain import Explainer
@@ -43,6 +43,7 @@ class StatusKeeper:
         prewarmer: Prewarmer,
         explainer: Explainer,
         tracker: ActivityTracker,
+        accountant: Accountant,
     ) -> None:
         self._context = context
         self._finder = finder
@@ -50,6 +51,7 @@ class StatusKeeper:
         self._prewarmer = prewarmer
         self._explainer = explainer
         self._tracker = tracker
+        self._accountant = accountant
         self._started = context.clock()
         self._watching = Watching()
         self._last: Status | None = None
@@ -57,6 +59,7 @@ class StatusKeeper:
     def take_watch(self, mode: WatchMode, reason: str, *, loads: bool, unwatched: str) -> None:
         """Hear how changes are noticed, why not better, and why not everything is watched; empty if all is."""
         self._watching = Watching(mode, reason, loads)
+        self._accountant.watches = (loads, mode in {WatchMode.FANOTIFY, WatchMode.CLASSIC})
         if unwatched:
             self._context.problems.note(not_watched(unwatched))
         else:
@@ -88,6 +91,7 @@ class StatusKeeper:
                 )
 
         models, summary, stores, changes = await asyncio.to_thread(look)
+        saved = await self._accountant.saved()
         trouble = catalog.trouble
         problems = (
             *((*context.host.problems, *verdicts.of_drivers(context.host)) if context.host else ()),
@@ -120,4 +124,5 @@ class StatusKeeper:
             context.settings.schedule.scan_interval,
             context.notices != context.noticed,
             context.is_busy(),
+            saved,
         )

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from tests import REPOSITORY
-from tests.support import api_stub
+from tests.support import api_stub, histories
 from xpucached import codec, quantities, sockets
-from xpucached.api import client, host_requests, intake, openapi, requests
+from xpucached.api import client, host_requests, intake, looking, openapi, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.defects import Effect
 from xpucached.domain.diagnosis import Baseline, Diagnosis
@@ -31,6 +31,7 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState
 from xpucached.domain.models import ModelStatus, Outcome, Run, WarmReason, Warmth
 from xpucached.domain.names import AwareDatetime, JobId, KindName, ModelName
+from xpucached.domain.overview import Overview
 from xpucached.domain.plans import EvictReason, IndexedEntry, PrewarmReport, ScanReport
 from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.status import Status, Verdict
@@ -67,6 +68,9 @@ SAMPLES: list[tuple[object, object]] = [
     (IndexedEntry, api_stub.make_defective()),
     (tuple[ModelStatus, ...], (api_stub.make_model(),)),
     (tuple[Run, ...], (api_stub.make_run(),)),
+    (IndexedEntry, replace(api_stub.make_entry(1), estimated=0.5)),
+    (IndexedEntry, replace(api_stub.make_entry(1), cost=0.5)),
+    (Overview, histories.make_overview()),
     (Job, JOB),
     (tuple[Event, ...], (Event(1, api_stub.NOW, "evicted", api_stub.NASTY, {"store": api_stub.NASTY}),)),
     (Diagnosis, api_stub.make_diagnosis()),
@@ -155,7 +159,13 @@ REQUESTS: list[Request[object]] = [
     requests.GetJob(id=JobId("3")),
     requests.WaitJob(id=JobId("3"), timeout=1.5),
     requests.CancelJob(id=JobId("3")),
-    requests.ListEvents(since=4, follow=True),
+    looking.ListEvents(since=4, follow=True),
+    looking.ListEvents(since=4, wait=2.5),
+    looking.GetUsage(top=3),
+    looking.ListDays(since="2026-11-01", until="2026-11-30"),
+    looking.ListWarmth(since=api_stub.NOW, model=ModelName("a+b"), limit=7),
+    looking.GetEvictable(),
+    looking.GetOverview(),
     requests.GetConfig(),
     requests.GetEnv(model=ModelName("x")),
     requests.GetOpenApi(),

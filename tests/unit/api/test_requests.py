@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import fields
 
-from xpucached.api import client, endpoints, host_requests, intake, openapi, requests
+from xpucached.api import client, endpoints, host_requests, intake, looking, openapi, requests
 from xpucached.api.endpoints import Right, row
 from xpucached.domain.jobs import Job
 from xpucached.domain.names import ModelName
@@ -81,7 +81,7 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
     (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
     (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),
-    (requests.ListEvents, {"since": 0}, {"since": -1}),
+    (looking.ListEvents, {"since": 0}, {"since": -1}),
 ]
 """A request, what it may say, and what it may no longer say."""
 
@@ -164,7 +164,7 @@ class TestEveryRequest:
         # The description of the wire comes bare; everything else in an envelope.
         bare = goes.request is requests.GetOpenApi
         assert set(schema.get("properties", {})) == (set() if bare else {"api", "data"})
-        assert ("application/x-ndjson" in given) == (goes.request is requests.ListEvents)
+        assert ("application/x-ndjson" in given) == (goes.request is looking.ListEvents)
 
 
 @pytest.mark.parametrize("kind", [client.Answer, endpoints.Endpoint, requests.Hello])
@@ -238,10 +238,10 @@ def test_a_number_within_a_value_is_bounded_too(number: int, fits: bool) -> None
 @pytest.mark.parametrize(("number", "fits"), [((1 << 63) - 1, True), (1 << 63, False)])
 def test_a_number_has_at_most_64_bits(number: int, fits: bool) -> None:  # noqa: FBT001 - a parameter
     if fits:
-        assert read(requests.ListEvents, f"since={number}") == requests.ListEvents(since=number)
+        assert read(looking.ListEvents, f"since={number}") == looking.ListEvents(since=number)
     else:
         with pytest.raises(RequestError, match=r"^since: expected a number of at most 64 bits"):
-            read(requests.ListEvents, f"since={number}")
+            read(looking.ListEvents, f"since={number}")
 
 
 HARMLESS: list[tuple[Request[object], bool]] = [

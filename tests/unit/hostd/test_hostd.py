@@ -24,7 +24,7 @@ from msgspec.structs import fields, replace
 from tests.support import api_stub, users
 from tests.test_docs import codes, page, rows, section
 from xpucached import codec, sockets, systemd
-from xpucached.api import host_requests, requests
+from xpucached.api import host_requests, looking, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.daemon import host_daemon, rights, user_daemon
@@ -69,6 +69,7 @@ OURS: Final = os.getuid()
 
 def test_what_may_be_tended_names_no_path_and_no_command() -> None:
     free = {"model", "models", "name", "id", "dry_run", "all", "stale", "force", "limit", "timeout", "full", "reasons"}
+    free |= {"since", "until", "top"}  # times and numbers
     for row in requests.ENDPOINTS:
         for one in fields(row.request):
             if one.name in free:
@@ -121,7 +122,7 @@ def test_what_policies_do_by_themselves_may_be_asked_for(asked: Request[object])
         requests.ListEntries(),
         requests.GetConfig(),
         requests.GetEnv(),
-        requests.ListEvents(),
+        looking.ListEvents(),
         requests.CancelJob(id=JobId("1")),
     ],
 )

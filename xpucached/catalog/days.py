@@ -1,0 +1,173 @@
+"""Record: what happened each day, and when models came to stand otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from msgspec import convert
+from sqlalchemy.dialects.sqlite import insert
+
+from xpucached.catalog.entries import note_uses
+from xpucached.catalog.history_tables import DAYS, WARMTH
+from xpucached.domain.models import Warmth
+from xpucached.domain.names import ModelName
+from xpucached.domain.usage import Day, WarmthChange
+from xpucached.printing import encodable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from xpucached.domain.activity import Load
+    from xpucached.domain.models import ModelStatus
+
+KEPT_DAYS: Final = 800
+"""Days that are kept: two years, and some more."""
+KEPT_CHANGES: Final = 1000
+"""Changes of warmth that are kept of each model …"""
+KEPT_MODELS: Final = 1000
+"""… and of all together so many thousands at most."""
+
+_LONGEST: Final = 500
+"""Characters of why a model stands as it does."""
+
+_AT_FIRST: Final[Mapping[str, int | None]] = {
+    column.name: None if column.nullable else 0 for column in DAYS.c if column.name != "day"
+}
+
+
+def day_of(moment: datetime) -> str:
+    """Return a moment's day in UTC, such as ``2026-11-22``."""
+    return moment.astimezone(UTC).date().isoformat()
+
+
+def add(connection: sa.Connection, now: datetime, /, **amounts: float) -> None:
+    """Add to what happened today; what was not watched before today is from now on."""
+    c, day = DAYS.c, day_of(now)
+    row: dict[str, object] = {**_AT_FIRST, **amounts, "day": day}
+    more = {name: sa.func.coalesce(c[name], 0) + amount for name, amount in amounts.items()}
+    _put(connection, row, more)
+
+
+def note_state(connection: sa.Connection, now: datetime, entries: int, allocated: int) -> None:
+    """Note what the stores hold."""
+    state = {"entries": entries, "allocated": float(allocated)}
+    _put(connection, {**_AT_FIRST, **state, "day": day_of(now)}, state)
+
+
+def _put(connection: sa.Connection, row: Mapping[str, object], update: Mapping[str, object]) -> None:
+    connection.execute(insert(DAYS).values(**row).on_conflict_do_update(index_elements=[DAYS.c.day], set_=dict(update)))
+    oldest = sa.select(DAYS.c.day).order_by(DAYS.c.day.desc()).limit(1).offset(KEPT_DAYS).scalar_subquery()
+    connection.execute(sa.delete(DAYS).where(DAYS.c.day <= oldest))
+
+
+def note_loads(connection: sa.Connection, loads: Collection[Load], rate: float, now: datetime) -> None:
+    """Note last uses, and what they avoided: what compiling each took, or may take by its size and the ``rate``."""
+    note_uses(connection, loads)
+    count, avoided, estimated = 0, 0.0, 0.0
+    for one in loads:
+        if encodable(one.key) != one.key:
+            continue
+        row = connection.exec_driver_sql(_COST, (str(one.store), one.key)).first()
+        if row is None:
+            continue
+        cost, size = row
+        count += one.hits
+        avoided += one.hits * (size * rate if cost is None else cost)
+        estimated += one.hits * size * rate if cost is None else 0.0
+    add(connection, now, loads=count, avoided_seconds=avoided, estimated_seconds=estimated)
+
+
+_COST: Final = (
+    "SELECT cost, CASE WHEN image_size > 0 THEN image_size ELSE allocated END FROM entries"
+    " WHERE store_id IN (SELECT id FROM stores WHERE root = ?) AND key = ?"
+)
+
+
+def days_between(connection: sa.Connection, since: str = "", until: str = "9999-12-31") -> tuple[Day, ...]:
+    """Return the days that something is known of, the oldest first, from one to another."""
+    c = DAYS.c
+    rows = connection.execute(sa.select(DAYS).where(c.day >= since, c.day <= until).order_by(c.day)).mappings()
+    return tuple(_day(row) for row in rows)
+
+
+def _day(row: sa.RowMapping) -> Day:
+    # The names of columns are no plain texts.
+    values = {str(name): value for name, value in row.items()}
+    values |= {name: int(values[name]) for name in ("freed", "allocated") if values[name] is not None}
+    return convert(values, Day)
+
+
+def days_back(connection: sa.Connection, now: datetime, count: int) -> tuple[Day, ...]:
+    """Return what is known of the last days, today among them."""
+    return days_between(connection, day_of(now - timedelta(days=count - 1)))
+
+
+# -- warmth -------------------------------------------------------------------------------------------------------
+
+
+def note_warmth(connection: sa.Connection, models: Collection[ModelStatus], now: datetime) -> tuple[WarmthChange, ...]:
+    """Note how models stand, where that is another than it was; gives what changed.
+
+    What is being warmed just now still stands as it did.
+    """
+    w = WARMTH.c
+    newest = sa.select(sa.func.max(w.id)).group_by(w.model)
+    known = {row.model: Warmth(row.now) for row in connection.execute(sa.select(WARMTH).where(w.id.in_(newest)))}
+    changes = list[WarmthChange]()
+    for one in models:
+        before = known.get(one.model.name)
+        if one.warmth in {before, Warmth.WARMING}:
+            continue
+        why = encodable(one.why)[:_LONGEST]
+        number = connection.execute(
+            sa.insert(WARMTH)
+            .values(at=now, model=one.model.name, before=before, now=one.warmth.value, why=why)
+            .returning(w.id)
+        ).scalar_one()
+        changes.append(WarmthChange(number, now, one.model.name, before, one.warmth, why))
+        oldest = (
+            sa.select(w.id)
+            .where(w.model == one.model.name)
+            .order_by(w.id.desc())
+            .limit(1)
+            .offset(KEPT_CHANGES)
+            .scalar_subquery()
+        )
+        connection.execute(sa.delete(WARMTH).where(w.model == one.model.name, w.id <= oldest))
+    if changes:
+        connection.execute(sa.delete(WARMTH).where(w.id <= changes[-1].id - KEPT_CHANGES * KEPT_MODELS))
+    return tuple(changes)
+
+
+def warmth_changes(
+    connection: sa.Connection, since: datetime | None = None, model: ModelName | None = None, limit: int = 1000
+) -> tuple[WarmthChange, ...]:
+    """Return the newest changes, the oldest of them first; of one model or of all."""
+    w = WARMTH.c
+    asked = sa.select(WARMTH).order_by(w.id.desc()).limit(limit)
+    if since is not None:
+        asked = asked.where(w.at >= since)
+    if model is not None:
+        asked = asked.where(w.model == model)
+    return tuple(
+        WarmthChange(
+            row.id,
+            row.at,
+            ModelName(row.model),
+            None if row.before is None else Warmth(row.before),
+            Warmth(row.now),
+            row.why,
+        )
+        for row in reversed(connection.execute(asked).all())
+    )
+
+
+def standing_since(connection: sa.Connection) -> dict[ModelName, datetime]:
+    """Return when each model came to stand as it does, as far as it was noted."""
+    w = WARMTH.c
+    newest = sa.select(sa.func.max(w.id)).group_by(w.model)
+    return {
+        ModelName(row.model): row.at for row in connection.execute(sa.select(w.model, w.at).where(w.id.in_(newest)))
+    }
