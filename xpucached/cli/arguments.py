@@ -100,11 +100,7 @@ def _parser() -> _ArgumentParser:
     )
     verb("stores", "list stores")
     verb("devices", "show devices and drivers")
-    one = verb("usage", "show who uses which bytes, what compiling takes, and what was saved")
-    what = one.add_mutually_exclusive_group()
-    what.add_argument("--days", action="store_true", help="what happened each day")
-    what.add_argument("--warmth", action="store_true", help="when models came to stand otherwise, and why")
-    one.add_argument("--top", type=_number, default=20, metavar="N", help="so many of the dearest entries (20)")
+    _looking(verb)
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
     one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
@@ -214,6 +210,19 @@ def _ls(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
     one.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
+
+
+def _looking(verb: Callable[..., _ArgumentParser]) -> None:
+    one = verb("usage", "show who uses which bytes, what compiling takes, and what was saved")
+    what = one.add_mutually_exclusive_group()
+    what.add_argument("--days", action="store_true", help="what happened each day")
+    what.add_argument("--warmth", action="store_true", help="when models came to stand otherwise, and why")
+    one.add_argument("--top", type=_number, default=20, metavar="N", help="so many of the dearest entries (20)")
+    one = verb("report", "write what there is to look at as one page for a browser")
+    one.add_argument(
+        "--html", type=_path, default="xpucached.html", metavar="FILE", help="the file to write (xpucached.html)"
+    )
+    one.add_argument("--redact", action="store_true", help="without the names of host, models, programs and kernels")
 
 
 def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> None:

@@ -96,6 +96,12 @@ def _usage(output: Output) -> int:
     return output.show(looking.ListWarmth() if options.warmth else looking.GetUsage(top=options.top))
 
 
+def _report(output: Output) -> int:
+    from xpucached.cli import report  # noqa: PLC0415 - seldom needed, and slow to load
+
+    return report.report(output)
+
+
 def _runs(output: Output) -> requests.ListRuns:
     return requests.ListRuns(model=output.options.model, limit=output.options.limit)
 
@@ -123,6 +129,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "events": following.events,
     "runs": lambda output: output.show(_runs(output)),
     "usage": _usage,
+    "report": _report,
     "why": lambda output: output.show(requests.GetWhy(name=output.options.model)),
     "env": _env,
     "config show": lambda output: output.show(requests.GetConfig()),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 VERBS: Final = (
     *("config", "devices", "doctor", "driver-changed", "env", "events", "evict", "jobs", "ls", "model", "prewarm"),
-    *("replay", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify", "why"),
+    *("replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify", "why"),
 )
 """All commands that ask a daemon something."""
 

@@ -56,8 +56,7 @@ def status(value: Status, style: TextStyle) -> str:
     ]
     if value.host is not None:
         pairs.insert(0, ("host", f"Linux {value.host.kernel}, surveyed {age(value.host.surveyed, style.now)}"))
-    if value.saved is not None:
-        pairs.append(("saved", saved(value.saved, style)))
+    pairs.append(("saved", "" if value.saved is None else saved(value.saved, style)))
     if value.watching.mode is WatchMode.POLLING:
         pairs.append(("watching", f"{_MODES[WatchMode.POLLING]}; see: xpucachectl doctor"))
     if value.changes:

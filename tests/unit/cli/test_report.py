@@ -1,0 +1,45 @@
+"""`xpucachectl report`: the file that it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from typing import TYPE_CHECKING
+
+from tests.support import api_stub, histories
+from xpucached import codec
+from xpucached.cli import main
+from xpucached.cli.report import anonymous
+from xpucached.domain.overview import Overview
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_report_is_one_file_for_its_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, victim = tmp_path / "report.html", tmp_path / "victim"
+    victim.write_text("theirs")
+    file.symlink_to(victim)
+    with api_stub.running(tmp_path) as door:
+        assert main(["--socket", str(door.path), "report", "--html", str(file)]) == 0
+        assert main(["--socket", str(door.path), "report", "--html", str(tmp_path / "no" / "where.html")]) != 0
+    assert "the report cannot be written" in capsys.readouterr().err
+    # What stood there is replaced, and not what it led to.
+    assert victim.read_text() == "theirs"
+    assert not file.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {one.name for one in tmp_path.iterdir() if one.name.endswith(".new")} == set()
+    text = file.read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="data">(.*)</script>\n', text)
+    assert data is not None
+    assert codec.from_json(Overview, json.loads(data[1])) == histories.make_overview()
+
+
+def test_a_report_for_others_names_nobody() -> None:
+    told = codec.dumps(codec.to_json(anonymous(histories.make_overview()))).decode()
+    for name in ("llama", "whisper", "example", "app.service", "logaddexp"):
+        assert name not in told
+    assert anonymous(histories.make_overview()).usage.models[1].model == "model-2"

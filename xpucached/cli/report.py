@@ -1,0 +1,90 @@
+"""Door: `xpucachectl report`: all that there is to look at, as one file for a browser.  Writes that file."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached import codec
+from xpucached.api import looking
+from xpucached.cli import page
+from xpucached.domain.names import ModelName
+from xpucached.errors import Conflict
+from xpucached.printing import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.cli.output import Output
+    from xpucached.domain.overview import Overview
+
+_HIDDEN: Final = "(hidden)"
+
+
+def part(name: str) -> str:
+    """Return a file of the page."""
+    return resources.files("xpucached").joinpath("data", "page", name).read_text(encoding="utf-8")
+
+
+def report(output: Output) -> int:
+    """Write the page with what the daemon says now; gives the exit status."""
+    answer = output.client.call(looking.GetOverview())
+    data = codec.to_json(anonymous(answer.value)) if output.options.redact else answer.data
+    text = page.report(codec.dumps(data).decode("ascii"), part("page.js"), part("page.css"))
+    path: Path = output.options.html
+    _write(path, text)
+    if output.json:
+        output.dump({"file": str(path), "bytes": len(text)})
+    elif not output.quiet:
+        print(f"{plain(str(path))}: {len(text)} bytes; open it in a browser")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file beside its place and put it there, for its owner alone.  Raises `Conflict` if that fails."""
+    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        message = f"the report cannot be written to {path}: {error.strerror or error}"
+        raise Conflict(message, hint="name a file in a directory that you may write to: --html FILE") from error
+
+
+def anonymous(value: Overview) -> Overview:
+    """Return an overview without the names of host, models, programs and kernels: for who is not to know them."""
+    names = dict[ModelName, str]()
+
+    def called(name: ModelName) -> ModelName:
+        return ModelName(names.setdefault(name, f"model-{len(names) + 1}"))
+
+    return _renamed(value, called)
+
+
+def _renamed(value: Overview, called: Callable[[ModelName], ModelName]) -> Overview:
+    usage = value.usage
+    return replace(
+        value,
+        host=_HIDDEN,
+        sentence=value.verdict,
+        models=tuple(replace(one, model=called(one.model), why=_HIDDEN) for one in value.models),
+        warmth=tuple(replace(one, model=called(one.model), why=_HIDDEN) for one in value.warmth),
+        under_way=tuple(
+            replace(one, what=one.what if one.total else _HIDDEN, detail=_HIDDEN) for one in value.under_way
+        ),
+        usage=replace(
+            usage,
+            models=tuple(replace(one, model=called(one.model)) for one in usage.models),
+            dearest=tuple(replace(one, kernel=_HIDDEN, models=tuple(map(called, one.models))) for one in usage.dearest),
+        ),
+    )
