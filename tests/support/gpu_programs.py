@@ -1,8 +1,8 @@
 """``gpu_programs.py JOB…``: a program that has the GPU driver build device programs, one after the other.
 
-A job is a JSON list: how (``text`` and ``il`` for OpenCL, ``ze`` for Level Zero; after that may come specialization
-constants, as in ``il 7=000080bf00000000``), the path of the source or SPIR-V, and the options.  The result of each is
-printed.
+A job is a JSON list: how (``text`` and ``il`` for OpenCL, ``ze`` for Level Zero, ``native`` for what is compiled
+already, which Level Zero loads; after that may come specialization constants, as in ``il 7=000080bf00000000``), the
+path of the source or SPIR-V, and the options.  The result of each is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 _GPU = 4
-_SPIRV = 0
+_SPIRV, _NATIVE = 0, 1
 
 
 class _Context(ctypes.Structure):
@@ -69,10 +69,12 @@ def build(how: str, content: bytes, options: bytes) -> int:
     how, *given_constants = how.split()
     parts = [one.partition("=") for one in given_constants]
     numbers, contents = [int(one) for one, _, _ in parts], [bytes.fromhex(one) for _, _, one in parts]
-    if how == "ze":
+    if how in {"ze", "native"}:
         zero, unit, room = _level_zero()
         module = ctypes.c_void_p()
-        given = _Module(stype=0x1B, format=_SPIRV, size=len(content), image=content, options=options)
+        given = _Module(
+            stype=0x1B, format=_NATIVE if how == "native" else _SPIRV, size=len(content), image=content, options=options
+        )
         ids = (ctypes.c_uint32 * len(parts))(*numbers)
         values = (ctypes.c_char_p * len(parts))(*contents)
         constants = _Constants(len(parts), ctypes.addressof(ids), ctypes.addressof(values))

@@ -47,6 +47,7 @@ class Outlook(Struct, frozen=True):
     compiled: int = 0
     absent: int = 0
     unknown: int = 0
+    disputed: int = 0  #: of the unknown, those with code for other GPUs beside SPIR-V: a runtime may take it, and fail
     compile_size: int = 0  #: bytes of the images that are compiled
     seconds: float | None = None  #: about so long they are compiled; None: nobody measured it here
 

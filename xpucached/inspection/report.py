@@ -139,6 +139,7 @@ class Inspector:
             counted[Fate.COMPILED],
             counted[Fate.ABSENT],
             counted[Fate.UNKNOWN],
+            sum(disputed(one) for one in seen.values()),
             size,
             None if self._rate is None else size * self._rate,
         )
@@ -157,9 +158,14 @@ def combined(seen: int) -> Fate:
     """
     if seen & _BITS[Fate.READY]:
         return Fate.READY
-    if seen & _BITS[Fate.UNKNOWN] or (seen & _BITS[_REFUSED] and seen & _BITS[Fate.COMPILED]):
+    if seen & _BITS[Fate.UNKNOWN] or disputed(seen):
         return Fate.UNKNOWN
     return Fate.COMPILED if seen & _BITS[Fate.COMPILED] else Fate.ABSENT
+
+
+def disputed(seen: int) -> bool:
+    """Return whether what becomes of a kernel depends on the runtime: see `combined`."""
+    return bool(seen & _BITS[_REFUSED] and seen & _BITS[Fate.COMPILED] and not seen & _BITS[Fate.READY])
 
 
 def _sum(outlooks: Sequence[Outlook], device: AskedDevice) -> Outlook:
@@ -170,6 +176,7 @@ def _sum(outlooks: Sequence[Outlook], device: AskedDevice) -> Outlook:
         sum(one.compiled for one in outlooks),
         sum(one.absent for one in outlooks),
         sum(one.unknown for one in outlooks),
+        sum(one.disputed for one in outlooks),
         sum(one.compile_size for one in outlooks),
         sum(seconds) if seconds else None,
     )

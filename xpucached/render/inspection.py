@@ -75,7 +75,8 @@ def _counts(one: Outlook) -> Iterable[str]:
     if one.absent:
         yield f"{one.absent} have no code that it takes"
     if one.unknown:
-        yield f"of {one.unknown} it is not known"
+        why = f" ({one.disputed} have code for other GPUs beside SPIR-V, with which SYCL runtimes were seen to fail)"
+        yield f"of {one.unknown} it is not known{why if one.disputed else ''}"
 
 
 def _files(value: Inspection, style: TextStyle) -> str:

@@ -33,6 +33,8 @@ def test_code_that_is_compiled_already_comes_first(tmp_path: Path) -> None:
         (0, 0, 0, 2),  # the runtime takes the native one, which the driver refuses: it depends on the runtime
         (0, 2, 0, 0),
     ]
+    assert [one.disputed for one in value.totals] == [0, 0, 2, 0]
+    assert "2 have code for other GPUs beside SPIR-V" in inspection(value, TextStyle(datetime.now(UTC)))
 
 
 def test_images_beside_programs_are_read() -> None:
