@@ -27,7 +27,7 @@ from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
 from xpucached.processes import compiler
-from xpucached.service import compare, predicting, replay
+from xpucached.service import compare, deriving, predicting, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -209,6 +209,43 @@ def test_attention_compiled_by_onednn_is_made_again_without_it(
 
 
 FEW: Final = (*JOBS[:2], JOBS[8])
+SPIRV: Final = JOBS[5]
+
+
+def test_what_no_run_told_of_is_made_again_where_it_holds_itself_how(house: ReplayHouse) -> None:
+    """Of the entries of another program, which is no model, those that it had compiled from SPIR-V."""
+    theirs = (("ze", "image.spv", "-cl-mad-enable"), ("ze", "special.spv", ""), ("text", "source.cl", "-DX=9"))
+
+    def program() -> tuple[int, int]:
+        """Run it; give how often it found what it looked for, and how often not."""
+        before = house.lookups()
+        words = house.gpu.builder([(how, house.place / name, options) for how, name, options in theirs])
+        caching = {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(house.root), "NEO_CACHE_STATS": "1"}
+        variables = {"HOME": str(house.place), **house.gpu.variables, **caching}
+        subprocess.run(words, env=variables, cwd=house.place / "work", check=True, stdout=subprocess.DEVNULL)
+        after = house.lookups()
+        return after.hits - before.hits, after.misses - before.misses
+
+    async def work() -> None:
+        context = house.service.context
+        house.surveyed()
+        await house.warmed()
+        mine = house.content()
+        assert program() == (0, 3)
+        made = house.content().keys() - mine.keys()
+        stores = house.service.finder.run_stores(house.service.finder.managed())
+        await house.service.scanner.entries_now(stores)
+        await deriving.look(context)
+        rows = {str(one.entry.id.key): one for one in context.catalog.read(all_entries)}
+        known = {key for key in made if rows[key].entry.environment is not None}
+        assert known == {key for key in made if key.endswith(".l0_cache")}
+        assert {rows[key].models for key in made} == {()}
+        house.change_compiler()
+        report = await house.replayed()
+        assert (report.rebuilt, report.failed) == (3, 0)
+        assert program() == (2, 1)
+
+    house.live(work, SPIRV)
 
 
 def test_who_finds_all_that_was_predicted_is_warm_without_a_run(house: ReplayHouse) -> None:

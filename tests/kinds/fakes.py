@@ -17,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.domain.activity import FileAct, WatchSpec
 from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
@@ -250,6 +252,15 @@ class FullKind(FakeKind):
         alike = target.lineage == told.target.lineage and target.toolchain == told.target.toolchain
         (entry.store.root / entry.key).stat()
         return EntryKey(f"{self.lineage_key(told.key)}-{target.fingerprint}.{self.name}") if alike else None
+
+    COMMON = "driver"
+
+    def derive(self, entry: EntryId, alike: Sequence[RecordedRecipe]) -> RecordedRecipe | None:
+        """Tell how an entry is compiled if what lies beside it says like which other one."""
+        (entry.store.root / entry.key).stat()
+        beside = entry.store.root / f"{entry.key}.like"
+        said = beside.read_text() if beside.exists() else None
+        return next((replace(one, key=entry.key) for one in alike if one.key == said), None)
 
     def forget(self, store: Store) -> None:
         for path in store.root.glob("*.told"):

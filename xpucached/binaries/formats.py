@@ -30,6 +30,10 @@ _HEADER: Final = 5
 """Words before the first instruction of a module."""
 _ENTRY_POINT: Final = 15
 _LAST_BEFORE_BODIES: Final = 54
+_SOURCE: Final = 3
+_OPENCL_C: Final = 3
+_PREAMBLE: Final = 1 << 16
+"""So many words of a module are looked through for the language of its source, which stands before its types."""
 _INSTRUCTIONS: Final = 1 << 20
 """So many instructions of one image are walked, all its modules together."""
 _NAME: Final = 64 << 10
@@ -102,6 +106,18 @@ def _spirv_kernels(data: bytes) -> Iterator[bytes]:
             at += length
         # The search goes on where the walk ended: no word is walked twice, however many headers are forged.
         module = _next_module(data, 4 * at)
+
+
+def is_from_opencl_c(data: bytes) -> bool:
+    """Return whether a SPIR-V module says that it was made of OpenCL C: what debuggers are told stands in front."""
+    words = _words(data[: 4 * _PREAMBLE])
+    at = _HEADER
+    while at + 1 < len(words) and (words[at] >> 16):
+        opcode, length = words[at] & 0xFFFF, words[at] >> 16
+        if opcode == _SOURCE:
+            return words[at + 1] == _OPENCL_C
+        at += length
+    return False
 
 
 def _words(data: bytes) -> Sequence[int]:

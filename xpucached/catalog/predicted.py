@@ -11,7 +11,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import targets
 from xpucached.catalog.lists import among
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, PREDICTED, RECIPES, RUNS, STORES, TARGETS
+from xpucached.catalog.recipe_tables import PREDICTED, RECIPES
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, RUNS, STORES, TARGETS
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.recipes import Unpredicted
 from xpucached.domain.stores import EntryId, EntryState, Store

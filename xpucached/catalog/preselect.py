@@ -13,18 +13,8 @@ from xpucached.catalog import entries, targets
 from xpucached.catalog.defects import defect_codes
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
-from xpucached.catalog.tables import (
-    ATTRIBUTIONS,
-    ENTRIES,
-    FIGURES,
-    INHERITED,
-    LAST_USED,
-    MODELS,
-    RECIPES,
-    RUNS,
-    STORES,
-    TARGETS,
-)
+from xpucached.catalog.recipe_tables import RECIPES
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, FIGURES, INHERITED, LAST_USED, MODELS, RUNS, STORES, TARGETS
 from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal

@@ -12,7 +12,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog import predicted, targets
 from xpucached.catalog.blobs import LARGEST, Blobs
-from xpucached.catalog.tables import ENTRIES, RECIPES, STORES, TARGETS
+from xpucached.catalog.recipe_tables import RECIPES
+from xpucached.catalog.tables import ENTRIES, STORES, TARGETS
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.targets import Origin

@@ -11,15 +11,8 @@ import sqlalchemy as sa
 from xpucached.catalog import targets
 from xpucached.catalog.defects import known_defects
 from xpucached.catalog.moments import EPOCH, TICK
-from xpucached.catalog.tables import (
-    ATTRIBUTIONS,
-    ENTRIES,
-    INHERITED,
-    RECIPES,
-    RUNS,
-    STORES,
-    TARGETS,
-)
+from xpucached.catalog.recipe_tables import RECIPES
+from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, RUNS, STORES, TARGETS
 from xpucached.domain.defects import Defect
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry

@@ -28,17 +28,8 @@ from xpucached.catalog import (
     targets,
 )
 from xpucached.catalog.moments import Moment
-from xpucached.catalog.tables import (
-    ATTRIBUTIONS,
-    DEPARTED,
-    ENTRIES,
-    INHERITED,
-    METADATA,
-    PREDICTED,
-    RECIPES,
-    REFUSALS,
-    RUNTIME_CHECKS,
-)
+from xpucached.catalog.recipe_tables import PREDICTED, RECIPES
+from xpucached.catalog.tables import ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, RUNTIME_CHECKS
 from xpucached.domain.stores import EntryState, ImageFormat
 from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError

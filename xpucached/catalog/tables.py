@@ -24,7 +24,8 @@ METADATA: Final = sa.MetaData(
 )
 
 
-def _parent(column: str) -> sa.ForeignKey:
+def parent(column: str) -> sa.ForeignKey:
+    """Return what refers to a row of another table, and goes with it."""
     return sa.ForeignKey(column, ondelete="CASCADE")
 
 
@@ -71,7 +72,7 @@ ENTRIES: Final = sa.Table(
     "entries",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("store_id", _parent("stores.id"), nullable=False),
+    sa.Column("store_id", parent("stores.id"), nullable=False),
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("stamp", sa.Text, nullable=False),
@@ -134,7 +135,7 @@ sa.Index(
 FIGURES: Final = sa.Table(
     "figures",
     METADATA,
-    sa.Column("store_id", _parent("stores.id"), primary_key=True),
+    sa.Column("store_id", parent("stores.id"), primary_key=True),
     sa.Column("target_id", sa.Integer, primary_key=True, autoincrement=False),  # 0 where an entry has none
     sa.Column("state", sa.Text, primary_key=True),
     sa.Column("defect", sa.Text, primary_key=True),  # empty where an entry has none
@@ -192,7 +193,7 @@ RUNS: Final = sa.Table(
     "runs",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("model", _parent("models.name"), nullable=False),
+    sa.Column("model", parent("models.name"), nullable=False),
     sa.Column("workload", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("started", Moment, nullable=False),
@@ -211,7 +212,7 @@ sa.Index(None, RUNS.c.model, RUNS.c.id)
 TRIALS: Final = sa.Table(
     "trials",
     METADATA,
-    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("run_id", parent("runs.id"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("device", sa.Text, nullable=False),  # this and the next two are the variant
     sa.Column("precision", sa.Text, nullable=False),
@@ -230,7 +231,7 @@ TRIALS: Final = sa.Table(
 RUN_TARGETS: Final = sa.Table(
     "run_targets",
     METADATA,
-    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("run_id", parent("runs.id"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("target_id", sa.ForeignKey("targets.id"), nullable=False),
     sqlite_with_rowid=False,
@@ -239,15 +240,15 @@ RUN_TARGETS: Final = sa.Table(
 DEPENDENCIES: Final = sa.Table(
     "dependencies",
     METADATA,
-    sa.Column("run_id", _parent("runs.id"), primary_key=True),
+    sa.Column("run_id", parent("runs.id"), primary_key=True),
     sa.Column("document", sa.JSON, nullable=False),  # `Dependency` by its fields, a list each
 )
 
 ATTRIBUTIONS: Final = sa.Table(
     "attributions",
     METADATA,
-    sa.Column("run_id", _parent("runs.id"), primary_key=True),
-    sa.Column("entry_id", _parent("entries.id"), primary_key=True),
+    sa.Column("run_id", parent("runs.id"), primary_key=True),
+    sa.Column("entry_id", parent("entries.id"), primary_key=True),
     sa.Column("created", sa.Boolean(create_constraint=False), nullable=False),
     sqlite_with_rowid=False,
 )
@@ -257,8 +258,8 @@ sa.Index(None, ATTRIBUTIONS.c.entry_id)
 INHERITED: Final = sa.Table(
     "inherited",
     METADATA,
-    sa.Column("entry_id", _parent("entries.id"), primary_key=True),
-    sa.Column("model", _parent("models.name"), primary_key=True),
+    sa.Column("entry_id", parent("entries.id"), primary_key=True),
+    sa.Column("model", parent("models.name"), primary_key=True),
     sqlite_with_rowid=False,
 )
 sa.Index(None, INHERITED.c.model)
@@ -282,7 +283,7 @@ CHANGES: Final = sa.Table(
 CHANGE_TARGETS: Final = sa.Table(
     "change_targets",
     METADATA,
-    sa.Column("change_id", _parent("changes.id"), primary_key=True),
+    sa.Column("change_id", parent("changes.id"), primary_key=True),
     sa.Column("target_id", sa.ForeignKey("targets.id"), primary_key=True),
     sa.Column("appeared", sa.Boolean(create_constraint=False), nullable=False),
     sqlite_with_rowid=False,
@@ -292,7 +293,7 @@ OFFERS: Final = sa.Table(
     "offers",
     METADATA,
     sa.Column("driver", sa.Text, primary_key=True),  # `DriverInUse.id`; empty: the host's own
-    sa.Column("target_id", _parent("targets.id"), primary_key=True),  # that it offered, now or before
+    sa.Column("target_id", parent("targets.id"), primary_key=True),  # that it offered, now or before
     sqlite_with_rowid=False,
 )
 
@@ -353,32 +354,6 @@ BUILDS: Final = sa.Table(
     sa.Column("models", sa.JSON(none_as_null=True)),  # names that the entry is to inherit, until a look has found it
     sqlite_with_rowid=False,
 )
-
-RECIPES: Final = sa.Table(
-    "recipes",
-    METADATA,
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),  # of the entry, in any store; a part is [digest, bytes], by name
-    sa.Column("target_id", sa.ForeignKey("targets.id"), nullable=False),
-    sa.Column("lineage", sa.Text, nullable=False),
-    *(sa.Column(name, sa.JSON, nullable=False) for name in ("parts", "facts")),
-    sa.Column("seen", sa.Integer, nullable=False),  # how many passes asked for it
-    sa.Column("at", Moment, nullable=False),
-    sqlite_with_rowid=False,
-)
-
-# Where programs will look for what a recipe is of when nothing but the compiler is another: see `Recorder.predict`.
-PREDICTED: Final = sa.Table(
-    "predicted",
-    METADATA,
-    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "key")),  # of the recipe
-    sa.Column("target_id", _parent("targets.id"), primary_key=True),
-    sa.Column("predicted_key", sa.Text),  # null: nobody can tell
-    sa.Column("passed_on", sa.Boolean(create_constraint=False), nullable=False),  # as `builds.models`
-    sa.ForeignKeyConstraint(["kind", "key"], ["recipes.kind", "recipes.key"], ondelete="CASCADE"),
-    sqlite_with_rowid=False,
-)
-sa.Index(None, PREDICTED.c.predicted_key)
 
 RUNTIME_CHECKS: Final = sa.Table(
     "runtime_checks",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RECIPES, RUN_TARGETS, TARGETS
+from xpucached.catalog.recipe_tables import RECIPES
+from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RUN_TARGETS, TARGETS
 from xpucached.domain.host import Presence
 from xpucached.domain.names import KindName
 from xpucached.domain.targets import Target

@@ -26,7 +26,7 @@ class RecipeState(StrEnum):
 
 
 _STATE_WORDS: Mapping[RecipeState, str] = {
-    RecipeState.RECORDED: "recorded, and asked for again by a second pass",
+    RecipeState.RECORDED: "known: two passes asked for it, or its key comes out of what it holds",
     RecipeState.ONCE: "told by one pass; it counts when another has asked for the same entry",
     RecipeState.NEVER_AGAIN: "of no use: its program has another key for it at each start",
 }

@@ -191,6 +191,17 @@ class Recorder(Protocol):
         cannot be read now, which says nothing.
         """
 
+    @property
+    def COMMON(self) -> str:  # noqa: N802 - a constant of the module
+        """The part of a recipe that all programs for a device have in common; empty if there is none."""
+
+    def derive(self, entry: EntryId, alike: Sequence[RecordedRecipe]) -> RecordedRecipe | None:
+        """Return how an entry is compiled that no run told of, if that is sure; None if it cannot be.
+
+        ``alike`` are recipes of other entries that may be for the same device and driver: one for each `COMMON` part.
+        Raises OSError if the entry cannot be read now, which says nothing.
+        """
+
     def forget(self, store: Store) -> None:
         """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets."""
 

@@ -103,6 +103,7 @@ def plan_replay(
     *,
     lineages: Lineages,
     shared: Collection[KindName] = (),
+    filled: Collection[Store] = (),
 ) -> ReplayPlan:
     """Decide what to rebuild, what registered models use first, by their priority, and then what was used last.
 
@@ -110,7 +111,8 @@ def plan_replay(
     lineage that lacks it: of those that the programs of its models meet, or, if it belongs to no model, of the host's
     own driver.  ``failed`` are the rebuilds that these drivers refused before.  ``lineages`` gives, by kind, what stays
     of a key when the driver changes; entries of other kinds are made by their programs only.  Entries of ``shared``
-    kinds are the GPU driver's: runs tell how they are compiled, and what is compiled for a cache above makes them, too.
+    kinds are the GPU driver's: runs tell how they are compiled, and what is compiled for a cache above makes them, too:
+    those of its models, and in the ``filled`` stores what belongs to none.
     """
     scope, pace = scope or ReplayScope(), pace or Pace()
     targets = _Targets(host, scope)
@@ -138,7 +140,7 @@ def plan_replay(
                 rebuild.append(Rebuild(newest, environment, reason, seconds))
             else:
                 skipped[why] += 1
-    rebuild, twice = _once(rebuild, shared)
+    rebuild, twice = _once(rebuild, shared, filled)
     skipped.update({NoRecipe.SHARED: twice} if twice else {})
     rebuild.sort(key=lambda one: _urgency(one.entry, used[one.entry.entry.id], models))
     covered = sum(
@@ -225,22 +227,24 @@ def _sorted(
     return there, old, lone
 
 
-def _once(rebuild: Collection[Rebuild], shared: Collection[KindName]) -> tuple[list[Rebuild], int]:
+def _once(
+    rebuild: Collection[Rebuild], shared: Collection[KindName], filled: Collection[Store]
+) -> tuple[list[Rebuild], int]:
     """Leave out what is made anyway when the same program is compiled for another cache; say how much that is.
 
-    Its compiler fills the driver's cache of the same models.
+    Its compiler fills the driver's cache of the same models, or where it belongs to none, the ``filled`` stores.
     """
     others = {
         (one.entry.entry.input, one.to.device, model)
         for one in rebuild
         if one.entry.entry.id.store.kind not in shared and one.entry.entry.input is not None
-        for model in one.entry.models
+        for model in one.entry.models or (None,)
     }
 
     def twice(one: Rebuild) -> bool:
-        program = (one.entry.entry.input, one.to.device)
-        mine = one.entry.entry.id.store.kind in shared and bool(one.entry.models)
-        return mine and all((*program, model) in others for model in one.entry.models)
+        program, store = (one.entry.entry.input, one.to.device), one.entry.entry.id.store
+        mine = store.kind in shared and (bool(one.entry.models) or store in filled)
+        return mine and all((*program, model) in others for model in one.entry.models or (None,))
 
     left = [one for one in rebuild if not twice(one)]
     return left, len(rebuild) - len(left)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError
-from xpucached.service import automatic, predicting
+from xpucached.service import automatic, deriving, predicting
 from xpucached.service.paths import real_paths
 from xpucached.service.problems import catalog_rebuilt
 
@@ -106,6 +106,7 @@ class Reconciler:
             async with parts.part(automatic.SCAN):
                 await self._look_at_stores(triggers, booted=Started in kinds, whole=whole)
             async with parts.part(automatic.FORETELL):
+                await deriving.look(context)
                 await predicting.look(context)
         context.ready = True
         context.on_settled()

@@ -210,6 +210,7 @@ class Replayer:
             Pace(context.catalog.read(build_rates), workers()),
             lineages=table.lineages(context.catalog.read(recipe_lineages)),
             shared=(driver_cache.KIND,),
+            filled=[] if (standard := self._scanner.finder.standard(driver_cache.KIND)) is None else [standard],
         )
 
     def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:

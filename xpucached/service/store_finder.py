@@ -200,6 +200,16 @@ class StoreFinder:
         """Return the roots of all stores that can be found."""
         return tuple(one.store.root for one in self.find()[0])
 
+    def _standard(self) -> Process:
+        """Return what stands for any program of this user."""
+        variables = {**self._context.base, **self._context.settings.driver.variables}
+        return Process(0, os.getuid(), self._started, "the standard place", None, variables)
+
+    def standard(self, kind: KindName) -> Store | None:
+        """Return the store of programs that say nothing of where they cache; None if there is none.  Blocks."""
+        located = KINDS[kind].discovery.locate(self._standard())
+        return None if located is None else Store(kind, self.real_root(located[0]))
+
     def find(self, roots: frozenset[Path] = frozenset()) -> tuple[tuple[FoundStore, ...], WritersSince]:
         """Collect every store that we know of, each once, and when the oldest programs that may write there began.
 
@@ -212,14 +222,7 @@ class StoreFinder:
         wanted = tuple(replace(one, readers=readers) for one in self._found if one.store.root in roots)
         if roots and roots == {one.store.root for one in wanted} and not any(foreign(one.store) for one in wanted):
             return wanted, writers_since(processes)
-        standard = Process(
-            0,
-            os.getuid(),
-            self._started,
-            "the standard place",
-            None,
-            {**self._context.base, **settings.driver.variables},
-        )
+        standard = self._standard()
         found: dict[Store, FoundStore] = {}
 
         def add(store: Store, origin: StoreOrigin, via: str) -> None:

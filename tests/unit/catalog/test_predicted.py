@@ -25,7 +25,17 @@ from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Wor
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import Policy
 from xpucached.domain.recipes import RecordedRecipe
-from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import (
+    Entry,
+    EntryId,
+    EntryState,
+    FoundStore,
+    ImageFormat,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
 from xpucached.domain.targets import Target
 from xpucached.planning.prewarm import plan_prewarm, rests_on_successors
 
@@ -56,12 +66,13 @@ class Place:
         self.host = Host(NOW, "boot", "6", "stamp", environments=targets)
         self.catalog.write(record_survey, self.host)
 
-    def look(self, *keys: str, damaged: str = "") -> None:
+    def look(self, *keys: str, damaged: str = "", spirv: bool = False) -> None:
         entries = [
             replace(
                 Entry(EntryId(STORE, EntryKey(key)), "s", 1, 4096, NOW, None, None),
                 state=EntryState.DEFECTIVE if key == damaged else EntryState.OK,
                 defect=DAMAGED if key == damaged else None,
+                image=ImageFormat.SPIRV if spirv else None,
             )
             for key in keys
         ]

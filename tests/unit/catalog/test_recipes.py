@@ -18,10 +18,11 @@ from tests.support import catalogs
 from xpucached.catalog import Catalog, recipes, soundness
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.entries import all_entries
+from xpucached.catalog.recipe_tables import RECIPES
 from xpucached.catalog.recipes import RecipeStore, recipe_lineages
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
-from xpucached.catalog.tables import METADATA, RECIPES
+from xpucached.catalog.tables import METADATA
 from xpucached.domain.host import Host
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.recipes import RecordedRecipe

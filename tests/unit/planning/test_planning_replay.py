@@ -589,10 +589,30 @@ def of_the_driver(name: str, environment: Target = OLD, *, input: str | None = N
     return replace(one, entry=replace(one.entry, id=EntryId(one.entry.id.store, EntryKey(name)), input=input))
 
 
-def planned_with_drivers(*entries: IndexedEntry, told: dict[str, str], scope: ReplayScope | None = None) -> ReplayPlan:
+def planned_with_drivers(
+    *entries: IndexedEntry,
+    told: dict[str, str],
+    scope: ReplayScope | None = None,
+    filled: Collection[Store] = (),
+) -> ReplayPlan:
     """Plan where runs told these lineages of the driver's entries."""
     every: Lineages = {**lineages(), DRIVERS: told.get}
-    return plan_replay(entries, host(NEW), MODELS, (), NOW, scope, lineages=every, shared=(DRIVERS,))
+    return plan_replay(entries, host(NEW), MODELS, (), NOW, scope, lineages=every, shared=(DRIVERS,), filled=filled)
+
+
+def test_what_belongs_to_no_model_is_made_once_where_its_compiler_fills_the_store() -> None:
+    above = indexed("1")
+    above = replace(above, entry=replace(above.entry, input="spirv"))
+    below, other = of_the_driver("old", input="spirv"), of_the_driver("other", input="else")
+    told = {"old": "l", "other": "m"}
+    twice = planned_with_drivers(above, below, other, told=told)
+    assert {one.entry for one in twice.rebuild} == {above, below, other}
+    once = planned_with_drivers(above, below, other, told=told, filled=[below.entry.id.store])
+    assert ({one.entry for one in once.rebuild}, once.skipped) == ({above, other}, {NoRecipe.SHARED: 1})
+    # A model's own compiler fills the model's store.
+    of_big = replace(above, models=(ModelName("big"),))
+    plan = planned_with_drivers(of_big, below, told=told, filled=[below.entry.id.store])
+    assert {one.entry for one in plan.rebuild} == {of_big, below}
 
 
 def test_what_runs_told_is_rebuilt_and_what_they_did_not_is_counted() -> None:

@@ -23,11 +23,12 @@ from xpucached.catalog.entries import all_entries, entry_page, forget_entries, n
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.models import add_model, all_models
 from xpucached.catalog.preselect import preselect_entries, store_subtotals
+from xpucached.catalog.recipe_tables import RECIPES
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import record_survey
-from xpucached.catalog.tables import RECIPES, TARGETS
+from xpucached.catalog.tables import TARGETS
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, Pass, WarmReason, Workload

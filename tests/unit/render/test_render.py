@@ -261,7 +261,7 @@ def test_whether_an_entry_can_be_compiled_again_is_shown() -> None:
 
     assert shown(None, "") == []
     assert shown(RecipeState.RECORDED, "possible") == [
-        "recipe recorded, and asked for again by a second pass",
+        "recipe known: two passes asked for it, or its key comes out of what it holds",
         "replay yes: it can be compiled again without its program",
     ]
     assert shown(RecipeState.NEVER_AGAIN, NoRecipe.KIND) == [

@@ -36,6 +36,22 @@ def lineage(lookup: trace.Lookup, digest: str) -> str:
     return found.hexdigest()[:32]
 
 
+def lookup_of(told: RecordedRecipe) -> trace.Lookup:
+    """Return what a recipe says the driver was asked for; raises what a recipe raises that is none."""
+    driver = msgspec.json.decode(told.parts["driver"], type=_Driver)
+    size, modified, revision = driver.compiler
+    return trace.Lookup(
+        trace.CompilerFile(size, modified, revision.encode("latin-1") or None),
+        told.facts["options"].encode("latin-1"),
+        driver.internal.encode("latin-1"),
+        bytes.fromhex(told.facts["constants"]),
+        bytes.fromhex(told.facts["values"]),
+        driver.platform,
+        bytes.fromhex(driver.features),
+        bytes.fromhex(driver.workarounds),
+    )
+
+
 class KeyPredictor:
     """Makes the names; an input that comes again is hashed once."""
 
@@ -67,21 +83,10 @@ class KeyPredictor:
 
     def _name(self, told: RecordedRecipe, given: bytes, compiler: trace.CompilerFile) -> str | None:
         """Return a name; raises what a recipe raises that is none."""
-        driver = msgspec.json.decode(told.parts["driver"], type=_Driver)
-        size, modified, revision = driver.compiler
-        if revision:
+        lookup = lookup_of(told)
+        if lookup.compiler.revision:
             # Which revision another compiler will say it is nobody knows.
             return None
-        lookup = trace.Lookup(
-            trace.CompilerFile(size, modified),
-            told.facts["options"].encode("latin-1"),
-            driver.internal.encode("latin-1"),
-            bytes.fromhex(told.facts["constants"]),
-            bytes.fromhex(told.facts["values"]),
-            driver.platform,
-            bytes.fromhex(driver.features),
-            bytes.fromhex(driver.workarounds),
-        )
         if lineage(lookup, hashlib.sha256(given).hexdigest()) != told.lineage:
             # Somebody has changed the entry in which it stood.
             return None

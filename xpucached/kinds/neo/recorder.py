@@ -26,7 +26,7 @@ from xpucached.domain.recipes import RecordedRecipe, Recording
 from xpucached.domain.stores import Store
 from xpucached.host import gpu_devices
 from xpucached.kinds import fs, listing
-from xpucached.kinds.neo import discovery, layout, trace
+from xpucached.kinds.neo import deriving, discovery, layout, trace
 from xpucached.kinds.neo.predicting import KeyPredictor, lineage
 from xpucached.kinds.neo.targets import compilers, target_of
 
@@ -134,6 +134,9 @@ def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | 
             # It changed since it was found to be whole.
             raise OSError(errno.EBADMSG, str(error)) from error
     return _NAMES.key(told, given, target)
+
+
+derive, COMMON = deriving.derive, deriving.COMMON
 
 
 def is_of_other_compiler(store: Store, host: Host) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +57,10 @@ def unheard(directory: Path) -> str:  # noqa: ARG001
     return ""
 
 
+COMMON: Final = ""
+"""Its entries need no recipes."""
+
+
 def mute(host: Host) -> str:  # noqa: ARG001
     """Return nothing: each runtime keeps what it compiles; see `Recorder.mute`."""
     return ""
@@ -69,6 +73,11 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
 
 def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:  # noqa: ARG001
     """Return nothing: its entries say themselves what they are for; see `Recorder.predict`."""
+    return None
+
+
+def derive(entry: EntryId, alike: Sequence[RecordedRecipe]) -> RecordedRecipe | None:  # noqa: ARG001
+    """Return nothing: its entries say themselves how they are compiled; see `Recorder.derive`."""
     return None
 
 
