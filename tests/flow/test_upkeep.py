@@ -31,7 +31,7 @@ from xpucached.catalog.salvage import Salvaged
 from xpucached.cli import commands_jobs
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
-from xpucached.domain.names import EntryKey
+from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import VerifyReport
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tests.support.runtimes import Runtime
     from xpucached.domain.jobs import Job
     from xpucached.domain.trash import TrashReport
+    from xpucached.service.jobs import Handle
     from xpucached.service.replay import Replayer
 
 NOW: Final = datetime(2026, 5, 4, tzinfo=UTC)
@@ -286,6 +287,29 @@ def test_a_catalog_that_was_made_anew_is_a_problem_until_nothing_is_missing(
     old[0].unlink()
     with contextlib.closing(Catalog.open(path)) as catalog:
         assert asyncio.run(work(catalog, Started())) == [False]
+
+
+@pytest.mark.parametrize("where", ["wanted", "plan", "work"])
+@pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), OSError(errno.ENOSPC, "no room"), HostError("no")])
+def test_a_replay_that_fails_before_models_are_run_keeps_none_of_them_from_it(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    async def fails(*_given: object, **_named: object) -> NoReturn:
+        raise error
+
+    async def yes(*_given: object) -> SimpleNamespace:
+        return SimpleNamespace(rebuild=[1])
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        for name in ("wanted", "plan"):
+            monkeypatch.setattr(service.replayer, name, fails if name == where else yes)
+        monkeypatch.setattr(service.replayer, "work", lambda _wish: fails)
+        await service.replayer.before_models(cast("Handle", SimpleNamespace()), frozenset({ModelName("m")}))
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
 
 
 def subjects(host: Daemon) -> set[str]:

@@ -116,6 +116,8 @@ WARMING: Final = frozenset({"replay", "prewarm"})
 
 _GRACE: Final = 300.0
 """Seconds that a look may take beyond its time, however often it is made."""
+_AHEAD: Final = 60.0
+"""Seconds by which a look may be ahead of who asks: a clock is put right by less all the time."""
 _NAMED: Final = 5
 """Users that a sentence names."""
 _SAID: Final = 3
@@ -144,7 +146,12 @@ def unanswered(why: str) -> Check:
 
 
 def overdue(looked: datetime, every: float, now: datetime) -> bool:
-    """Return whether a look that is made so often, in seconds, is older than it can be while all is well."""
+    """Return whether a look that is made so often, in seconds, is older than it can be while all is well.
+
+    So may be one from the future: it was made before the clock was set back, nobody knows how long ago.
+    """
+    if looked - now > timedelta(seconds=_AHEAD):
+        return True
     return now - looked > timedelta(seconds=min(every + max(every, _GRACE), timedelta.max.total_seconds() / 2))
 
 

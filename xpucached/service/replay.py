@@ -25,6 +25,7 @@ from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
+from xpucached.incidents import unexpected
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
 from xpucached.processes import scratch
@@ -158,14 +159,16 @@ class Replayer:
 
     async def before_models(self, handle: Handle, models: frozenset[ModelName]) -> None:
         """Rebuild what these models' entries lack, before they are run; what cannot be rebuilt their runs compile."""
-        if not self._context.settings.schedule.replay or not await self.wanted():
+        if not self._context.settings.schedule.replay:
             return
         wish = ReplayRequest(models=models)
-        if (await self.plan(wish)).rebuild:
-            try:
+        try:
+            if await self.wanted() and (await self.plan(wish)).rebuild:
                 await self.work(wish)(handle)
-            except XpucachedError as error:
-                log.info("no replay before models are run: %s", error.code)
+        except XpucachedError as error:
+            log.info("no replay before models are run: %s", error.code)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the models are asked for
+            unexpected(log, "in a replay before models are run", error)
 
     async def _basis(self) -> tuple[object, ...]:
         """Return what a plan rests on, as far as it is had without reading every entry."""

@@ -206,3 +206,10 @@ def test_figures_stand_in_the_form_of_plugins() -> None:
 )
 def test_a_look_has_twice_its_time_or_five_minutes(every: float, age: float, *, late: bool) -> None:
     assert overdue(NOW - timedelta(seconds=age), every, NOW) is late
+
+
+@pytest.mark.parametrize(("ahead", "late"), [(59, False), (61, True), (1e9, True)])
+def test_a_look_from_before_the_clock_was_set_back_is_not_known_to_be_recent(ahead: float, *, late: bool) -> None:
+    assert overdue(NOW + timedelta(seconds=ahead), 600.0, NOW) is late
+    told = check_host(host(replace(ANN, looked=NOW + timedelta(seconds=ahead))), NOW)
+    assert (CheckState.OVERDUE in told.states) is late
