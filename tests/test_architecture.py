@@ -142,7 +142,6 @@ HOMES: Final = {
 # The command line answers fast: these are loaded only by the function that needs them.
 LATE: Final = {
     "backports",
-    "cryptography",
     "diffusers",
     "intel_extension_for_pytorch",
     "numpy",

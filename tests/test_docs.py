@@ -238,6 +238,7 @@ def test_every_word_of_a_status_is_explained() -> None:
 
 
 ELSEWHERE: Final = {
+    "Binaries": "bundles",
     "BundleContent": "bundles",
     "CodeForm": "inspect",
     "Fate": "inspect",

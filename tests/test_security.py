@@ -26,6 +26,7 @@ SECTIONS: Final = (
     "The socket",
     "The client",
     "Setting up",
+    "Bundles",
     "When something fails",
 )
 

@@ -121,6 +121,20 @@ class BadBundle(XpucachedError):
     exit = 65
 
 
+class WrongHost(XpucachedError):
+    """Nothing in the bundle is for a device of this host."""
+
+    code = "wrong-host"
+    exit = 65
+
+
+class Unsigned(XpucachedError):
+    """Compiled programs were required, and none is both signed by a trusted key and for exactly this driver."""
+
+    code = "unsigned"
+    exit = 77
+
+
 class AlreadyThere(XpucachedError):
     """What was to be made is there already; it stays as it is."""
 

@@ -13,16 +13,32 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import REPOSITORY
 from xpucached.bundle import members
 from xpucached.bundling.__main__ import carry_out
 from xpucached.bundling.inspecting import check
-from xpucached.domain.bundles import Compression, DiffBundles, DiffReport, ExportBundle, ExportReport, InspectBundle
-from xpucached.errors import BadBundle
+from xpucached.domain.bundles import (
+    Binaries,
+    BundleReplayReport,
+    Compression,
+    DiffBundles,
+    DiffReport,
+    ExportBundle,
+    ExportReport,
+    ImportBundle,
+    ImportReport,
+    InspectBundle,
+    KeyReport,
+    MakeKey,
+    MergeBundles,
+    ReplayBundle,
+)
+from xpucached.errors import BadBundle, Conflict, Unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.support.runtimes import Runtime
+    from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.bundles import BundleOrder, BundleReport
 
 CTL: Final = (sys.executable, "-m", "xpucached.cli")
@@ -137,3 +153,125 @@ def test_every_bit_that_flips_is_noticed(store: Path, tmp_path: Path) -> None:
                     check(bundle, lambda *_: None)
         path.write_bytes(whole)
     ctl("bundle", "verify", tmp_path / "a")
+
+
+# -- to another user, and to another driver ---------------------------------------------------------------------------
+
+
+@pytest.mark.runtime
+def test_what_is_trusted_is_taken_in_and_all_else_is_compiled_here(
+    store: Path, runtime: Callable[[str], Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+    first, later = runtime("rt2025.2"), runtime("drv2025.3")
+    monkeypatch.setenv("OCL_ICD_FILENAMES", str(first.driver))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(first.lib))
+    key = done(MakeKey(tmp_path / "key"))
+    assert isinstance(key, KeyReport)
+    done(ExportBundle(tmp_path / "bundle", store, sign=str(key.secret)))
+
+    # Nobody here trusts the key: the same programs come about, but are compiled here.
+    with pytest.raises(Unsigned, match="not trusted"):
+        done(ImportBundle(tmp_path / "bundle", tmp_path / "none", Binaries.REQUIRE))
+    assert not (tmp_path / "none").exists()
+    alone = done(ImportBundle(tmp_path / "bundle", tmp_path / "none", unattended=True))
+    assert isinstance(alone, ImportReport)
+    assert (alone.published, alone.rebuilt, sum(alone.skipped.values())) == (0, 0, len(KERNELS))
+    strange = done(ImportBundle(tmp_path / "bundle", tmp_path / "strange"))
+    assert isinstance(strange, ImportReport)
+    assert (strange.published, strange.rebuilt, len(strange.failures)) == (0, len(KERNELS), 0)
+    assert content(tmp_path / "strange") == content(store)
+
+    # With the key they are taken in as they are, once.
+    trusted = Path(os.environ["XDG_CONFIG_HOME"]) / "xpucached/trust.d"
+    trusted.mkdir(parents=True)
+    shutil.copy(key.public, trusted)
+    told = report("import", tmp_path / "bundle", "--into", tmp_path / "trusted", "--binaries=require")
+    assert (told["published"], told["rebuilt"]) == (len(KERNELS), 0)
+    assert told["view"]["signer"] == "key"  # type: ignore[index]
+    assert content(tmp_path / "trusted") == content(store)
+    again = done(ImportBundle(tmp_path / "bundle", tmp_path / "trusted"))
+    assert isinstance(again, ImportReport)
+    assert (again.published, again.rebuilt, again.present) == (0, 0, len(KERNELS))
+    for name in ("strange", "trusted"):
+        assert compiled(first, tmp_path / name, *KERNELS) == (len(KERNELS), 0)
+
+    # Another driver takes no program, whoever signed it.
+    monkeypatch.setenv("OCL_ICD_FILENAMES", str(later.driver))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(later.lib))
+    other = done(ImportBundle(tmp_path / "bundle", tmp_path / "other"))
+    assert isinstance(other, ImportReport)
+    assert (other.published, other.rebuilt) == (0, len(KERNELS))
+    assert [one.why for one in other.images] == ["the driver here is another one"]
+    assert compiled(first, tmp_path / "other", *KERNELS, driver=later.driver) == (len(KERNELS), 0)
+
+
+@pytest.mark.runtime
+def test_without_a_daemon_a_network_and_variables_shards_make_what_the_runtime_does(
+    store: Path, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    root = runtime("rt2025.2").root
+    done(ExportBundle(tmp_path / "bundle", store, driver_root=root))
+    done(ExportBundle(tmp_path / "recipes", store, recipes_only=True))
+    counts = []
+    for index in range(2):
+        made = done(ReplayBundle(tmp_path / "recipes", tmp_path / f"store{index}", (index, 2), driver_root=root))
+        assert isinstance(made, BundleReplayReport)
+        counts.append(made.rebuilt)
+        done(ExportBundle(tmp_path / f"shard{index}", tmp_path / f"store{index}", driver_root=root))
+    assert sum(counts) == len(KERNELS)
+    assert all(counts)
+    whole = done(MergeBundles((tmp_path / "shard0", tmp_path / "shard1"), tmp_path / "merged"))
+    assert done(DiffBundles((tmp_path / "merged", tmp_path / "bundle"))) == DiffReport(())
+    assert isinstance(whole, ExportReport)
+    assert whole.view.digest == members.opened(tmp_path / "bundle").view.digest
+
+    # As in the build of an image: no network, no variable, no home.
+    command = [*CTL, "replay", "--bundle", str(tmp_path / "recipes"), "--driver-root", str(root)]
+    alone = ["unshare", "-rn", "env", "-i", f"PATH={os.environ['PATH']}", *command, "--into", str(tmp_path / "baked")]
+    if subprocess.run([*alone[:2], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may make no namespaces (unshare -rn)")
+    subprocess.run(alone, check=True, capture_output=True, cwd=REPOSITORY)
+    assert content(tmp_path / "baked") == content(store)
+
+    # What two hold differently is refused.
+    leaf = next((tmp_path / "store0").glob("[0-9]*/*/*/*"))
+    program = bytearray((leaf / "0.bin").read_bytes())
+    program[16 + 64 + 8] ^= 1
+    (leaf / "0.bin").write_bytes(program)
+    done(ExportBundle(tmp_path / "spoilt", tmp_path / "store0", driver_root=root))
+    with pytest.raises(Conflict, match="different programs under one name"):
+        done(MergeBundles((tmp_path / "shard0", tmp_path / "spoilt"), tmp_path / "never"))
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_an_image_is_baked_for_a_gpu_that_is_not_there(gpu: SimulatedGpu, tmp_path: Path) -> None:
+    created, _ = gpu.run("bmg-g21", "1x5x8", tmp_path / "theirs", tmp_path / "neo")
+    done(ExportBundle(tmp_path / "bundle", tmp_path / "theirs", recipes_only=True))
+    made = done(ReplayBundle(tmp_path / "bundle", tmp_path / "ours", driver_root=gpu.root, device="bmg-g21"))
+    assert isinstance(made, BundleReplayReport)
+    assert (made.rebuilt, made.failures) == (len(created), ())
+    assert content(tmp_path / "ours") == content(tmp_path / "theirs")
+
+
+@pytest.mark.runtime
+def test_programs_find_what_a_read_only_store_has_and_write_above_it(
+    store: Path, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    for name in ("upper", "work", "both"):
+        (tmp_path / name).mkdir()
+    layers = f"lowerdir={store},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    script = f'mount -t overlay overlay -o "{layers}" {tmp_path}/both && exec "$@"'
+    inside = ["/usr/bin/unshare", "-rm", "/bin/sh", "-c", script, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may mount no overlay (unshare -rm)")
+    real, before = runtime("rt2025.2"), content(store)
+    variables = real.environment(tmp_path / "both", trace=True)
+    words = [*inside, *real.program(*KERNELS, "above")]
+    done_ = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+    told = done_.stdout + done_.stderr
+    assert (told.count("using cached device binary"), told.count("has been cached")) == (len(KERNELS), 1)
+    assert content(store) == before
+    assert len(list((tmp_path / "upper").glob("*/*/*/*/0.bin"))) == 1

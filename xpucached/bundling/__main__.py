@@ -8,9 +8,19 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, inspecting
+from xpucached.bundling import exporting, importing, inspecting, merging, signing
 from xpucached.bundling.progress import Paced
-from xpucached.domain.bundles import BundleOrder, BundleReport, DiffBundles, ExportBundle, InspectBundle
+from xpucached.domain.bundles import (
+    BundleOrder,
+    BundleReport,
+    DiffBundles,
+    ExportBundle,
+    ImportBundle,
+    InspectBundle,
+    MakeKey,
+    MergeBundles,
+    ReplayBundle,
+)
 from xpucached.errors import DiskError, XpucachedError
 
 if TYPE_CHECKING:
@@ -30,6 +40,14 @@ def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:
             return inspecting.inspect(order, progress)
         case DiffBundles():
             return inspecting.diff(order, progress)
+        case ImportBundle():
+            return importing.take_in(order, progress)
+        case ReplayBundle():
+            return importing.replay(order, progress)
+        case MergeBundles():
+            return merging.merge(order, progress)
+        case MakeKey():
+            return signing.keygen(order)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from xpucached import __version__
 from xpucached.bundle import members, packing, words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import drivers, sources
+from xpucached.bundling.signing import sign_all, signed_view
 from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, RecipeLine
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import Conflict, NotFound
@@ -164,10 +165,11 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
             made.append(recipes)
         if not made:
             raise NotFound(f"nothing can travel: {_words(export_.skipped)}")
-        members.put_index(layout, made)
+        sign_all(layout, made, order.sign)
         layout.finish()
-    with members.opened(order.dest).layout as reader:
-        view = members.Bundle(reader).view
+    made_bundle = members.opened(order.dest)
+    with made_bundle.layout:
+        view = signed_view(made_bundle)
     return ExportReport(view, dict(export_.skipped), export_.recipe_count, tuple(notes))
 
 

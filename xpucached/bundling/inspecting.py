@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.bundle import members
+from xpucached.bundling.signing import signed_view
 from xpucached.domain.bundles import BundleContent, DiffReport, InspectReport, MemberChange
 from xpucached.domain.stores import Store
 from xpucached.errors import BadBundle
@@ -32,7 +33,7 @@ def inspect(order: InspectBundle, progress: Progress) -> InspectReport:
     with bundle.layout:
         if order.deep:
             check(bundle, progress)
-        return InspectReport(replace(bundle.view, checked=order.deep))
+        return InspectReport(replace(signed_view(bundle), checked=order.deep))
 
 
 def check(bundle: Bundle, progress: Progress) -> None:

@@ -302,6 +302,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: A770, bmg-g21, or a PCI id")
     one.add_argument("--into", type=_path, metavar="DIR", help="put what is rebuilt into a store of its own")
     one.add_argument("--driver-cache", type=_path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile")
+    bundle_options.replay_options(one, _path)
     _waits(one)
     one = verb("scan", "look at the stores again")
     one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")

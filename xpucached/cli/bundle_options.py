@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain.bundles import Compression
+from xpucached.domain.bundles import Binaries, Compression
 
 if TYPE_CHECKING:
     import argparse
@@ -28,14 +28,29 @@ def add(
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--recipes-only", action="store_true", help="no compiled programs, only what they are made from")
     one.add_argument(
-        "--compression", choices=[each.value for each in Compression], help="default: zstd if it is installed, or gzip"
-    )
-    one.add_argument(
         "--allow-switches", action="store_true", help="also where variables are set that change what is compiled"
     )
     one.add_argument("--with-names", action="store_true", help="put the models' names into the bundle")
     one.add_argument("--driver-root", type=path, metavar="DIR", help="the driver that compiled it, unpacked there")
     one.add_argument("--pretended", metavar="GPU", help="the GPU that this driver pretended, as for replay --device")
+    _packs(one)
+    one = verb("import", "take a bundle into the stores of this host", within, "bundle import")
+    one.add_argument("source", metavar="BUNDLE", type=path, help="a folder or a .tar file")
+    one.add_argument("--into", type=path, metavar="DIR", help="into a store of its own (default: the managed ones)")
+    one.add_argument(
+        "--binaries",
+        choices=[each.value for each in Binaries],
+        default=Binaries.TRUSTED.value,
+        help="compiled programs: never, where a trusted key signed them and all fits (trusted), or that or nothing",
+    )
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
+    one.add_argument("--unattended", action="store_true", help="take nothing that no trusted key has signed")
+    one = verb("merge", "make one bundle of several", within, "bundle merge")
+    one.add_argument("sources", metavar="BUNDLE", type=path, nargs="+", help="folders or .tar files")
+    one.add_argument("dest", metavar="DEST", type=path, help="as for export")
+    _packs(one)
+    one = verb("keygen", "make a key to sign bundles with", within, "bundle keygen")
+    one.add_argument("name", metavar="NAME", type=path, help="of the two files: NAME.key and NAME.pub")
     one = verb("inspect", "say what is in a bundle", within, "bundle inspect")
     one.add_argument("source", metavar="BUNDLE", type=path, help="a folder or a .tar file")
     one = verb("verify", "read all of a bundle, and say whether it is whole", within, "bundle verify")
@@ -43,3 +58,20 @@ def add(
     one = verb("diff", "compare two bundles by what is in them; 1 if they differ", within, "bundle diff")
     one.add_argument("first", metavar="A", type=path, help="a folder or a .tar file")
     one.add_argument("second", metavar="B", type=path, help="another one")
+
+
+def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) -> None:
+    """Say what ``replay`` takes for a bundle."""
+    group = one.add_argument_group("without a daemon, from a bundle (docs/bundles.md)")
+    group.add_argument("--bundle", type=path, metavar="BUNDLE", help="compile its recipes, into the store of --into")
+    group.add_argument(
+        "--shard", default="0/1", metavar="I/N", help="only part I of N, from 0; auto: as a system counts"
+    )
+    group.add_argument("--keep-going", action="store_true", help="what a compiler refuses is no failure")
+
+
+def _packs(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--compression", choices=[each.value for each in Compression], help="default: zstd if it is installed, or gzip"
+    )
+    one.add_argument("--sign", metavar="KEY", help="sign it with the key in this file (XPUCACHED_SIGNING_KEY)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, cast
 
@@ -13,8 +14,22 @@ from xpucached.api.client import refusal
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import hints
 from xpucached.cli.progress import told_in_steps
-from xpucached.domain.bundles import BundleOrder, BundleReport, DiffBundles, DiffReport, ExportBundle, InspectBundle
-from xpucached.errors import RunFailed, XpucachedError
+from xpucached.domain.bundles import (
+    Binaries,
+    BundleOrder,
+    BundleReplayReport,
+    BundleReport,
+    DiffBundles,
+    DiffReport,
+    ExportBundle,
+    ImportBundle,
+    ImportReport,
+    InspectBundle,
+    MakeKey,
+    MergeBundles,
+    ReplayBundle,
+)
+from xpucached.errors import RequestError, RunFailed, XpucachedError
 from xpucached.processes import child
 from xpucached.render import bundles
 from xpucached.render.text import TextStyle
@@ -41,20 +56,70 @@ def _export(given: Namespace) -> BundleOrder:
         given.with_names,
         given.driver_root,
         given.pretended,
+        _key(given.sign),
     )
+
+
+def _key(given: str | None) -> str | None:
+    """Return a key as it was given: as text, or the path of its file, from here or from the environment."""
+    given = given or os.environ.get("XPUCACHED_SIGNING_KEY")
+    return given if given is None or "-----BEGIN" in given else os.path.abspath(Path(given).expanduser())  # noqa: PTH100 - not resolved
+
+
+def _import(given: Namespace) -> BundleOrder:
+    return ImportBundle(given.source, given.into, Binaries(given.binaries), given.dry_run, given.unattended)
+
+
+def _replay(given: Namespace) -> BundleOrder:
+    shard = _shard(given.shard)
+    if given.into is None:
+        raise RequestError("replay --bundle needs a place for what it makes: --into DIR")
+    places = (given.driver_root, given.device, given.driver_cache)
+    return ReplayBundle(given.bundle, given.into, shard, *places, given.keep_going)
+
+
+_COUNTING: Final = (
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+)
+"""Variables of systems that run one command many times: which one this is, of how many, and the first one's number."""
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Read ``I/N``, or the variables of a system that counts.  Raises `RequestError`."""
+    if text == "auto":
+        index, count, first = next(
+            (one for one in _COUNTING if one[0] in os.environ and one[1] in os.environ), ("",) * 3
+        )
+        if not index:
+            names = " or ".join(f"{one[0]} and {one[1]}" for one in _COUNTING)
+            raise RequestError(f"nothing says which part this is: {names}", hint="or say it: --shard 0/4")
+        least, mine = os.environ.get(first, "0"), os.environ[index]
+        text = f"{int(mine) - int(least) if least.isdecimal() and mine.isdecimal() else mine}/{os.environ[count]}"
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 0 <= int(number) < int(of) <= _MOST_SHARDS):
+        raise RequestError(f"no part {text!r}", hint="expected I/N, such as 0/4, 1/4, 2/4 and 3/4")
+    return int(number), int(of)
+
+
+_MOST_SHARDS: Final = 100_000
 
 
 ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
     "bundle export": _export,
     "bundle inspect": lambda given: InspectBundle(given.source),
     "bundle verify": lambda given: InspectBundle(given.source, deep=True),
+    "bundle import": _import,
+    "bundle merge": lambda given: MergeBundles(tuple(given.sources), given.dest, given.compression, _key(given.sign)),
+    "bundle keygen": lambda given: MakeKey(given.name),
     "bundle diff": lambda given: DiffBundles((given.first, given.second)),
 }
 
 
 def run(options: Namespace) -> int:
     """Have it done, and print what came of it; gives the exit status."""
-    data = _asked(ORDERS[options.verb](options), quiet=options.quiet)
+    make = _replay if options.verb == "replay" else ORDERS[options.verb]
+    data = _asked(make(options), quiet=options.quiet)
     report = cast("BundleReport", codec.convert(data, BundleReport))
     if options.json:
         print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
@@ -65,7 +130,12 @@ def run(options: Namespace) -> int:
         colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
         style = TextStyle(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
         print(hints.aimed(bundles.report(report, style), "", os.environ))
-    return RunFailed.exit if isinstance(report, DiffReport) and report.changes else 0
+    match report:
+        case DiffReport(changes=[_, *_]) | ImportReport(failures=[_, *_]):
+            return RunFailed.exit
+        case BundleReplayReport(failures=[_, *_], keep_going=False):
+            return RunFailed.exit
+    return 0
 
 
 def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from xpucached.domain.names import KindName
+from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.targets import Target
 
 SCHEMA = 1
@@ -82,6 +82,8 @@ class BundleView(Struct, frozen=True):
     path: Path
     digest: str  #: of its index
     members: tuple[BundleMember, ...]
+    signer: str | None = None  #: the trusted key that signed it
+    unsigned: str = ""  #: why no trusted key did
     checked: bool = False  #: every byte of it was read and is what it should be
 
 
@@ -103,6 +105,7 @@ class ExportBundle(Struct, frozen=True, tag="export", tag_field="order"):
     with_names: bool = False
     driver_root: Path | None = None  #: the driver that compiled the entries, where it is not the installed one
     pretended: str | None = None  #: the GPU that it pretended
+    sign: str | None = None  #: a key as text, or the path of its file
 
 
 class InspectBundle(Struct, frozen=True, tag="inspect", tag_field="order"):
@@ -118,7 +121,52 @@ class DiffBundles(Struct, frozen=True, tag="diff", tag_field="order"):
     sources: tuple[Path, Path]
 
 
-BundleOrder = ExportBundle | InspectBundle | DiffBundles
+class Binaries(StrEnum):
+    """Whether compiled programs are taken in."""
+
+    NEVER = "never"  #: recipes only
+    TRUSTED = "trusted"  #: where a trusted key signed them and all fits, else recipes
+    REQUIRE = "require"  #: refused where they are not
+
+
+class ImportBundle(Struct, frozen=True, tag="import", tag_field="order"):
+    """Take entries into stores of this host: as they are where that is safe, else compiled here from their recipes."""
+
+    source: Path
+    into: Path | None = None  #: a store of its own; None: those that the daemon manages
+    binaries: Binaries = Binaries.TRUSTED
+    dry_run: bool = False
+    unattended: bool = False  #: nothing unsigned is taken, not even recipes
+
+
+class ReplayBundle(Struct, frozen=True, tag="replay", tag_field="order"):
+    """Compile the recipes of a bundle into a store, for any driver and device, without a daemon."""
+
+    source: Path
+    into: Path
+    shard: tuple[int, int] = (0, 1)  #: which part, of how many
+    driver_root: Path | None = None
+    device: str | None = None
+    driver_cache: Path | None = None
+    keep_going: bool = False  #: what a compiler refuses is no failure
+
+
+class MergeBundles(Struct, frozen=True, tag="merge", tag_field="order"):
+    """Make one bundle of several."""
+
+    sources: tuple[Path, ...]
+    dest: Path
+    compression: Compression | None = None
+    sign: str | None = None
+
+
+class MakeKey(Struct, frozen=True, tag="keygen", tag_field="order"):
+    """Make a key to sign with."""
+
+    name: Path
+
+
+BundleOrder = ExportBundle | InspectBundle | DiffBundles | ImportBundle | ReplayBundle | MergeBundles | MakeKey
 
 
 # -- what came of it --------------------------------------------------------------------------------------------------
@@ -157,4 +205,66 @@ class DiffReport(Struct, frozen=True, tag="diff", tag_field="kind"):
     changes: tuple[MemberChange, ...]
 
 
-BundleReport = ExportReport | InspectReport | DiffReport
+class MadeEntry(Struct, frozen=True):
+    """An entry that came into a store."""
+
+    kind: KindName
+    store: Path
+    key: EntryKey
+    digest: str  #: of the program, as in `Entry.digest`
+    family: str
+    seconds: float = 0.0  #: that compiling took
+    input_size: int = 0
+
+
+class RecipeFailure(Struct, frozen=True):
+    """A recipe of which nothing came."""
+
+    kind: KindName
+    key: EntryKey
+    why: str
+
+
+class MemberTaken(Struct, frozen=True):
+    """What becomes of an image."""
+
+    target: Target | None
+    taking: str
+    why: str
+    entries: int
+
+
+class ImportReport(Struct, frozen=True, tag="import", tag_field="kind"):
+    """What was taken in, or would be."""
+
+    view: BundleView
+    images: tuple[MemberTaken, ...]
+    dry_run: bool = False
+    published: int = 0
+    rebuilt: int = 0
+    present: int = 0
+    failures: tuple[RecipeFailure, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    made: tuple[MadeEntry, ...] = ()  #: what came in as it was; then what was compiled
+
+
+class BundleReplayReport(Struct, frozen=True, tag="replay", tag_field="kind"):
+    """What was compiled."""
+
+    targets: tuple[Target, ...]
+    into: Path
+    rebuilt: int
+    present: int
+    failures: tuple[RecipeFailure, ...] = ()
+    keep_going: bool = False
+
+
+class KeyReport(Struct, frozen=True, tag="keygen", tag_field="kind"):
+    """A new key."""
+
+    secret: Path
+    public: Path
+    hint: str  #: by which signatures name it
+
+
+BundleReport = ExportReport | InspectReport | DiffReport | ImportReport | BundleReplayReport | KeyReport

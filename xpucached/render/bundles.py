@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.bundles import BundleContent, DiffReport, ExportReport, InspectReport
+from xpucached.domain.bundles import (
+    BundleContent,
+    BundleReplayReport,
+    DiffReport,
+    ExportReport,
+    ImportReport,
+    InspectReport,
+    KeyReport,
+)
 from xpucached.printing import plain
 from xpucached.render.text import TextStyle, size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from xpucached.domain.bundles import BundleMember, BundleReport, BundleView
+    from xpucached.domain.bundles import BundleMember, BundleReport, BundleView, RecipeFailure
     from xpucached.domain.targets import Target
 
 
@@ -25,6 +33,16 @@ def report(of: BundleReport, style: TextStyle) -> str:
             return _view(of.view, style)
         case DiffReport():
             return _diff(of)
+        case ImportReport():
+            return _imported(of, style)
+        case BundleReplayReport():
+            return _replayed(of)
+        case KeyReport():
+            return (
+                f"secret key {plain(str(of.secret))}, for: xpucachectl bundle export --sign {plain(str(of.secret))}\n"
+                f"public key {plain(str(of.public))}, for hosts that shall trust it: ~/.config/xpucached/trust.d,"
+                " or /etc/xpucached/trust.d"
+            )
 
 
 def names(of: BundleReport) -> str:
@@ -34,11 +52,18 @@ def names(of: BundleReport) -> str:
             return of.view.digest
         case DiffReport():
             return "\n".join(_member(one.content, one.target) for one in of.changes)
+        case ImportReport():
+            return "\n".join(one.key for one in of.made)
+        case BundleReplayReport():
+            return str(of.into)
+        case KeyReport():
+            return str(of.public)
 
 
 def _view(view: BundleView, style: TextStyle) -> str:
     rows = [_row(one) for one in view.members]
     head = f"bundle {view.digest}"
+    head += f"\nsigned by {plain(view.signer)}" if view.signer else f"\nno trusted key: {plain(view.unsigned)}"
     if view.checked:
         head += "\nall of it was read, and is what it should be"
     return head + "\n\n" + table(("CONTENT", "FOR", "ENTRIES", "SIZE", "PACKED", "COMPILER"), rows, style)
@@ -55,6 +80,33 @@ def _row(one: BundleMember) -> tuple[str, ...]:
         else "unknown"
     )
     return (facts.content.value, for_, str(facts.entries), size(facts.bytes), size(one.size), known)
+
+
+_MOST_FAILURES: Final = 10
+
+
+def _failed(failures: Sequence[RecipeFailure]) -> list[str]:
+    lines = [f"not compiled: {plain(one.key)}: {plain(one.why)}" for one in failures[:_MOST_FAILURES]]
+    more = len(failures) - len(lines)
+    return [*lines, f"and {more} others: see --json"] if more else lines
+
+
+def _imported(of: ImportReport, style: TextStyle) -> str:
+    lines = [_view(of.view, style), ""]
+    for one in of.images:
+        target = "" if one.target is None else f"{plain(one.target.device)}, {plain(one.target.toolchain)}: "
+        words = {"publish": "taken in as they are", "rebuild": "recipes instead", "leave": "left"}[one.taking]
+        lines.append(f"{one.entries} programs for {target}{words}{f': {plain(one.why)}' if one.why else ''}")
+    if of.dry_run:
+        return "\n".join((*lines, "nothing was done: this was a dry run"))
+    counts = f"{of.published} published, {of.rebuilt} rebuilt, {of.present} there already, {len(of.failures)} failed"
+    return "\n".join((*lines, counts, *_skipped(of.skipped), *_failed(of.failures)))
+
+
+def _replayed(of: BundleReplayReport) -> str:
+    targets = [f"for {plain(one.device)}, {plain(one.toolchain)}" for one in of.targets]
+    counts = f"{of.rebuilt} rebuilt into {plain(str(of.into))}, {of.present} there already, {len(of.failures)} failed"
+    return "\n".join((*targets, counts, *_failed(of.failures)))
 
 
 def _skipped(skipped: Mapping[str, int]) -> list[str]:

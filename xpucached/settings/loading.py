@@ -29,7 +29,8 @@ _MANUAL: Final = "docs/configuration.md describes every key and variable"
 # The client's variable for the same thing, so that one variable moves both ends of the socket.
 _SOCKET: Final = "XPUCACHED_SOCKET"
 
-# What begins like ours and is not configuration: the mark of a model's process, and where the tests find runtimes.
+# What begins like ours and is not configuration: the mark of a model's process, the key for bundles, and where
+# the tests find runtimes.
 _FOREIGN: Final = frozenset(
     {
         "XPUCACHED_DEBIAN",
@@ -38,6 +39,8 @@ _FOREIGN: Final = frozenset(
         "XPUCACHED_REQUIRE_SYSTEMD",
         "XPUCACHED_RUN",
         "XPUCACHED_RUNTIMES",
+        "XPUCACHED_SIGNING_KEY",
+        "XPUCACHED_SIGNING_PASSWORD",
     }
 )
 

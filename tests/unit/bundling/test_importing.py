@@ -1,0 +1,130 @@
+"""What becomes of compiled programs, and that a killed import leaves whole entries only."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.builders import sycl_target
+from tests.support.bundles import HOW, TARGET, facts, forge, leaf, packed, tar
+from xpucached.bundle import members
+from xpucached.bundling import importing
+from xpucached.bundling.drivers import UsedDriver
+from xpucached.bundling.rebuilding import Shard
+from xpucached.domain.bundles import BundleFacts, CompilerLibrary, ImportBundle, RecipeLine
+from xpucached.domain.host import Host, OtherDriver
+from xpucached.domain.names import KindName
+from xpucached.kinds.sycl import recipes
+from xpucached.planning.imports import Taken, Taking, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIBRARY: Final = CompilerLibrary("libigc.so", "build-id:00")
+GIVEN: Final = facts(b"", compiler=(LIBRARY,), isa="cpu:0")
+NEXT: Final = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3")
+OTHER: Final = sycl_target("Intel(R) OpenCL", "another CPU", "OpenCL 3.0", "2")
+GPU: Final = sycl_target("Intel(R) Level-Zero", "GPU", "1.6", "1")
+
+
+def judged(given: BundleFacts = GIVEN, signer: str | None = "key", **more: object) -> Taken:
+    here: dict[str, object] = {"targets": (TARGET,), "compiler": (LIBRARY,), "isa": {TARGET: "cpu:0"}, **more}
+    return judge(given, signer, "it is not signed", **here)  # type: ignore[arg-type]
+
+
+def test_programs_are_taken_in_where_all_is_the_same_and_signed() -> None:
+    assert judged() == Taken(Taking.PUBLISH)
+
+
+CASES: Final[dict[str, Callable[[], Taken]]] = {
+    "it is not signed": lambda: judged(signer=None),
+    "the driver here is another one": lambda: judged(targets=(NEXT,)),
+    "the device here is another one": lambda: judged(targets=(OTHER,)),
+    "the compiler here is another one": lambda: judged(compiler=(CompilerLibrary("libigc.so", "build-id:01"),)),
+    "by which libraries it was compiled is not known": lambda: judged(replace(GIVEN, compiler=())),
+    "the processor's instructions here are others, or not known": lambda: judged(isa={TARGET: "cpu:1"}),
+    "programs shall not be taken in": lambda: judged(allowed=False),
+    "it was compiled while variables were set that change code": lambda: judged(
+        replace(GIVEN, switches={"IGC_X": "1"})
+    ),
+}
+
+
+@pytest.mark.parametrize("why", CASES)
+def test_all_others_are_compiled_from_their_recipes(why: str) -> None:
+    assert CASES[why]() == Taken(Taking.REBUILD, why)
+
+
+def test_what_is_unknown_on_both_sides_is_not_the_same() -> None:
+    unknown = replace(GIVEN, compiler=(), isa="")
+
+    assert judged(unknown, compiler=(), isa={}).taking is Taking.REBUILD
+    assert judged(replace(GIVEN, isa=""), isa={TARGET: ""}).taking is Taking.REBUILD
+
+
+def test_what_no_device_could_use_is_left() -> None:
+    assert judged(targets=(GPU,)).taking is Taking.LEAVE
+    assert judged(targets=()).taking is Taking.LEAVE
+
+
+def test_each_recipe_is_in_one_part() -> None:
+    lines = [RecipeLine(KindName("sycl"), "P", f"{number}/0/1", "", 0) for number in range(100)]
+    parts = [[line for line in lines if Shard(index, 3).has(line)] for index in range(3)]
+
+    assert sorted(line for part in parts for line in part) == sorted(lines)
+    assert all(parts)
+
+
+@pytest.mark.flow
+def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    for number in range(30):
+        path, program, source = leaf(f"_ZTS{number}")
+        files |= {f"sycl/{path}/0.bin": program, f"sycl/{path}/0.src": source}
+    plain = tar(files)
+    told = facts(plain, entries=30, bytes=sum(map(len, files.values())))
+    bundle = members.opened(forge(tmp_path / "bundle", packed(plain, HOW), told))
+    now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}), now, {})
+    draw = random.Random(3)  # noqa: S311 - which moments
+    with bundle.layout:
+
+        def publish(root: Path) -> tuple[int, int]:
+            todo = importing._Import(ImportBundle(bundle.layout.path, root), bundle, used)
+            todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
+            todo.publish(lambda *_: None)
+            return len(todo.published), todo.present
+
+        (tmp_path / "whole").mkdir()
+        began = time.monotonic()
+        assert publish(tmp_path / "whole") == (30, 0)
+        whole = time.monotonic() - began
+        root = tmp_path / "store"
+        root.mkdir()
+        for _ in range(20):
+            pid = os.fork()
+            if not pid:
+                publish(root)
+                os._exit(0)
+            time.sleep(draw.uniform(0, whole / 6))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            for one in root.glob("[0-9]*/*/*/*"):
+                there = {path.name: path.read_bytes() for path in one.iterdir()}
+                name = f"sycl/{one.relative_to(root)}"
+                assert there["0.bin"] == files[f"{name}/0.bin"]
+                assert there["0.src"] == files[f"{name}/0.src"]
+        done, present = publish(root)
+    assert done + present == 30
+    assert present
+    recipes.clear_staging(str(root))
+    assert len(list(root.glob("[0-9]*/*/*/*"))) == 30
+    assert [path.name for path in root.iterdir() if not path.name.isdigit()] == []

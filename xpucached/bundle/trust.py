@@ -1,0 +1,353 @@
+"""Signatures: a DSSE envelope around an in-toto statement, as a Sigstore bundle; and whose keys are trusted here.
+
+ECDSA on P-256 with SHA-256, by cryptography (the extra ``share``).  A statement names the index and every member,
+because tools that copy bundles between registries write the index anew.  No network: keys lie in files.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+import tomllib
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from xpucached import messages
+from xpucached.bundle import words
+from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
+from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+    from xpucached.bundle.members import Bundle
+    from xpucached.bundle.writing import LayoutWriter
+    from xpucached.messages import Json
+
+SIGNATURE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+STATEMENT: Final = "https://in-toto.io/Statement/v1"
+PREDICATE: Final = f"https://{'.'.join(reversed(words.PREFIX.split('.')))}/bundle/v1"
+_PAYLOAD: Final = "application/vnd.in-toto+json"
+_EMPTY: Final = "application/vnd.oci.empty.v1+json"
+
+HOST_KEYS: Final = Path("/etc/xpucached/trust.d")
+REVOKED: Final = "revoked"
+"""A file beside the keys: digests, one a line, that are trusted no more, whoever signed them."""
+
+_LARGEST: Final = 1 << 20
+_MOST_KEYS: Final = 1000
+_WRITABLE: Final = 0o022
+
+
+def _library() -> ModuleType:
+    try:
+        import cryptography.hazmat.primitives.asymmetric.ec as found  # noqa: PLC0415 - an extra
+    except ImportError:
+        hint = "pip install 'xpucached[share]'"
+        raise MissingExtra("signatures need the library cryptography, which is not installed here", hint=hint) from None
+    return found
+
+
+class TrustedKey(Struct, frozen=True):
+    """A key of the trust store, and what it is good for."""
+
+    name: str  #: of its file, without the ending
+    hint: str  #: base64 of the SHA-256 of its DER form
+    pem: bytes
+    devices: tuple[str, ...] = ()  #: parts of devices' names; empty: all
+    not_after: date | None = None
+
+
+class TrustStore(Struct, frozen=True):
+    """Whose signatures count here."""
+
+    keys: tuple[TrustedKey, ...] = ()
+    revoked: frozenset[str] = frozenset()  #: digests
+    ignored: tuple[str, ...] = ()  #: files that are not used, and why
+
+
+class SignatureVerdict(Struct, frozen=True):
+    """Who signed something: the key's name, or why nobody did whom we trust."""
+
+    signer: str | None
+    why: str = ""
+    hint: str = ""
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def keygen(name: Path, password: bytes | None = None) -> str:
+    """Make ``NAME.key`` (of the owner alone) and ``NAME.pub``; give the hint of the key.  Raises OSError."""
+    ec = _library()
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    how = form.BestAvailableEncryption(password) if password else form.NoEncryption()
+    secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, how)
+    public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for path, content, mode in ((f"{name}.key", secret, 0o600), (f"{name}.pub", public, 0o644)):
+        with os.fdopen(os.open(path, flags, mode), "wb") as file:
+            file.write(content)
+    return hint_of(key.public_key())
+
+
+def private_key(given: str, password: bytes | None = None) -> EllipticCurvePrivateKey:
+    """Read a signing key: PEM text, or the path of a file that nobody else can read.  Raises `RequestError`."""
+    ec = _library()
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
+
+    text = given.encode() if "-----BEGIN" in given else _secret(Path(given))
+    try:
+        key = form.load_pem_private_key(text, password)
+    except (ValueError, TypeError) as error:
+        hint = "expected PKCS#8 in PEM; make one: xpucachectl bundle keygen NAME"
+        raise RequestError(f"the signing key cannot be used: {error}", hint=hint) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise RequestError("the signing key is not one of the curve P-256", hint="xpucachectl bundle keygen NAME")
+    found: EllipticCurvePrivateKey = key
+    return found
+
+
+def _secret(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}", hint="name the file of a signing key") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
+            raise RequestError(f"{path} can be read by others: it is no secret", hint=f"chmod 600 {path}")
+        return file.read(_LARGEST)
+
+
+def hint_of(key: EllipticCurvePublicKey) -> str:
+    """Return by what a signature names its key, as cosign does."""
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
+
+    der = key.public_bytes(form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(hashlib.sha256(der).digest()).decode()
+
+
+# -- the trust store --------------------------------------------------------------------------------------------------
+
+
+def trust_store(folders: Iterable[Path]) -> TrustStore:
+    """Read the keys in these folders; a file or folder that others can write is not used."""
+    keys: dict[str, TrustedKey] = {}
+    revoked: set[str] = set()
+    ignored: list[str] = []
+    for folder in folders:
+        try:
+            names = sorted(os.listdir(folder))[:_MOST_KEYS]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            ignored.append(f"{folder}: {error.strerror}")
+            continue
+        if why := _open_to_others(folder):
+            ignored.append(f"{folder}: {why}")
+            continue
+        for name in names:
+            try:
+                if name == REVOKED:
+                    revoked |= {line.strip() for line in _text(folder / name).splitlines() if line.strip()}
+                elif name.endswith(".pub"):
+                    for one in _keys(folder, name):
+                        keys.setdefault(one.hint, one)
+            except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
+                ignored.append(f"{folder / name}: {error}")
+    return TrustStore(tuple(keys.values()), frozenset(revoked), tuple(ignored))
+
+
+def _open_to_others(path: Path, status: os.stat_result | None = None) -> str:
+    """Return why what lies there may be somebody else's word; empty if it is root's or ours alone."""
+    found = status or path.stat()
+    if found.st_uid not in {0, os.geteuid()}:
+        return "it belongs to somebody else"
+    return "others can write it" if found.st_mode & _WRITABLE else ""
+
+
+def _text(path: Path) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            raise ValueError("it is no file, or too large")
+        if why := _open_to_others(path, status):
+            raise ValueError(why)
+        return file.read(_LARGEST).decode()
+
+
+def _keys(folder: Path, name: str) -> Iterator[TrustedKey]:
+    ec = _library()
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
+
+    limits = _limits(folder / f"{name.removesuffix('.pub')}.toml")
+    begin = "-----BEGIN PUBLIC KEY-----"
+    for part in _text(folder / name).split(begin)[1:]:
+        key = form.load_pem_public_key((begin + part).encode())
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise ValueError("a key in it is not of the curve P-256")  # noqa: TRY004 - what is wrong is the file
+        pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+        yield TrustedKey(name.removesuffix(".pub"), hint_of(key), pem, *limits)
+
+
+def _limits(path: Path) -> tuple[tuple[str, ...], date | None]:
+    try:
+        told = tomllib.loads(_text(path))
+    except FileNotFoundError:
+        return (), None
+    devices, until = told.get("devices", []), told.get("not-after")
+    if set(told) - {"devices", "not-after"} or not isinstance(devices, list):
+        raise ValueError("its .toml has other keys than devices and not-after")
+    if not all(isinstance(one, str) for one in devices) or not (until is None or type(until) is date):
+        raise ValueError("its .toml is no list of devices and no date")
+    return tuple(devices), until
+
+
+# -- signing ----------------------------------------------------------------------------------------------------------
+
+
+def _encoded(kind: str, payload: bytes) -> bytes:
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(payload), payload)
+
+
+def sign(layout: LayoutWriter, subjects: Sequence[Descriptor], key: EllipticCurvePrivateKey) -> list[Descriptor]:
+    """Write a signature over all of these, and a manifest for each that refers to it; give the manifests."""
+    ec = _library()
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - an extra
+
+    statement: dict[str, Json] = {
+        "_type": STATEMENT,
+        "predicateType": PREDICATE,
+        "predicate": {},
+        "subject": [
+            {"name": one.annotations.get(words.CONTENT, "index"), "digest": {"sha256": one.digest[7:]}}
+            for one in subjects
+        ],
+    }
+    payload = canonical(statement)
+    signature = key.sign(_encoded(_PAYLOAD, payload), ec.ECDSA(hashes.SHA256()))
+    made: dict[str, Json] = {
+        "mediaType": SIGNATURE,
+        "verificationMaterial": {"publicKey": {"hint": hint_of(key.public_key())}, "tlogEntries": []},
+        "dsseEnvelope": {
+            "payload": base64.b64encode(payload).decode(),
+            "payloadType": _PAYLOAD,
+            "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
+        },
+    }
+    blob = layout.put(canonical(made), SIGNATURE)
+    empty = layout.put(b"{}", _EMPTY)
+    found: list[Descriptor] = []
+    for one in subjects:
+        manifest: dict[str, Json] = {
+            "schemaVersion": 2,
+            "mediaType": words.MANIFEST,
+            "artifactType": SIGNATURE,
+            "subject": {"mediaType": one.media_type, "digest": one.digest, "size": one.size},
+            "config": empty.json(),
+            "layers": [blob.json()],
+            "annotations": {
+                "dev.sigstore.bundle.content": "dsse-envelope",
+                "dev.sigstore.bundle.predicateType": PREDICATE,
+            },
+        }
+        found.append(layout.put(canonical(manifest), words.MANIFEST, SIGNATURE))
+    return found
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def signatures(bundle: Bundle) -> list[bytes]:
+    """Return all signatures that lie beside a bundle, each once.  Raises `BadBundle` for blobs that are damaged."""
+    found: dict[str, bytes] = {}
+    for one in bundle.roots:
+        if one.media_type != words.MANIFEST or len(found) >= words.MOST_MEMBERS:
+            continue
+        manifest = parsed(bundle.layout.json(one))
+        layers = manifest.get("layers")
+        if manifest.get("artifactType") != SIGNATURE or not isinstance(layers, list) or len(layers) != 1:
+            continue
+        layer = descriptor(layers[0])
+        if layer.media_type == SIGNATURE and layer.digest not in found:
+            found[layer.digest] = bundle.layout.json(layer)
+    return list(found.values())
+
+
+def verify(
+    found: Sequence[bytes], subjects: Sequence[str], store: TrustStore, device: str | None = None
+) -> SignatureVerdict:
+    """Say whether a trusted key has signed one of the subjects: digests, of which all are of the same bundle."""
+    if not found:
+        return SignatureVerdict(None, "it is not signed")
+    verdicts = [_verify(one, subjects, store, device) for one in found]
+    return next((one for one in verdicts if one.signer is not None), verdicts[0])
+
+
+def _verify(signature: bytes, subjects: Sequence[str], store: TrustStore, device: str | None) -> SignatureVerdict:
+    ec = _library()
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - an extra
+
+    try:
+        envelope, hint = _opened(signature)
+        key = next((one for one in store.keys if one.hint == hint), None)
+        if key is None:
+            return SignatureVerdict(None, "its key is not trusted here", hint)
+        payload = base64.b64decode(messages.text(envelope, "payload", longest=_LARGEST), validate=True)
+        (one,) = messages.items(envelope, "signatures", most=1)
+        signed = base64.b64decode(messages.text(messages.members(one), "sig", longest=1000), validate=True)
+        public = serialization.load_pem_public_key(key.pem)
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            return SignatureVerdict(None, "its key is of another kind", hint)
+        public.verify(signed, _encoded(_PAYLOAD, payload), ec.ECDSA(hashes.SHA256()))
+        return _about(payload, subjects, store, key, device)
+    except InvalidSignature:
+        return SignatureVerdict(None, "its signature is not of that key, or of something else")
+    except (messages.BadMessage, BadBundle, binascii.Error, ValueError) as error:
+        return SignatureVerdict(None, f"its signature cannot be read: {error}")
+
+
+def _opened(signature: bytes) -> tuple[Mapping[str, Json], str]:
+    whole = parsed(signature)
+    material = messages.members(whole.get("verificationMaterial"))
+    hint = messages.text(messages.members(material.get("publicKey")), "hint", longest=100)
+    envelope = messages.members(whole.get("dsseEnvelope"))
+    if whole.get("mediaType") != SIGNATURE or envelope.get("payloadType") != _PAYLOAD:
+        raise BadBundle("it is of another form")
+    return envelope, hint
+
+
+def _about(
+    payload: bytes, subjects: Sequence[str], store: TrustStore, key: TrustedKey, device: str | None
+) -> SignatureVerdict:
+    """Judge what was signed, once it is known that it was."""
+    said = parsed(payload)
+    if said.get("_type") != STATEMENT or said.get("predicateType") != PREDICATE:
+        return SignatureVerdict(None, "what was signed is no statement about a bundle", key.hint)
+    named: set[str] = set()
+    for one in messages.items(said, "subject", most=2 * words.MOST_MEMBERS):
+        digest = messages.text(messages.members(messages.members(one).get("digest")), "sha256", longest=64)
+        named.add(f"sha256:{digest}")
+    if not named.intersection(subjects):
+        return SignatureVerdict(None, "its signature is of another bundle", key.hint)
+    if store.revoked.intersection(named) or store.revoked.intersection(subjects):
+        return SignatureVerdict(None, "it is revoked here", key.hint)
+    if key.not_after is not None and datetime.now(UTC).date() > key.not_after:
+        return SignatureVerdict(None, f"its key {key.name} counts until {key.not_after} only", key.hint)
+    if key.devices and (device is None or not any(one.casefold() in device.casefold() for one in key.devices)):
+        return SignatureVerdict(None, f"its key {key.name} counts for other devices", key.hint)
+    return SignatureVerdict(key.name, hint=key.hint)

@@ -1,0 +1,211 @@
+"""Import: programs that a trusted key signed and that fit exactly are published; others are compiled from recipes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached.bundle import members
+from xpucached.bundling import drivers
+from xpucached.bundling.inspecting import check, programs
+from xpucached.bundling.rebuilding import Recompiler, Shard, wanted
+from xpucached.bundling.signing import signed_view, verdict
+from xpucached.domain.bundles import (
+    Binaries,
+    BundleContent,
+    BundleReplayReport,
+    ImportReport,
+    MadeEntry,
+    MemberTaken,
+)
+from xpucached.domain.stores import program_digest
+from xpucached.errors import DiskError, RequestError, Unsigned, WrongHost
+from xpucached.kinds import driver_cache, table
+from xpucached.kinds.table import KINDS
+from xpucached.planning.imports import Taking, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xpucached.bundle.members import Bundle, MemberManifest
+    from xpucached.bundle.trust import SignatureVerdict
+    from xpucached.bundling.drivers import UsedDriver
+    from xpucached.bundling.progress import Progress
+    from xpucached.domain.bundles import ImportBundle, ReplayBundle
+    from xpucached.domain.names import KindName
+    from xpucached.planning.imports import Taken
+
+_ROOM: Final = 2
+"""So many times the bytes of a bundle must be free."""
+
+
+class _Import:
+    def __init__(self, order: ImportBundle, bundle: Bundle, used: UsedDriver) -> None:
+        self._order = order
+        self._bundle = bundle
+        self._used = used
+        self.stores = _stores(order.into)
+        self.taken: list[tuple[MemberManifest, Taken]] = []
+        self.published: list[MadeEntry] = []
+        self.present = 0
+        self.skipped: Counter[str] = Counter()
+
+    def _signed(self, member: MemberManifest) -> SignatureVerdict:
+        return verdict(self._bundle, member)
+
+    def decide(self) -> None:
+        """Say what becomes of each image.  Raises `WrongHost` and `Unsigned`."""
+        targets = self._used.driver.environments
+        allowed = self._order.binaries is not Binaries.NEVER
+        images = [one for one in self._bundle.members if one.facts.content is BundleContent.BINARIES]
+        here = any(one.facts.target in targets for one in images)
+        # To read what compiles here takes seconds, and says nothing of programs for other targets.
+        compiler = self._used.compiler if allowed and here else ()
+        isa = {one: self._used.isa(one) for one in targets}
+        for one in images:
+            signed = self._signed(one)
+            taken = judge(one.facts, signed.signer, signed.why, targets, compiler, isa, allowed=allowed)
+            self.taken.append((one, taken))
+        ours = [each for _, each in self.taken if each.taking is not Taking.LEAVE]
+        if self._order.binaries is Binaries.REQUIRE and not any(one.taking is Taking.PUBLISH for one in ours):
+            why = next((one.why for _, one in self.taken), "it holds none")
+            raise Unsigned(f"no compiled programs can be taken in: {why}", hint="leave out --binaries=require")
+
+    def room(self) -> None:
+        """See that there is room for all of it.  Raises `DiskError`."""
+        need = _ROOM * sum(one.facts.bytes for one, taken in self.taken if taken.taking is Taking.PUBLISH)
+        for root in set(self.stores.values()):
+            there = next(one for one in (root, *root.parents) if one.exists())
+            found = os.statvfs(there)
+            if found.f_bavail * found.f_frsize < need:
+                raise DiskError(f"{there} has less room than the {need} bytes that this takes")
+
+    def publish(self, progress: Progress) -> None:
+        """Put programs into their stores, and count those that are there already: these stay."""
+        for member, taken in self.taken:
+            if taken.taking is not Taking.PUBLISH or member.facts.kind is None:
+                continue
+            root, rebuilder = self.stores[member.facts.kind], KINDS[member.facts.kind].rebuilder
+            if rebuilder is None:
+                continue
+            for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
+                progress(number, member.facts.entries, "publishing")
+                there = os.path.lexists(root / leaf)
+                key = None if there else rebuilder.publish(recipe, target, binary, root)
+                if key is None:
+                    self.present += 1
+                else:
+                    digest = program_digest(binary).hexdigest()
+                    self.published.append(MadeEntry(target.kind, root, key, digest, target.family))
+
+
+def _stores(into: Path | None) -> Mapping[KindName, Path]:
+    """Return where entries of each kind go."""
+    if into is not None:
+        return {table.MODELS: Path(os.path.realpath(into))}
+    settings = drivers.settings()
+    return {name: Path(os.path.realpath(settings.managed(name))) for name in KINDS}
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(0o755, parents=True, exist_ok=True)
+        owner = root.stat().st_uid
+    except OSError as error:
+        raise DiskError(f"{root} cannot be made: {error.strerror}") from error
+    if owner != os.geteuid():
+        raise RequestError(f"{root} belongs to somebody else", hint="name a directory of your own: --into DIR")
+
+
+def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
+    """Take a bundle in; see `ImportBundle`."""
+    bundle = members.opened(order.source)
+    with bundle.layout:
+        progress(0, 0, "asking the driver who it is")
+        settings = drivers.settings()
+        with drivers.used(timeout=settings.driver.probe_timeout) as used:
+            todo = _Import(order, bundle, used)
+            todo.decide()
+            recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
+            if not used.driver.environments:
+                raise WrongHost("no driver of this host offers a device", hint="see: xpucachectl devices")
+            # All of it is judged before anything is used.
+            check(bundle, progress)
+            images = tuple(
+                MemberTaken(one.facts.target, taken.taking, taken.why, one.facts.entries) for one, taken in todo.taken
+            )
+            view = replace(signed_view(bundle), checked=True)
+            if order.dry_run:
+                return ImportReport(view, images, dry_run=True)
+            todo.room()
+            for root in todo.stores.values():
+                _make(root)
+            todo.publish(progress)
+            compiled = Recompiler(
+                used,
+                todo.stores,
+                settings.driver.compile_timeout,
+                progress,
+                0 if recipes is None else recipes.facts.entries,
+            )
+            if recipes is not None:
+                if order.unattended and verdict(bundle, recipes).signer is None:
+                    todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
+                else:
+                    compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()))
+    nothing = not (todo.published or todo.present or compiled.made or compiled.present or compiled.failures)
+    if nothing and not todo.skipped:
+        raise WrongHost("nothing in the bundle is for a device of this host", hint="see: xpucachectl bundle inspect")
+    # What was published a moment ago is there, of course, when its recipe's turn comes.
+    present = todo.present + max(0, compiled.present - len(todo.published) - todo.present)
+    return ImportReport(
+        view,
+        images,
+        published=len(todo.published),
+        rebuilt=len(compiled.made),
+        present=present,
+        failures=tuple(compiled.failures),
+        skipped=dict(todo.skipped),
+        made=(*todo.published, *compiled.made),
+    )
+
+
+def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
+    """Compile the recipes of a bundle; see `ReplayBundle`."""
+    bundle = members.opened(order.source)
+    with bundle.layout:
+        recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
+        if recipes is None:
+            raise WrongHost("the bundle has no recipes", hint="see: xpucachectl bundle inspect")
+        check(bundle, progress)
+        settings = drivers.settings()
+        progress(0, 0, "asking the driver who it is")
+        with drivers.used(order.driver_root, order.device, settings.driver.probe_timeout) as used:
+            stores = {table.MODELS: Path(os.path.realpath(order.into))}
+            if order.driver_cache is not None:
+                stores[driver_cache.KIND] = Path(os.path.realpath(order.driver_cache))
+            for root in stores.values():
+                _make(root)
+            shard = Shard(*order.shard)
+            compiled = Recompiler(
+                used, stores, settings.driver.compile_timeout, progress, recipes.facts.entries, order.driver_cache
+            )
+            compiled.run(wanted(bundle, recipes, used, stores, shard))
+            targets = tuple(one for one in used.driver.environments if one.kind in stores)
+    nothing = not (compiled.made or compiled.present or compiled.failures)
+    if nothing and shard.count == 1:
+        raise WrongHost(
+            "no recipe of the bundle is for a device of this driver", hint="see: xpucachectl bundle inspect"
+        )
+    return BundleReplayReport(
+        targets,
+        order.into,
+        len(compiled.made),
+        compiled.present,
+        tuple(compiled.failures),
+        order.keep_going,
+    )

@@ -1,0 +1,207 @@
+"""Recipes of a bundle at the compiler, without daemon and catalog: what lacks is made, what is there stays."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from xpucached.bundling.inspecting import recipe_of
+from xpucached.domain.bundles import MadeEntry, RecipeFailure
+from xpucached.domain.stores import program_digest
+from xpucached.errors import HostError
+from xpucached.host import capacity
+from xpucached.kinds import driver_cache
+from xpucached.kinds.table import KINDS
+from xpucached.processes import child, scratch
+from xpucached.processes.compiler import BuildFailed, CompilerProcess, NoCompiler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xpucached.bundle.members import Bundle, MemberManifest
+    from xpucached.bundling.drivers import UsedDriver
+    from xpucached.bundling.progress import Progress
+    from xpucached.domain.bundles import RecipeLine
+    from xpucached.domain.names import KindName
+    from xpucached.domain.plans import CompilerSpec, Recipe
+    from xpucached.domain.targets import Target
+    from xpucached.kinds.interface import Rebuilder
+
+log = logging.getLogger(__name__)
+
+_MOST_WORKERS: Final = 8
+_MOST_ABSENT: Final = 3
+"""So often a compiler is started in vain before the rest is given up."""
+_LONGEST_WORDS: Final = 200
+
+
+class Shard(Struct, frozen=True):
+    """Which part of the recipes is compiled: it follows from each one's content, so hosts need no common order."""
+
+    index: int = 0
+    count: int = 1
+
+    def has(self, line: RecipeLine) -> bool:
+        """Return whether a recipe is in this part."""
+        digest = hashlib.sha256(line.at.encode()).hexdigest()
+        return int(digest[:8], 16) % self.count == self.index
+
+
+class Wanted(Struct, frozen=True):
+    """A recipe, and for what it is to be compiled."""
+
+    recipe: Recipe
+    target: Target
+
+
+class Recompiler:
+    """Compiles recipes in some threads, each with compilers of its own, and puts what comes of it into stores."""
+
+    def __init__(
+        self,
+        used: UsedDriver,
+        stores: Mapping[KindName, Path],
+        limit: float,
+        progress: Progress,
+        total: int,
+        cache: Path | None = None,
+    ) -> None:
+        """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile."""
+        self._used = used
+        self._stores = stores
+        self._limit = limit
+        self._progress = progress
+        self._total = total
+        self._cache = cache
+        self._queue: queue.Queue[Wanted | None] = queue.Queue(2 * _MOST_WORKERS)
+        self._lock = threading.Lock()
+        self._absent = 0
+        self._cancel = threading.Event()
+        self._broken: list[BaseException] = []
+        self.made: list[MadeEntry] = []
+        self.present = 0
+        self.failures: list[RecipeFailure] = []
+
+    def run(self, wanted: Iterator[Wanted]) -> None:
+        """Compile what is wanted.  Raises OSError of the stores, and `HostError` where no compiler starts."""
+        workers = [threading.Thread(target=self._work) for _ in range(min(_MOST_WORKERS, capacity.cores()))]
+        for one in workers:
+            one.start()
+        try:
+            for item in wanted:
+                if self._cancel.is_set():
+                    break
+                self._queue.put(item)
+        except BaseException:
+            self._cancel.set()
+            raise
+        finally:
+            for _ in workers:
+                self._queue.put(None)
+            for one in workers:
+                one.join()
+        if self._broken:
+            raise self._broken[0]
+        if self._absent >= _MOST_ABSENT:
+            raise HostError(f"no compiler can be started: {self.failures[-1].why}", hint="see: xpucachectl devices")
+
+    def _work(self) -> None:
+        compilers: dict[CompilerSpec, CompilerProcess] = {}
+        try:
+            with scratch.directory() as place:
+                while (item := self._queue.get()) is not None:
+                    if not self._cancel.is_set():
+                        self._one(item, compilers, os.path.realpath(place))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
+            self._broken.append(error)
+            self._cancel.set()
+            while self._queue.get() is not None:
+                pass
+        finally:
+            for one in compilers.values():
+                one.close()
+
+    def _one(self, item: Wanted, compilers: dict[CompilerSpec, CompilerProcess], place: str) -> None:
+        kind = KINDS[item.target.kind]
+        rebuilder, into = kind.rebuilder, self._stores[item.target.kind]
+        if rebuilder is None:
+            return
+        key = rebuilder.expected_key(item.recipe, item.target)
+        if key is not None and os.path.lexists(into / key.rpartition("/")[0]):
+            self._count(present=1)
+            return
+        spec = rebuilder.compiler(item.target, Path(place))
+        compiler = compilers.get(spec)
+        if compiler is None:
+            driver = self._used.driver
+            caches = driver_cache.at(self._cache or Path(place, "driver")) if not spec.variables else ()
+            variables = {**driver.variables, **dict(caches)}
+            compiler = CompilerProcess(child.environment(variables), spec, "bundle", driver.command, place)
+            compilers[spec] = compiler
+        try:
+            scratch.clear(place)
+            answer, seconds = compiler.build(item.recipe, self._cancel, self._limit)
+            made = rebuilder.made(item.recipe, item.target, self._used.host, answer, Path(place))
+        except NoCompiler as error:
+            self._absent += 1
+            self._fail(item, str(error))
+            if self._absent >= _MOST_ABSENT:
+                self._cancel.set()
+            return
+        except (BuildFailed, OSError) as error:
+            self._fail(item, str(error))
+            return
+        if isinstance(made, str):
+            self._fail(item, made)
+            return
+        self._publish(item.target, made, seconds, into, rebuilder)
+
+    def _publish(
+        self, target: Target, made: tuple[Recipe, bytes], seconds: float, into: Path, rebuilder: Rebuilder
+    ) -> None:
+        recipe, binary = made
+        if wrong := rebuilder.unusable(target, binary):
+            self._fail(Wanted(recipe, target), f"the compiler gave what no program can load: {wrong}")
+            return
+        key = rebuilder.publish(recipe, target, binary, into)
+        if key is None:
+            self._count(present=1)
+            return
+        digest = program_digest(binary).hexdigest()
+        entry = MadeEntry(target.kind, into, key, digest, target.family, seconds, len(recipe.input))
+        with self._lock:
+            self.made.append(entry)
+        self._count()
+
+    def _count(self, *, present: int = 0) -> None:
+        with self._lock:
+            self.present += present
+            done = len(self.made) + self.present + len(self.failures)
+            self._progress(done, self._total, "compiling")
+
+    def _fail(self, item: Wanted, words: str) -> None:
+        line = next(filter(None, map(str.strip, words.splitlines())), "the compiler refused it")
+        with self._lock:
+            self.failures.append(RecipeFailure(item.target.kind, item.recipe.entry.key, line[:_LONGEST_WORDS]))
+        self._count()
+
+
+def wanted(
+    bundle: Bundle, member: MemberManifest, used: UsedDriver, stores: Mapping[KindName, Path], shard: Shard
+) -> Iterator[Wanted]:
+    """Yield the recipes of a bundle for each target of a driver that they fit, as far as there is a store for them."""
+    targets = [one for one in used.driver.environments if one.kind in stores]
+    for lines, given in bundle.recipes(member):
+        for line in lines:
+            fitting = [one for one in targets if (one.kind, one.family) == (line.kind, line.family)]
+            if fitting and shard.has(line):
+                recipe = recipe_of(line, given, stores[line.kind])
+                for target in fitting:
+                    yield Wanted(recipe, target)

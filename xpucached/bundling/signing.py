@@ -1,0 +1,69 @@
+"""The key with which a bundle is signed: a file's, or of the environment, as build systems hand secrets over."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached.bundle import members, trust
+from xpucached.domain.bundles import KeyReport
+from xpucached.errors import AlreadyThere, DiskError
+
+if TYPE_CHECKING:
+    from xpucached.bundle.layout import Descriptor
+    from xpucached.bundle.members import Bundle, MemberManifest
+    from xpucached.bundle.writing import LayoutWriter
+    from xpucached.domain.bundles import BundleView, MakeKey
+
+PASSWORD: Final = "XPUCACHED_SIGNING_PASSWORD"  # noqa: S105 - the variable's name
+
+
+def key_folders() -> tuple[Path, ...]:
+    """Return where keys lie that are trusted: the host's, and this user's."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".config"
+    return (trust.HOST_KEYS, base / "xpucached" / "trust.d")
+
+
+def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.SignatureVerdict:
+    """Say whose trusted key signed a bundle, or a member of it."""
+    found = trust.signatures(bundle)
+    if not found:
+        return trust.SignatureVerdict(None, "it is not signed")
+    subjects = [bundle.index.digest, *([] if member is None else [member.manifest.digest])]
+    target = None if member is None else member.facts.target
+    return trust.verify(found, subjects, trust.trust_store(key_folders()), None if target is None else target.device)
+
+
+def signed_view(bundle: Bundle) -> BundleView:
+    """Return what people are shown of a bundle, with whose trusted key signed it: the index, or a member of it."""
+    found = [verdict(bundle), *(verdict(bundle, one) for one in bundle.members)]
+    signer = next((one.signer for one in found if one.signer is not None), None)
+    return replace(bundle.view, signer=signer, unsigned="" if signer else found[0].why)
+
+
+def sign_all(layout: LayoutWriter, made: list[Descriptor], given: str | None) -> None:
+    """Write the index, and if a key is given, signatures over all of it."""
+    top = members.put_index(layout, made)
+    if given:
+        key = trust.private_key(given, _password())
+        members.put_index(layout, made, trust.sign(layout, [top, *made], key))
+
+
+def _password() -> bytes | None:
+    text = os.environ.get(PASSWORD)
+    return text.encode() if text else None
+
+
+def keygen(order: MakeKey) -> KeyReport:
+    """Make a key; see `MakeKey`."""
+    try:
+        hint = trust.keygen(order.name, _password())
+    except FileExistsError as error:
+        raise AlreadyThere(f"{error.filename} is there already") from error
+    except OSError as error:
+        raise DiskError(f"{order.name}: {error.strerror}") from error
+    return KeyReport(Path(f"{order.name}.key"), Path(f"{order.name}.pub"), hint)
