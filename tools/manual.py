@@ -48,7 +48,8 @@ COMPLETIONS: Final = {
     "fish": "fish/{program}.fish",
 }
 
-_WIDTH: Final = 80
+_WIDTH: Final = 160
+"""Columns: man breaks lines itself, and of what argparse breaks at a hyphen a blank would stay."""
 _MANUAL: Final = "SYCL kernel caches"
 
 

@@ -44,6 +44,13 @@ class HostError(XpucachedError):
     exit = 69
 
 
+class NotPrepared(XpucachedError):
+    """The packages of a driver that is not installed yet cannot be unpacked, so nothing is compiled for it."""
+
+    code = "not-prepared"
+    exit = 69
+
+
 class CatalogError(XpucachedError):
     """The catalog cannot be opened, or a newer xpucached wrote it."""
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import threading
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from tests.flow.test_driver_cache import NEO, NET, GpuHouse
 from tests.kinds import fakes
+from tests.support import driver_packages
 from xpucached.api import requests
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.surveys import record_survey
@@ -27,6 +29,7 @@ from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
 from xpucached.processes import compiler
+from xpucached.processes.unpacking import UnpackLimits, unpack
 from xpucached.service import compare, deriving, predicting, replay
 
 if TYPE_CHECKING:
@@ -328,6 +331,51 @@ def test_what_is_made_for_a_driver_in_a_folder_is_found_the_moment_it_is_install
         run = await house.warmed(force=True)
         assert [(one.created, one.used) for one in run.passes] == [(0, len(FEW))], run
         assert house.content() == made
+
+    house.live(work, *FEW)
+
+
+def test_a_new_compiler_alone_is_made_for_beside_the_driver_that_is_installed(house: ReplayHouse) -> None:
+    """As a package of the compiler has it, unpacked; the driver of its entries is not in it."""
+    tree, root = house.place / "tree", house.place / "unpacked"
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    shutil.copytree(house.gpu.libraries, libraries, symlinks=True, copy_function=hard_link)
+    shutil.rmtree(libraries / "intel-opencl")
+    for path in (*libraries.glob("libze_intel_gpu*"), *libraries.glob("libigc.so.2*")):
+        path.unlink()
+    shutil.copy2(house.compiler, libraries / "libigc.so.2")
+    status = house.compiler.stat()
+    # A package knows no parts of a second.
+    later = int(status.st_mtime) + 7200
+    os.utime(libraries / "libigc.so.2", (later, later))
+    root.mkdir()
+    package = driver_packages.deb(house.place, tree, "libigc2", "99")
+    unpack(package, root, UnpackLimits(), threading.Event())
+
+    async def work() -> None:
+        context = house.service.context
+        vendors = house.place / "vendors"
+        vendors.mkdir()
+        (vendors / "intel.icd").write_text(f"{house.gpu.libraries}/intel-opencl/libigdrcl.so\n")
+        installed = {**house.gpu.variables, "OCL_ICD_VENDORS": str(vendors)}
+        context.settings = replace(context.settings, driver=replace(context.settings.driver, variables=installed))
+        await house.warmed()
+        before = house.content()
+        wish = replay.ReplayRequest(driver_root=root, device="bmg-g21", replaced=frozenset({"libigc2"}))
+        told: list[OtherDriver] = []
+        job = await house.done(context.jobs.start("replay", house.service.replayer.work(wish, told=told.append)))
+        assert isinstance(job.report, ReplayReport), job
+        assert (job.report.rebuilt, job.report.failed, job.report.skipped) == (len(FEW), 0, {})
+        assert len(house.content()) == 2 * len(before)
+        plan = await house.service.replayer.lacking(told[0])
+        assert (plan.rebuild, plan.covered) == ((), len(FEW))
+
+        os.utime(house.compiler, (later, later))
+        house.surveyed()
+        assert set(told[0].environments) >= set(house.host().environments)
+        assert (await house.replayed()).plan.rebuild == ()
+        run = await house.warmed(force=True)
+        assert [(one.created, one.used) for one in run.passes] == [(0, len(FEW))], run
 
     house.live(work, *FEW)
 

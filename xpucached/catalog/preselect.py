@@ -19,6 +19,7 @@ from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
 from xpucached.domain.stores import UNSETTLED, EntryState, Store
+from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,6 +95,8 @@ def preselect_entries(
             _take(connection, _E.state == EntryState.DEFECTIVE.value)
         for environment in preselection.environments & numbers.keys():
             _take(connection, _E.target_id == numbers[environment])
+        for environment in preselection.never_here & numbers.keys():
+            _take(connection, _E.target_id == numbers[environment], _E.origin == Origin.AHEAD.value)
         _take_unused(connection, preselection, stores, known)
         if preselection.worst:
             rate = measured_rate(connection) or rate

@@ -35,6 +35,8 @@ class Policy(Struct, frozen=True):
     users: Annotated[tuple[Limits, ...], NamedBy("user")] = ()
     attempts: Annotated[int, Whole(1, 100)] = 3
     retry_after: Annotated[float, Duration(0, 365 * DAY)] = 900.0  #: doubled after each further failure
+    ahead_keep: Annotated[float | None, Duration(60, 3650 * DAY, unlimited=None)] = 7 * DAY
+    """Seconds that what was compiled for a driver waits for its installation."""
 
     @property
     def limits(self) -> tuple[Limits, ...]:
@@ -109,6 +111,7 @@ class Preselection(Struct, frozen=True):
     young: AwareDatetime  #: what is younger may be protected
     defective: bool = False
     environments: frozenset[Target] = frozenset()  #: all entries for these
+    never_here: frozenset[Target] = frozenset()  #: of these, what was compiled ahead
     unused: Mapping[Store, tuple[AwareDatetime, bool]] = field(default_factory=dict)
     """Those used before this; where access times say nothing (False), only if a run or somebody else used them."""
     worst: tuple[tuple[frozenset[Store], float], ...] = ()
@@ -126,6 +129,7 @@ class EvictReason(StrEnum):
 
     DEFECTIVE = "defective"
     SUPERSEDED = "superseded-driver"
+    NEVER_CAME = "never-installed"  #: it was compiled for a driver that was not installed in time
     GONE = "device-gone"
     UNUSED = "unused"
     BUDGET = "over-budget"

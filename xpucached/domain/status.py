@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from xpucached.domain.activity import Watching
+from xpucached.domain.ahead import Ahead
 from xpucached.domain.host import DriverChange, Host, Problem
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
@@ -54,3 +55,5 @@ class Status(Struct, frozen=True):
     look_due: bool = False  #: the driver may have changed, and has not answered since
     busy: bool = False  #: something goes on, or has yet to begin
     saved: Saved | None = None
+    ahead: tuple[Ahead, ...] = ()  #: drivers that lie here and are not installed yet
+    ahead_refused: tuple[str, ...] = ()  #: why some of what lies there is not looked at

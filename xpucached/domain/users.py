@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from xpucached.domain.ahead import AheadState
 from xpucached.domain.host import Problem
 from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.status import Verdict
@@ -44,6 +45,9 @@ class UserStatus(Struct, frozen=True):
     declared: tuple[ModelName, ...] = ()  #: models that the host's directory declares for this user
     working: bool = False  #: a replay or prewarm was under way
     busy: bool = False  #: something went on, or had yet to begin
+    ahead: tuple[
+        tuple[AheadState, str], ...
+    ] = ()  #: drivers that are not installed: how far it is, and half a sentence
     due: bool = False  #: their worker has yet to be told that something may have changed
 
     @property
@@ -73,6 +77,7 @@ class SavedState(Struct, frozen=True):
     users: tuple[UserStatus, ...] = ()
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
     named: Mapping[ModelName, str] = {}  #: whose the models of the host's directory are
+    staged: str = ""  #: digest of what lies here of drivers that are not installed
 
     def of(self) -> Mapping[int, UserStatus]:
         """Return the users by their numbers."""

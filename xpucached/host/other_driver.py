@@ -19,15 +19,25 @@ from xpucached.host.gpu_devices import architecture, kernel
 from xpucached.processes.driver_probe import BACKENDS, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain.host import DriverFile, Problem
 
 _OPENCL: Final = ("libintelocl.so", "libigdrcl.so")
 _LEVEL_ZERO: Final = "libze_intel_gpu.so.1"
+_GPU_DRIVERS: Final = ("libigdrcl.so", _LEVEL_ZERO)
+_GPU_COMPILERS: Final = ("libigc.so.2", "libigc.so.1", "libigdfcl.so.2", "libigdfcl.so.1")
 _LOADER: Final = "ld-linux-x86-64.so.2"
 # Whatever else lies beside these belongs to the driver, too: its compiler, its loaders, its C++ library.
-_HOMES: Final = (*_OPENCL, _LEVEL_ZERO, _LOADER, "libze_loader.so.1", "libOpenCL.so.1", "libigc.so.2", "libgcc_s.so.1")
+_HOMES: Final = (
+    *_OPENCL,
+    _LEVEL_ZERO,
+    _LOADER,
+    *_GPU_COMPILERS,
+    "libze_loader.so.1",
+    "libOpenCL.so.1",
+    "libgcc_s.so.1",
+)
 
 _DEEPEST: Final = 8
 _MOST: Final = 200_000  # names in the folder: a whole system's image has about so many
@@ -38,6 +48,7 @@ class _Found:
     """What lies in a folder, by file name: the first of each, in the order of the walk."""
 
     files: dict[str, Path] = field(default_factory=dict)
+    beside: dict[str, Path] = field(default_factory=dict)  #: installed drivers that would meet what lies there
     whole: bool = True  #: whether all of it was looked at
 
     def home(self, name: str) -> Path | None:
@@ -46,29 +57,47 @@ class _Found:
 
 
 def unpacked(
-    root: Path | None, device: str | None, variables: Mapping[str, str], timeout: float, scratch: Path
+    root: Path | None,
+    device: str | None,
+    variables: Mapping[str, str],
+    timeout: float,
+    scratch: Path,
+    *,
+    replaced: frozenset[str] | None = None,
 ) -> OtherDriver:
     """Ask a driver that programs here do not use who it is.
 
     ``root`` is the folder in which it lies; None is the installed driver, and then there must be a ``device`` that it
     shall pretend (see `simulated.pretend`).  ``variables`` are what programs on this host have.  ``scratch`` is an
     empty directory that lasts as long as the driver is used.  What is valid for its devices is for the kinds to say.
-    Raises `NotFound`, `RequestError` and `HostError`.
+    With ``replaced`` only these packages' files are in the folder, and take the place of those that are installed: what
+    is not among them stays as it is.  Raises `NotFound`, `RequestError` and `HostError`.
     """
     pretended = simulated_gpu.pretend(device) if device is not None else {}
     if root is None:
         if device is None:
             raise RequestError("neither a folder with a driver nor a device to pretend was named")
-        return _ask({**variables, **pretended}, ("level-zero", "opencl"), [()], timeout, "the installed driver", device)
+        asked = ("level-zero", "opencl")
+        return _ask({**variables, **pretended}, asked, [()], timeout, "the installed driver", device, driver_files)
     _check(root)
     found = _walk(root)
+    installed = driver_files(variables) if replaced is not None else ()
+    if replaced is not None:
+        _complete(found, installed, replaced)
     who = str(root) if found.whole else f"{root}, of which {_MOST} names were looked at and no more,"
     theirs, backends = _variables(found, variables, scratch)
     if not backends:
         names = ", ".join((*_OPENCL, _LEVEL_ZERO))
         hint = f"expected one of {names} in it, as unpacking the driver's packages gives them"
         raise HostError(f"there is no driver of Intel's in {who.removesuffix(',')}", hint=hint)
-    return _ask({**theirs, **pretended}, backends, list(_commands(found, theirs)), timeout, who, device, root)
+    commands = list(_commands(found, theirs))
+
+    def files(given: Mapping[str, str]) -> tuple[DriverFile, ...]:
+        if replaced is None:
+            return _of(root, driver_files(given))
+        return _overlaid(root, driver_files(given), installed, replaced)
+
+    return _ask({**theirs, **pretended}, backends, commands, timeout, who, device, files)
 
 
 def _check(root: Path) -> None:
@@ -136,11 +165,12 @@ def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tu
     backends: list[str] = []
     vendors = scratch / "vendors"
     vendors.mkdir()
-    drivers = [path for name in _OPENCL if (path := found.files.get(name)) is not None]
+    every = {**found.beside, **found.files}
+    drivers = [path for name in _OPENCL if (path := every.get(name)) is not None]
     for number, path in enumerate(drivers):
         (vendors / f"{number}.icd").write_text(f"{path}\n", encoding="utf-8")
         backends = ["opencl"]
-    level_zero = found.files.get(_LEVEL_ZERO)
+    level_zero = every.get(_LEVEL_ZERO)
     if level_zero is not None:
         backends.append("level-zero")
         theirs["ZE_ENABLE_ALT_DRIVERS"] = os.fspath(level_zero)
@@ -172,14 +202,14 @@ def _ask(
     timeout: float,
     who: str,
     device: str | None,
-    root: Path | None = None,
+    files_of: Callable[[Mapping[str, str]], tuple[DriverFile, ...]],
 ) -> OtherDriver:
     problems: Sequence[Problem] = ()
     for command in commands:
         report = ask(variables, timeout, backends=backends, command=command)
         offered = tuple(one for one in report.answers if device is None or _pretends(one.platform))
         if offered:
-            files = driver_files(variables) if root is None else _of(root, driver_files(variables))
+            files = files_of(variables)
             pretended = "\n".join(f"{name}={text}" for name, text in sorted(variables.items()) if name in _TELLING)
             return OtherDriver(
                 (),
@@ -204,6 +234,33 @@ def _of(root: Path, files: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
     real = Path(os.path.realpath(root))
     inside = {_stem(one) for one in files if one.target.is_relative_to(real)}
     return tuple(one for one in files if one.target.is_relative_to(real) or _stem(one) not in inside)
+
+
+def _complete(found: _Found, installed: Iterable[DriverFile], replaced: frozenset[str]) -> None:
+    """Add the installed drivers that would meet a compiler which lies in the folder without them."""
+    if any(found.home(name) is not None for name in _GPU_COMPILERS):
+        for file in installed:
+            name = file.path.name
+            if name in _GPU_DRIVERS and name not in found.files and not _is_of(file, replaced):
+                found.beside[name] = file.path
+
+
+def _overlaid(
+    root: Path, files: Iterable[DriverFile], installed: Iterable[DriverFile], replaced: frozenset[str]
+) -> tuple[DriverFile, ...]:
+    """Return the driver's files as they will be: those in the folder, and what is installed and not replaced by it.
+
+    Of a compiler whose package stays beside its successor both count, as they will.
+    """
+    real = Path(os.path.realpath(root))
+    inside = [one for one in files if one.target.is_relative_to(real)]
+    names = {one.path.name for one in inside}
+    stay = [one for one in installed if not _is_of(one, replaced) and one.path.name not in names]
+    return tuple(sorted((*inside, *stay), key=lambda one: (one.path, one.target)))
+
+
+def _is_of(file: DriverFile, packages: frozenset[str]) -> bool:
+    return file.package is not None and file.package.partition(" ")[0] in packages
 
 
 def _stem(file: DriverFile) -> str:

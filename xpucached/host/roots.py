@@ -22,6 +22,7 @@ class HostRoots:
         Path("/lib64"),
         Path("/lib"),
     )
+    caches: Path = Path("/var/cache")  #: below it package managers leave what they downloaded
 
 
 HERE = HostRoots()

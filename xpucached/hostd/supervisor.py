@@ -30,7 +30,7 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Conflict, Denied, NotFound, suggest
-from xpucached.host import driver_stamp
+from xpucached.host import driver_stamp, staged
 from xpucached.hostd import units, user_client
 from xpucached.hostd.known_users import KnownUsers
 from xpucached.hostd.sentences import failure, files_silent, stranger
@@ -82,7 +82,7 @@ class HostDaemon:
         self._started = clock()
         self._memory = StateFile(config.paths.state, runtime)
         kept = self._memory.recall()
-        self._stamp, self._changed = kept.stamp, kept.changed
+        self._stamp, self._changed, self._staged = kept.stamp, kept.changed, kept.staged
         self._looked: datetime | None = None
         self._known = KnownUsers(kept, clock)
         self._people: Mapping[int, str] = {}
@@ -149,7 +149,7 @@ class HostDaemon:
 
     def _saved(self) -> SavedState:
         users, owed = tuple(self._known.said.values()), tuple(self._known.owed)
-        return SavedState(self._stamp, self._changed, users, owed, self._named)
+        return SavedState(self._stamp, self._changed, users, owed, self._named, self._staged)
 
     async def _write(self) -> None:
         """Write down what is known, now and then.  What is lost when we are killed before is asked for again."""
@@ -232,6 +232,7 @@ class HostDaemon:
             return
         self._unseen = ()
         self._looked = began
+        await self._look_ahead()
         if found == self._stamp:
             return
         before, self._stamp = self._stamp, found
@@ -239,6 +240,20 @@ class HostDaemon:
             self._changed = self._clock()
             systemd.tell("driver-changed", "the driver's files changed: whom it concerns is woken", {"stamp": found})
             log.info("the driver's files changed: %s to %s", before, found)
+            self._known.owe(lambda one: one.matters)
+
+    async def _look_ahead(self) -> None:
+        """See whether another driver lies here that is not installed yet: workers can prepare for it."""
+        look = functools.partial(staged.stamp, self.settings.driver.staged)
+        try:
+            found = await asyncio.to_thread(deadlines.ask, "staged", look, _COMPARING)
+        except OSError as error:
+            log.warning("what was downloaded cannot be looked at: %s", error)
+            return
+        if found != self._staged:
+            self._staged = found
+            self._known.changed.set()
+            log.info("packages or images of drivers lie here that were not here before, or went")
             self._known.owe(lambda one: one.matters)
 
     async def _dismiss(self) -> None:

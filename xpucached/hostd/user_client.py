@@ -172,6 +172,10 @@ class _Turns:
                 turn.set_result(None)
 
 
+_MOST_AHEAD: Final = 4
+"""Drivers that are not installed yet, of which is kept how far a user's worker is prepared for them."""
+
+
 class UserClient:
     """Asks workers in threads, so many at a time.  Used from one event loop.
 
@@ -258,6 +262,7 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         failed=tuple(_names(one.model.name for one in models if one.warmth is Warmth.FAILED)),
         working=any(one.kind in WARMING and one.state in UNDER_WAY for one in said.jobs),
         busy=said.busy or said.look_due,
+        ahead=tuple((one.state, brief(one.words)) for one in said.ahead[:_MOST_AHEAD]),
     )
 
 

@@ -6,6 +6,7 @@ back from the trash, and what a pinned model can use in a present target.  Then,
 defective    unless the defect is harmless, or only hides the entry until a lower slot of its leaf is mended; what the
              daemon would take by itself it mends before, where it can (`repair`)
 superseded   for an older driver of a present device, beyond the generations kept for going back
+never came   compiled ahead for a driver that this host has not got since (`Policy.ahead_keep`)
 gone         for a device that this host once had and has not had for a while
 unused       not used for longer than the policy says
 low space    what is least worth keeping, until there is as much room on the file system as there shall be
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.plans import Evict, EvictionPlan, EvictReason
 from xpucached.domain.stores import EntryState
+from xpucached.domain.targets import Origin
 from xpucached.planning.eviction_context import EvictionContext, defective
 from xpucached.planning.ranking import RATE, limited, measured_rate, over_limits, worth
 
@@ -206,6 +208,9 @@ def _decide(
             back = {0: "none", 1: "one"}.get(kept, str(kept))
             detail = f"for driver {target.toolchain}; now it is {now}, and {back} older is kept"
             return Evict(one, EvictReason.SUPERSEDED, detail)
+    if EvictReason.NEVER_CAME in considered and target is not None and _never_came(one, target, context):
+        day = f"{one.entry.created:%Y-%m-%d}"
+        return Evict(one, EvictReason.NEVER_CAME, f"compiled on {day} for driver {target.toolchain}, never installed")
     if EvictReason.GONE in considered and target is not None:
         since = _gone_since(one, target, context)
         if since is not None:
@@ -341,6 +346,18 @@ def _successor_since(target: Target, present: Sequence[Target], context: Evictio
 def _warm_without(one: IndexedEntry, context: EvictionContext) -> bool:
     """Warm before evict: every registered model that has this entry must be warm by others now."""
     return all(name in context.warm for name in one.models if name in context.models) and not context.proves(one)
+
+
+def _never_came(one: IndexedEntry, target: Target, context: EvictionContext) -> bool:
+    """Return whether an entry was compiled ahead for a driver for which it has waited long enough."""
+    limit = context.policy.ahead_keep
+    if one.origin is not Origin.AHEAD or limit is None or target in context.host.offered:
+        return False
+    known = context.presence.get(target)
+    once_here = known is not None and known.last is not None
+    # A program in a container that has that driver already may use it all the same.
+    waited = context.now - max(one.entry.created, one.last_used)
+    return not once_here and waited.total_seconds() > limit
 
 
 # -- devices that went, and the budget ----------------------------------------------------------------------------

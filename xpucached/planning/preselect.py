@@ -44,14 +44,19 @@ def sift(
 ) -> Preselection:
     """Say what `plan_eviction`, which takes the same, has to look at; ``subtotals`` are what there is, all together."""
     considered = frozenset(EvictReason) if reasons is None else reasons
+    presence = tuple(presence)
     of_stores = {room.store: room for room in disk_space}
     stores = {one.store for one in subtotals}
     policies = {store: effective(policy, of_stores.get(store), store) for store in stores}
     environments = {one.environment for one in subtotals if one.environment is not None}
     looked: frozenset[Target] = frozenset()
+    never: frozenset[Target] = frozenset()
     if EvictReason.SUPERSEDED in considered:
         kept = min((one.keep_driver_generations for one in policies.values()), default=0)
         looked = _earlier(environments, host, presence, kept)
+    if EvictReason.NEVER_CAME in considered and policy.ahead_keep is not None:
+        once = {one.environment for one in presence if one.last is not None}
+        never = frozenset(environments - once - set(host.offered))
     if EvictReason.GONE in considered and host.offered:
         lineages, kinds = ({one.lineage for one in host.offered}, {one.kind for one in host.offered})
         once = {one.environment for one in presence if one.last is not None}
@@ -61,6 +66,7 @@ def sift(
         now - timedelta(seconds=max((one.grace for one in policies.values()), default=0.0)),
         defective=EvictReason.DEFECTIVE in considered,
         environments=looked,
+        never_here=never,
         unused=_unused(policies, of_stores, now) if EvictReason.UNUSED in considered else {},
         present=frozenset(host.offered),
         upheld=not asked,

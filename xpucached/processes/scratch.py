@@ -27,9 +27,9 @@ _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def directory(prefix: str = "xpucached-") -> Iterator[str]:
-    """Return a new, empty directory of ours alone below ``TMPDIR``; it is removed at the end."""
-    place = tempfile.mkdtemp(prefix=prefix)
+def directory(prefix: str = "xpucached-", below: Path | None = None) -> Iterator[str]:
+    """Return a new, empty directory of ours alone below ``TMPDIR``, or ``below``; it is removed at the end."""
+    place = tempfile.mkdtemp(prefix=prefix, dir=below)
     made = os.lstat(place)
     try:
         yield place

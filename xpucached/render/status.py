@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from xpucached.domain.activity import Watching
+    from xpucached.domain.ahead import Ahead
     from xpucached.domain.checks import Check
     from xpucached.domain.status import Status
     from xpucached.domain.targets import Target
@@ -62,6 +63,8 @@ def status(value: Status, style: TextStyle) -> str:
     if value.changes:
         last = max(value.changes, key=lambda one: one.at)
         pairs.append(("driver", f"changed {age(last.at, style.now)}{_change(last.appeared, last.vanished)}"))
+    pairs += [("next driver", _ahead(one)) for one in value.ahead]
+    pairs += [("next driver", plain(one)) for one in value.ahead_refused]
     parts.append(facts(pairs, style))
     if value.host is not None and value.host.devices:
         parts.append(section("Devices", device_table(value.host.devices, style), style))
@@ -95,6 +98,13 @@ def headline(sentence: str) -> tuple[str, str]:
         if at > 0 and cells(sentence[:at]) <= _LONGEST:
             return sentence[:at].rstrip(), sentence[at:].lstrip("; " if end == "; " else " :,").strip()
     return (sentence, "") if cells(sentence) <= _LONGEST else (cut(sentence, _LONGEST), sentence)
+
+
+def _ahead(one: Ahead) -> str:
+    """Write how far it is prepared for a driver that is not installed."""
+    name = f" ({plain(one.what)})" if one.drivers else ""
+    entries = f"; {count(one.entries, 'entry')} for it" if one.entries else ""
+    return f"{plain(one.words)}{name}{entries}{f': {plain(one.detail)}' if one.detail else ''}"
 
 
 _MODES: Final[Mapping[WatchMode, str]] = {

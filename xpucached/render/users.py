@@ -25,6 +25,15 @@ _STATES: Final[Mapping[WorkerState, Colour | None]] = {
 }
 
 
+def _ahead(value: HostStatus) -> list[str]:
+    """Write for whom it is prepared for drivers that are not installed, and how far."""
+    found: dict[str, list[str]] = {}
+    for one in value.users:
+        for _, words in one.ahead:
+            found.setdefault(words, []).append(one.user)
+    return [plain(f"{words}: {', '.join(users)}") for words, users in sorted(found.items())]
+
+
 def host_users(value: HostStatus, style: TextStyle) -> str:
     """Write how the host stands."""
     changed = f"; the driver changed {age(value.changed, style.now)}" if value.changed is not None else ""
@@ -45,6 +54,8 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
         )
     heads = ("USER", "WORKER", "ENTRIES", "SIZE", "WARM", "COLD", "SEEN")
     parts = [head, table(heads, rows, style) if rows else "no users"]
+    if value.users and (ahead := _ahead(value)):
+        parts.append(section("Drivers that are not installed yet", "\n".join(ahead), style))
     if value.problems:
         lines = "\n".join(plain(f"{one.message}. {one.hint}" if one.hint else one.message) for one in value.problems)
         parts.append(section("Problems", lines, style))

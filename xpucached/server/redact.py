@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from xpucached.domain.ahead import Ahead, AheadState
 from xpucached.domain.diagnosis import Cause, Explanation, RuntimeCheck
 from xpucached.domain.host import DriverInUse, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job
@@ -133,6 +134,11 @@ def _replay(one: ReplayReport) -> ReplayReport:
     return replace(one, failures=tuple(HIDDEN for _ in one.failures), confirmed=_text(one.confirmed))
 
 
+def _ahead(one: Ahead) -> Ahead:
+    # Why it failed, a foreign driver may say.
+    return replace(one, detail=_text(one.detail)) if one.state is AheadState.FAILED else one
+
+
 def _comparison(one: Comparison) -> Comparison:
     return replace(one, failures=tuple(HIDDEN for _ in one.failures))
 
@@ -192,6 +198,7 @@ _RULES: Final = cast(
         Trial: _trial,
         ModelStatus: _model,
         Job: _job,
+        Ahead: _ahead,
         ReplayReport: _replay,
         Comparison: _comparison,
         Finding: _found,

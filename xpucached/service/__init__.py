@@ -2,10 +2,10 @@
 
 What all of them share is in `context`.  Looks: `reconcile`, `survey` (the host), `scan` (the stores, which
 `store_finder` finds), `models` (their files), `activity` (what programs do).  What follows from them, or is asked for:
-`verify` with `compare`, `replay` with `rebuild` and `publish`, `prewarm` with `trial`, `proofs` and `throttle`, `evict`
-and `trash`; `removals` finishes those of a dead daemon; `upkeep` does these unasked, and `automatic` shows what fails.
-Answers: `status`, `explain`, `accounting`; which function answers which request says `handlers`.  Everything that
-blocks runs in threads.
+`verify` with `compare`, `replay` with `rebuild` and `publish`, `ahead` (a replay for a driver that is to come),
+`prewarm` with `trial`, `proofs` and `throttle`, `evict` and `trash`; `removals` finishes those of a dead daemon;
+`upkeep` does these unasked, and `automatic` shows what fails.  Answers: `status`, `explain`, `accounting`; which
+function answers which request says `handlers`.  Everything that blocks runs in threads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from xpucached.kinds import table
 from xpucached.service import automatic, recordings, removals
 from xpucached.service.accounting import Accountant
 from xpucached.service.activity import ActivityTracker
+from xpucached.service.ahead import AheadPreparer
 from xpucached.service.compare import EntryComparer
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
@@ -64,16 +65,16 @@ class Service:
         self.explainer = Explainer(context, self.finder, self.prewarmer)
         self.trash = TrashKeeper(context, self.scanner)
         self.replayer = Replayer(context, self.scanner, self.trash, starter)
+        self.ahead = AheadPreparer(context, self.replayer, self.prewarmer.throttle)
         self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
         self.evictor = Evictor(context, self.scanner, self.prewarmer, self.verifier, self.trash)
         self.accountant = Accountant(context, self.prewarmer, self.evictor)
-        self.status = StatusKeeper(
-            context, self.finder, self.models, self.prewarmer, self.explainer, self.tracker, self.accountant
-        )
-        self.upkeep = Upkeep(context, self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash)
-        self.reconciler = Reconciler(
-            context, self.models, self.surveyor, self.scanner, self.explainer, self.replayer, self.upkeep
-        )
+        parts = self.finder, self.models, self.prewarmer, self.explainer, self.tracker
+        self.status = StatusKeeper(context, *parts, self.accountant, self.ahead)
+        does = self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash, self.ahead
+        self.upkeep = Upkeep(context, *does)
+        looks = self.models, self.surveyor, self.scanner, self.explainer, self.replayer
+        self.reconciler = Reconciler(context, *looks, self.upkeep, self.ahead)
         context.is_busy = lambda: self.busy
 
     async def recover(self) -> None:

@@ -53,6 +53,12 @@ REPLAY: Final = Part(
     "entries of an older driver are not rebuilt, so models compile them again",
     "xpucachectl replay tries it now",
 )
+AHEAD: Final = Part(
+    "ahead",
+    "preparation for a driver that is not installed yet",
+    "entries are compiled when it is installed, and not before",
+    "it is tried again at the next look",
+)
 PREWARM: Final = Part("prewarm", "prewarm", "models may stay cold", "xpucachectl prewarm --stale tries it now")
 EVICT: Final = Part("evict", "eviction", "nothing is evicted by itself", "xpucachectl evict tries it now")
 TIDY: Final = Part("tidy", "clearing of the trash", "what is in the trash stays there", "see: xpucachectl trash list")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
@@ -60,13 +60,27 @@ async def to_its_end(work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwa
     return doing.result()
 
 
+class TurnLock(asyncio.Lock):
+    """A lock that says so when somebody has to wait for it: what is less urgent may give way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_wait: Callable[[], None] = lambda: None
+
+    async def acquire(self) -> Literal[True]:
+        """Take it, as soon as it is free."""
+        if self.locked():
+            self.on_wait()
+        return await super().acquire()
+
+
 class Locks:
     """Order the work.  Who needs several takes them in this order."""
 
     def __init__(self) -> None:
         self.looking = asyncio.Lock()
         """Held while the daemon looks at what may have changed."""
-        self.changing = asyncio.Lock()
+        self.changing = TurnLock()
         """Held while one model runs, or entries are rebuilt, mended, evicted, restored or let go for good."""
         self.storing = asyncio.Lock()
         """Held while a store is scanned or entries are removed: the two never overlap."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xpucached.domain.jobs import Job
     from xpucached.domain.plans import ScanReport
     from xpucached.domain.triggers import Trigger
+    from xpucached.service.ahead import AheadPreparer
     from xpucached.service.context import Context
     from xpucached.service.explain import Explainer
     from xpucached.service.jobs import Handle
@@ -48,6 +49,7 @@ class Reconciler:
         explainer: Explainer,
         replayer: Replayer,
         upkeep: Upkeep,
+        ahead: AheadPreparer,
     ) -> None:
         self._context = context
         self._models = models
@@ -56,6 +58,7 @@ class Reconciler:
         self._explainer = explainer
         self._replayer = replayer
         self._upkeep = upkeep
+        self._ahead = ahead
         self._examining: asyncio.Task[None] | None = None
         self._missed = 0
         self._say_if_rebuilt()
@@ -108,6 +111,9 @@ class Reconciler:
             async with parts.part(automatic.FORETELL):
                 await deriving.look(context)
                 await predicting.look(context)
+            if whole:
+                async with parts.part(automatic.AHEAD):
+                    await self._ahead.look()
         context.ready = True
         context.on_settled()
         self._upkeep.begin(whole=whole, booting=Started in kinds)

@@ -68,6 +68,9 @@ class ReplayRequest(Struct, frozen=True):
     device: str | None = None  #: a GPU that the driver shall pretend
     into: Path | None = None  #: a store of its own for what is rebuilt
     driver_cache: Path | None = None  #: a cache of its own for the GPU driver
+    replaced: frozenset[str] | None = (
+        None  #: only these packages are there, all else of the driver is the installed one
+    )
 
     @property
     def is_elsewhere(self) -> bool:
@@ -216,12 +219,20 @@ class Replayer:
             filled=[] if (standard := self._scanner.finder.standard(driver_cache.KIND)) is None else [standard],
         )
 
-    def work(self, wish: ReplayRequest, *, dry_run: bool = False) -> Callable[[Handle], Awaitable[ReplayReport]]:
-        """Return the work of a job: plan, and unless it is a dry run rebuild."""
+    async def lacking(self, driver: OtherDriver) -> ReplayPlan:
+        """Decide what to rebuild for a driver that is not in use."""
+        return await asyncio.to_thread(self._plan, ReplayRequest(driver_root=Path("/")), (driver,))
+
+    def work(
+        self, wish: ReplayRequest, *, dry_run: bool = False, told: Callable[[OtherDriver], None] = lambda _driver: None
+    ) -> Callable[[Handle], Awaitable[ReplayReport]]:
+        """Return the work of a job: plan, and unless it is a dry run rebuild; ``told`` hears of a driver not in use."""
 
         async def work(handle: Handle) -> ReplayReport:
             with contextlib.ExitStack() as stack:
                 drivers = await self._drivers(wish, handle, stack)
+                if wish.is_elsewhere:
+                    told(drivers[0])
                 if dry_run:
                     plan = await asyncio.to_thread(self._plan, wish, drivers)
                     share = _share(plan.covered + len(plan.rebuild), _left_out(plan))
@@ -256,6 +267,7 @@ class Replayer:
             settings.driver.variables,
             settings.driver.probe_timeout,
             place,
+            replaced=wish.replaced,
         )
         host = structs.replace(self._context.present, devices=other.devices, driver=other.driver, drivers=())
         return (structs.replace(other, environments=table.targets(host)),)

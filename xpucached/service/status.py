@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import StoreStatus
     from xpucached.service.accounting import Accountant
     from xpucached.service.activity import ActivityTracker
+    from xpucached.service.ahead import AheadPreparer
     from xpucached.service.context import Context
     from xpucached.service.explain import Explainer
     from xpucached.service.models import ModelKeeper
@@ -44,6 +45,7 @@ class StatusKeeper:
         explainer: Explainer,
         tracker: ActivityTracker,
         accountant: Accountant,
+        ahead: AheadPreparer,
     ) -> None:
         self._context = context
         self._finder = finder
@@ -52,6 +54,7 @@ class StatusKeeper:
         self._explainer = explainer
         self._tracker = tracker
         self._accountant = accountant
+        self._ahead = ahead
         self._started = context.clock()
         self._watching = Watching()
         self._last: Status | None = None
@@ -125,4 +128,6 @@ class StatusKeeper:
             context.notices != context.noticed,
             context.is_busy(),
             saved,
+            self._ahead.shown,
+            self._ahead.refused,
         )

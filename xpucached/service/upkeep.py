@@ -1,4 +1,7 @@
-"""After each look: mend, rebuild, warm what is left, and then evict.  What waits for a calm host holds nobody up."""
+"""After each look: mend, rebuild, warm what is left, and then evict; and beside that prepare for the next driver.
+
+What waits for a calm host holds nobody up.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from xpucached.service import automatic, quota
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
+    from xpucached.service.ahead import AheadPreparer
     from xpucached.service.automatic import Part
     from xpucached.service.context import Context
     from xpucached.service.evict import Evictor
@@ -34,6 +38,7 @@ class Upkeep:
         prewarmer: Prewarmer,
         evictor: Evictor,
         trash: TrashKeeper,
+        ahead: AheadPreparer,
     ) -> None:
         self._context = context
         self._parts = context.automatic
@@ -42,8 +47,10 @@ class Upkeep:
         self._prewarmer = prewarmer
         self._evictor = evictor
         self._trash = trash
+        self._ahead = ahead
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._again = False
         self._evict_due = False
         self._replay_due = False
@@ -63,12 +70,12 @@ class Upkeep:
     @property
     def busy(self) -> bool:
         """Whether something is done, or waits until it may be."""
-        return any(task is not None and not task.done() for task in (self._task, self._waiting))
+        return any(task is not None and not task.done() for task in (self._task, self._waiting, self._preparing))
 
     async def stop(self) -> None:
         """Begin nothing more."""
         self._again = False
-        for task in (self._task, self._waiting):
+        for task in (self._task, self._waiting, self._preparing):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -85,6 +92,7 @@ class Upkeep:
                 # Else the models are not warmed yet, and what they need of an older driver would stay.
                 await self._evict()
         self._wait()
+        self._prepare()
 
     async def _mend(self) -> bool:
         """Mend what would be evicted for a defect; what cannot be mended goes.  False if somebody cancelled it.
@@ -138,6 +146,8 @@ class Upkeep:
                 await quota.note(self._context)
                 if (await self._evictor.plan(asked=False)).evict:
                     await self._do(automatic.EVICT, self._evictor.work(asked=False))
+            if self._is_preparing:
+                return  # it would be sent away for that; the trash has time until the next look
             async with self._parts.part(automatic.TIDY), self._context.locks.changing:
                 await self._trash.tidy()
 
@@ -146,6 +156,21 @@ class Upkeep:
         while job.finished is None:
             job = await self._context.jobs.wait(job.id, 60.0)
         automatic.check(job)
+
+    # -- for the next driver ------------------------------------------------------------------------------------------
+
+    @property
+    def _is_preparing(self) -> bool:
+        return self._preparing is not None and not self._preparing.done()
+
+    def _prepare(self) -> None:
+        if not self._is_preparing:
+            self._preparing = asyncio.create_task(self._until_prepared(), name="ahead")
+
+    async def _until_prepared(self) -> None:
+        """Compile for drivers that are not installed yet: last of all, and not in the way of what comes meanwhile."""
+        async with self._parts.part(automatic.AHEAD):
+            await self._ahead.prepare()
 
     # -- until the host is calm ---------------------------------------------------------------------------------------
 

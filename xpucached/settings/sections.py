@@ -16,7 +16,7 @@ from xpucached import sockets
 from xpucached.domain.bounds import DAY, Duration
 from xpucached.domain.names import KindName
 from xpucached.settings import store_places
-from xpucached.settings.values import mode, names
+from xpucached.settings.values import folders, mode, names
 
 
 class Paths(Struct, frozen=True):
@@ -48,6 +48,8 @@ class Driver(Struct, frozen=True):
     """What programs that use the cache find in their environment on this host."""
     probe_timeout: Annotated[float, Duration(1, 600)] = 30.0
     compile_timeout: Annotated[float, Duration(1, DAY)] = 300.0
+    staged: Annotated[tuple[str, ...], folders] = ()
+    """Roots of file systems that may be the next ones: folders, or patterns with ``*``."""
 
 
 class Schedule(Struct, frozen=True):
@@ -60,6 +62,7 @@ class Schedule(Struct, frozen=True):
     replay: bool = True
     prewarm: bool = True
     evict: bool = True
+    ahead: bool = True  #: whether entries are compiled for a driver that is downloaded and not installed yet
 
 
 class WatchSection(Struct, frozen=True):

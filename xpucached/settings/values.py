@@ -264,6 +264,15 @@ def names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def folders(value: object) -> tuple[str, ...]:
+    """Read folders: absolute paths, in which ``*`` stands for any name."""
+    if not isinstance(value, list) or not all(
+        isinstance(one, str) and one.startswith("/") and "\0" not in one and "**" not in one for one in value
+    ):
+        raise Unexpected('expected an array of absolute paths, in which * stands for a name, such as ["/mnt/next"]')
+    return tuple(value)
+
+
 def _variables(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict):
         raise Unexpected('expected a table of variables, such as { LD_LIBRARY_PATH = "/opt/driver/lib" }')

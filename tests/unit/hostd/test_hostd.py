@@ -36,7 +36,7 @@ from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
-from xpucached.host import driver_stamp
+from xpucached.host import driver_stamp, staged
 from xpucached.host.roots import HostRoots
 from xpucached.hostd import units, user_client
 from xpucached.hostd.sentences import stranger
@@ -968,6 +968,7 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
     }
     stamps = iter(["a", "a", "b"])
     monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(stamps))
+    monkeypatch.setattr(staged, "stamp", lambda _patterns: "")
 
     async def work() -> None:
         await one._compare()
@@ -980,6 +981,36 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
     assert (one._changed, set(one._known.owed)) == (api_stub.NOW, {1, 3, 4})
     # Killed now, the next life still owes it.
     assert set(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == {1, 3, 4}
+
+
+def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {
+        2: UserStatus("empty", 2, seen=api_stub.NOW),
+        3: UserStatus("x", 3, seen=api_stub.NOW, entries=1),
+    }
+    one._stamp = "a"
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "a")
+    stamps = iter(["", "x", "x", "x", "x"])
+    monkeypatch.setattr(staged, "stamp", lambda _patterns: next(stamps))
+
+    async def work() -> None:
+        await one._compare()
+        assert set(one._known.owed) == set()
+        await one._compare()
+        # It is not the driver that changed: what is known of the users is not older for that.
+        assert (one._changed, set(one._known.owed)) == (None, {3})
+        one._known.owed.forget(3)
+        await one._compare()
+        assert set(one._known.owed) == set()
+
+    go(one, work)
+    again = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    again._stamp, again._known.said = "a", one._known.said
+    go(again, again._compare)
+    assert set(again._known.owed) == set()
 
 
 def test_whose_a_model_is(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from xpucached.domain.plans import (
 )
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import UNSETTLED, Entry, EntryId, EntryState, Store
-from xpucached.domain.targets import Target
+from xpucached.domain.targets import Origin, Target
 from xpucached.kinds import sycl
 from xpucached.planning.attribution import attribute
 from xpucached.planning.eviction import plan_eviction, plan_named
@@ -591,6 +591,14 @@ def presence(environment: Target, first: float | None, last: float | None) -> Pr
 
 
 # What the policy decides; the other is somebody's wish.
+NEXT: Final = env("3")
+
+
+def built_ahead(days: float, environment: Target = NEXT) -> IndexedEntry:
+    """Make an entry that was compiled for a driver before it was installed, so many days ago."""
+    return replace(entry(environment=environment, created=days, used=days), origin=Origin.AHEAD)
+
+
 POLICY_REASONS: Final = [reason for reason in EvictReason if reason not in {EvictReason.ASKED, EvictReason.SPACE}]
 
 # The driver changed ten days ago.
@@ -1069,6 +1077,7 @@ def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
         entry("defective", defect=sycl.defects.SRC_EMPTY, size=10),
         entry("budget", used=2),
         entry("superseded", environment=OLD),
+        replace(built_ahead(9), entry=entry("never-came", environment=NEXT, created=9).entry),
         entry("gone", environment=OTHER, used=20),
         entry("kept"),
     ]
@@ -1077,7 +1086,7 @@ def test_the_worst_reason_comes_first_and_counts_are_right() -> None:
     made = evict(*some, history=history, policy=Policy(keep_driver_generations=0, max_bytes=1000))
 
     assert list(decided(made).values()) == POLICY_REASONS
-    assert (made.frees, made.kept) == (4010, 1)
+    assert (made.frees, made.kept) == (5010, 1)
 
 
 @pytest.mark.parametrize("reason", POLICY_REASONS)
@@ -1086,6 +1095,7 @@ def test_only_the_reasons_that_were_asked_for(reason: EvictReason) -> None:
         entry("unused", used=91),
         entry("defective", defect=sycl.defects.SRC_EMPTY),
         entry("superseded", environment=OLD),
+        replace(built_ahead(9), entry=entry("never-came", environment=NEXT, created=9).entry),
         entry("gone", environment=OTHER, used=20),
     ]
     history = (*HISTORY, presence(OTHER, 100, 15))
@@ -1140,6 +1150,25 @@ policies = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    ("one", "goes"),
+    [
+        pytest.param(built_ahead(8), True, id="it never came"),
+        pytest.param(built_ahead(6), False, id="it may come"),
+        pytest.param(built_ahead(8, NEW), False, id="it is here"),
+        pytest.param(built_ahead(8, OLD), False, id="it was here"),
+        pytest.param(replace(built_ahead(8), last_used=NOW - DAY), False, id="somebody has it, and uses it"),
+        pytest.param(replace(built_ahead(8), origin=Origin.DECLARED), False, id="a program made it"),
+    ],
+)
+def test_what_was_compiled_for_a_driver_that_never_came_goes(one: IndexedEntry, *, goes: bool) -> None:
+    reasons = frozenset({EvictReason.NEVER_CAME})
+    expected = {"a": EvictReason.NEVER_CAME} if goes else {}
+    assert decided(evict(one, reasons=reasons)) == expected
+    assert decided(evict(one, reasons=reasons, policy=Policy(ahead_keep=None))) == {}
+    assert decided(evict(one, reasons=frozenset({EvictReason.GONE}))) == {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Situation:
     """Everything that a plan depends on, but for the entries."""
@@ -1189,6 +1218,8 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
             if its.environment is None or its.environment in situation.on.environments:
                 return False
             return its.environment.lineage in lineages and owners <= set(situation.warm)
+        case EvictReason.NEVER_CAME:
+            return one.entry.origin is Origin.AHEAD and its.environment not in situation.on.offered
         case EvictReason.GONE:
             return its.environment is not None and bool(lineages) and its.environment.lineage not in lineages
         case EvictReason.UNUSED:

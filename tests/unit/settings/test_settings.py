@@ -170,6 +170,7 @@ paths = ["/a", "/b/../c", "/a"]
 variables = { LD_LIBRARY_PATH = "/d", B = "" }
 probe_timeout = 5
 compile_timeout = "1m"
+staged = ["/mnt/next", "/ostree/deploy/*/deploy/*"]
 
 [policy]
 keep_driver_generations = 2
@@ -185,6 +186,7 @@ stores = { "/a" = { max_bytes = "1GB", max_unused = "unlimited", grace = 0 } }
 users = { 0 = { min_free_bytes = "3GB", keep_driver_generations = 3 } }
 attempts = 5
 retry_after = "1h30m"
+ahead_keep = "2d"
 
 [schedule]
 scan_interval = "1m"
@@ -193,6 +195,7 @@ scrub = "unlimited"
 replay = false
 prewarm = false
 evict = false
+ahead = false
 
 [throttle]
 window = "22:30-06:05"
@@ -230,6 +233,7 @@ def test_every_key_is_read(file: Path) -> None:
     assert (found.stores.found, tuple(found.stores.places)) == (False, (Path("/a"), Path("/c")))
     assert (found.driver.variables, found.driver.probe_timeout) == ({"LD_LIBRARY_PATH": "/d", "B": ""}, 5.0)
     assert found.driver.compile_timeout == 60.0
+    assert found.driver.staged == ("/mnt/next", "/ostree/deploy/*/deploy/*")
     assert found.policy == Policy(
         keep_driver_generations=2,
         max_unused=14 * 86400.0,
@@ -237,6 +241,7 @@ def test_every_key_is_read(file: Path) -> None:
         grace=1.5,
         attempts=5,
         retry_after=5400.0,
+        ahead_keep=2 * 86400.0,
         min_free_bytes=2_000_000_000,
         quota=5_000_000_000,
         low_water=80,
@@ -257,8 +262,8 @@ def test_every_key_is_read(file: Path) -> None:
         tasks=100,
     )
     assert (found.schedule.scan_interval, found.schedule.settle, found.schedule.scrub) == (60.0, 0.5, None)
-    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict)
-    assert automatic == (False, False, False)
+    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict, found.schedule.ahead)
+    assert automatic == (False, False, False, False)
     assert (found.watch.mode, found.watch.loads, found.watch.socket) == ("inotify", True, Path("/w"))
     workers = found.workers
     assert (workers.humans, workers.include, workers.exclude) == (False, ("llm", "1005"), ("bob",))
@@ -274,8 +279,8 @@ def test_without_a_file_everything_has_a_default() -> None:
     assert found.throttle == ThrottlePolicy()
     assert (found.stores.found, found.stores.places, found.driver.variables) == (True, {}, {})
     assert (found.schedule.scan_interval, found.schedule.settle, found.schedule.scrub) == (600.0, 2.0, 7 * 86400.0)
-    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict)
-    assert automatic == (True, True, True)
+    automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict, found.schedule.ahead)
+    assert automatic == (True, True, True, True)
     assert (found.watch.mode, found.watch.loads) == ("auto", False)
     assert found.log.level == "info"
     assert (found.paths.socket_mode, load(None, user=False).paths.socket_mode) == (0o600, 0o666)
