@@ -120,7 +120,9 @@ def _parser() -> _ArgumentParser:
     one = verb("runs", "list prewarming runs")
     one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
     one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
-    verb("why", "tell why a model is cold or slow, and what mends it").add_argument("model", metavar="MODEL")
+    one = verb("why", "tell why a model is cold or slow, and what mends it")
+    one.add_argument("model", metavar="MODEL")
+    one.add_argument("--programs", action="store_true", help="and which of its libraries' kernels are compiled")
     one = verb("run", "run a program with the variables that make it find what was warmed")
     one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
     one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")

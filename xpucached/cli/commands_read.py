@@ -8,10 +8,10 @@ from xpucached import __version__, codec
 from xpucached.api import host_requests, looking, requests
 from xpucached.cli import everyone, following, listing, running
 from xpucached.domain import checks
-from xpucached.errors import Unavailable
+from xpucached.errors import RequestError, Unavailable
 from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
-from xpucached.render import diagnosis, models, status
+from xpucached.render import diagnosis, inspection, models, status
 from xpucached.render.text import TextStyle, section
 from xpucached.render.variables import variables
 
@@ -102,6 +102,25 @@ def _report(output: Output) -> int:
     return report.report(output)
 
 
+_LOOK: Final = 5.0
+"""Seconds for which `why --programs` looks through what a model's program brings."""
+
+
+def _why(output: Output) -> int:
+    if not output.options.programs:
+        return output.show(requests.GetWhy(name=output.options.model))
+    if output.json or output.quiet:
+        raise RequestError("--programs is for people", hint=f"xpucachectl inspect {output.options.model} --json")
+    answer = output.client.call(requests.GetWhy(name=output.options.model))
+    from xpucached.cli import inspecting  # noqa: PLC0415 - no other answer needs it
+
+    output.say(diagnosis.why(answer.value, output.style))
+    brought = inspecting.of_model(output, output.options.model, _LOOK)
+    text = inspection.brought(brought, output.style) if brought is not None else ""
+    output.say(f"\n{text}" if text else "")
+    return 0
+
+
 def _runs(output: Output) -> requests.ListRuns:
     return requests.ListRuns(model=output.options.model, limit=output.options.limit)
 
@@ -130,7 +149,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "runs": lambda output: output.show(_runs(output)),
     "usage": _usage,
     "report": _report,
-    "why": lambda output: output.show(requests.GetWhy(name=output.options.model)),
+    "why": _why,
     "env": _env,
     "config show": lambda output: output.show(requests.GetConfig()),
     "version": version,

@@ -15,7 +15,8 @@ from msgspec import Struct
 from xpucached import codec
 from xpucached.api import requests
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import connect, output
+from xpucached.cli import connect
+from xpucached.cli.output import say
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
 from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
@@ -27,10 +28,13 @@ from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from xpucached.api.client import Client
+    from xpucached.cli.output import Output
+    from xpucached.domain.inspection import Inspection
     from xpucached.domain.models import ModelStatus
+    from xpucached.domain.names import ModelName
 
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _PAGES: Final = 50
@@ -43,7 +47,7 @@ class _Told(Struct, frozen=True):
     versions: tuple[str, ...] = ()
     rate: float | None = None
     kept_in: tuple[str, ...] = ()
-    used: frozenset[bytes] | None = None
+    used: Mapping[bytes, float] | None = None
 
 
 def run(options: Namespace) -> int:
@@ -57,6 +61,9 @@ def run(options: Namespace) -> int:
         client, hosts = connect.reach(options)
         with client:
             if not there:
+                if options.of:
+                    hint = f"as {options.of}, without --of"
+                    raise RequestError("a model's files are read by its own user", hint=hint)
                 model = _model(client, options.target)
                 paths = _programs(model)
             if not hosts:
@@ -71,14 +78,36 @@ def run(options: Namespace) -> int:
     if options.json:
         print(codec.dumps({"api": VERSION, "data": codec.to_json(value)}).decode("ascii"))
     elif options.quiet:
-        output.say("\n".join(plain(file.name) for file in value.files))
+        say("\n".join(plain(file.name) for file in value.files))
     else:
         terminal = sys.stdout.isatty()
         colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
         width = shutil.get_terminal_size().columns if terminal else None
-        output.say(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
+        say(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
     unread = any(one.unknown for one in value.totals) or any(file.notes for file in value.files) or value.unread
     return RunFailed.exit if unread else 0
+
+
+def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None:
+    """Look through what a model's program brings, for so many seconds; None if its files cannot be read from here."""
+    if output.options.of:
+        # Root does not go where another user's paths lead.
+        return None
+    model = output.client.call(requests.GetModel(name=name)).value
+    told = _asked(output.client, model)
+    found = devices.here(told.versions) or (devices.CPU,)
+    one = Inspector(
+        found,
+        rate=told.rate,
+        used=told.used,
+        kept_in=told.kept_in,
+        tell=_progress(output.options),
+        limit=limit,
+    )
+    try:
+        return one.inspect(name, _programs(model))
+    except NotFound:
+        return None
 
 
 def _progress(options: Namespace) -> Callable[[str], None]:
@@ -120,18 +149,20 @@ def _asked(client: Client, model: ModelStatus | None) -> _Told:
         if one.origin is StoreOrigin.MANAGED
     )
     spent, compiled, after = 0.0, 0, None
-    used: set[bytes] = set()
+    used: dict[bytes, float] = {}
     for _ in range(_PAGES):
         page = client.call(requests.ListEntries(after=after, model=model.name if model else None)).value
         for one in page.entries:
-            used.update(kernel.name.encode() for kernel in one.entry.kernels)
+            for kernel in one.entry.kernels:
+                name = kernel.name.encode()
+                used[name] = used.get(name, 0) + one.entry.image_size / len(one.entry.kernels)
             if one.cost is not None and one.entry.image_size:
                 spent, compiled = spent + one.cost, compiled + one.entry.image_size
         after = page.next
         if after is None:
             break
     rate = spent / compiled if compiled else _of_runs(client, model)
-    return _Told(versions, rate, kept, frozenset(used) if model else None)
+    return _Told(versions, rate, kept, used if model else None)
 
 
 def _of_runs(client: Client, model: ModelStatus | None) -> float | None:

@@ -62,6 +62,7 @@ class InspectedFile(Struct, frozen=True):
     outlooks: tuple[Outlook, ...]  #: one for each device
     notes: tuple[str, ...] = ()
     used: int | None = None  #: kernels of it that a warm model has compiled; None: no model was asked about
+    share: float | None = None  #: of all that the model has compiled, by bytes of SPIR-V
 
 
 class Inspection(Struct, frozen=True):

@@ -14,7 +14,7 @@ from xpucached.inspection.content import Content, Unreadable
 from xpucached.inspection.places import COPIES, SearchedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.inspection.device_code import DeviceCode
@@ -35,7 +35,8 @@ class Inspector:
     """Looks through one target for some devices.
 
     ``rate`` is how many seconds a byte of SPIR-V is compiled, as measured on this host; None if nobody did.  ``used``
-    are the kernels that a model has compiled, and ``kept_in`` the caches that keep what is compiled.
+    are the kernels that a model has compiled, with how much that was of each, and ``kept_in`` the caches that keep what
+    is compiled.  After ``limit`` seconds no further file is read, which a note says.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class Inspector:
         devices: Sequence[AskedDevice],
         *,
         rate: float | None = None,
-        used: frozenset[bytes] | None = None,
+        used: Mapping[bytes, float] | None = None,
         kept_in: tuple[str, ...] = (),
+        limit: float | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._devices = devices
         self._rate = rate
         self._used = used
         self._kept_in = kept_in
+        self._limit = limit
         self._tell = tell
         self._seen: set[tuple[int, int]] = set()
 
@@ -61,6 +64,9 @@ class Inspector:
         files: list[InspectedFile] = []
         for path in paths:
             for found in place.contents(path):
+                if self._limit is not None and time.monotonic() - began > self._limit:
+                    place.notes.append(f"after {self._limit:.0f} s nothing more was read: xpucachectl inspect {target}")
+                    break
                 try:
                     one = self._file(found.name, found.content, place)
                     found.check()
@@ -107,8 +113,13 @@ class Inspector:
             tuple(sorted(Counter(str(one.form) for one in codes).items())),
             tuple(self._outlook(device, found, codes, names) for device in self._devices),
             tuple(f"{count} images: {why}" for why, count in wrong.most_common(3)),
-            None if self._used is None else len(kernels & self._used),
+            None if self._used is None else len(kernels & self._used.keys()),
+            self._share(kernels),
         )
+
+    def _share(self, kernels: set[bytes]) -> float | None:
+        whole = sum(self._used.values()) if self._used else 0
+        return sum(self._used[one] for one in kernels & self._used.keys()) / whole if self._used and whole else None
 
     def _outlook(
         self,

@@ -53,6 +53,28 @@ def inspection(value: Inspection, style: TextStyle) -> str:
     return "\n\n".join(parts)
 
 
+_NAMED: Final = 5
+"""Files that `why` names."""
+
+
+def brought(value: Inspection, style: TextStyle) -> str:
+    """Write for `why` what is compiled of which library of a model's program, the most first; maybe nothing."""
+    lines: list[str] = []
+    for index, device in enumerate(value.devices):
+        files = [one for one in value.files if one.outlooks[index].compiled or one.outlooks[index].absent or one.used]
+        files.sort(key=lambda one: (-(one.share or 0), -one.kernels, one.name))
+        for one in files[:_NAMED]:
+            outlook = one.outlooks[index]
+            said = ", ".join(_counts(outlook))
+            used = f"; it has compiled {one.used}" if one.used else ""
+            share = f", {one.share:.0%} of all that it has compiled" if one.used and one.share is not None else ""
+            lines.append(fold(plain(f"{one.name} on {device.architecture}: {said}{used}{share}"), style, 2))
+        if len(files) > _NAMED:
+            lines.append(f"and {count(len(files) - _NAMED, 'file')} more: xpucachectl inspect {plain(value.target)}")
+    lines += [fold(plain(note), style, 2) for note in value.notes]
+    return section("What its program brings", "\n".join(lines), style) if lines else ""
+
+
 def _sentence(value: Inspection, device: InspectedDevice, one: Outlook, style: TextStyle) -> str:
     name = device.name if device.architecture in {"cpu", device.name} else f"{device.name} ({device.architecture})"
     whole = one.ready + one.compiled + one.absent + one.unknown

@@ -13,7 +13,7 @@ from tests.support.device_images import archives, program
 from xpucached.inspection import containers, devices
 from xpucached.inspection.content import MemoryContent, Unreadable
 from xpucached.inspection.report import Inspector
-from xpucached.render.inspection import inspection
+from xpucached.render.inspection import brought, inspection
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -68,11 +68,17 @@ def test_people_read_a_sentence_for_each_device(tmp_path: Path) -> None:
     style = TextStyle(datetime.now(UTC))
     asked = devices.asked(["B580"])
     text = inspection(
-        Inspector(asked, rate=0.01, used=frozenset({b"a"}), kept_in=("sycl: /s",)).inspect("env", [tmp_path]), style
+        Inspector(asked, rate=0.01, used={b"a": 3.0, b"other": 1.0}, kept_in=("sycl: /s",)).inspect("env", [tmp_path]),
+        style,
     )
     assert "B580 (bmg-g21): of 4 kernels 2 run as they are, 2 are compiled at first use" in text.replace("\n", " ")
     assert "(~)); the model has compiled 1 of them" in text
     assert "Kept in\nsycl: /s" in text
+    value = Inspector(asked, rate=0.01, used={b"a": 3.0, b"other": 1.0}).inspect("net", [tmp_path])
+    assert "a.so on bmg-g21: 2 are compiled at first use" in brought(value, style)
+    assert "it has compiled 1, 75% of all that it has compiled" in brought(value, style)
+    late = Inspector(asked, limit=-1.0).inspect("net", [tmp_path])
+    assert "xpucachectl inspect net" in brought(late, style)
     assert "name the one that is meant: --device B580" in inspection(Inspector(()).inspect("env", [tmp_path]), style)
     (tmp_path / "empty").mkdir()
     assert "no device code" in inspection(Inspector(asked).inspect("env", [tmp_path / "empty"]), style)
