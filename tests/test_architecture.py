@@ -14,6 +14,7 @@ import pytest
 
 import xpucached
 from tests import REPOSITORY
+from xpucached.catalog import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -611,3 +612,15 @@ def test_no_value_has_a_default_of_the_other_library() -> None:
                     if isinstance(one, ast.AnnAssign) and one.value and ast.unparse(one.value).startswith("field(")
                 ]
     assert wrong == []
+
+
+def test_each_migration_has_a_number_of_its_own_and_follows_the_one_before() -> None:
+    """Of two with one number a catalog meets one only, and lacks what the other makes."""
+    before = "None"
+    for path in sorted((REPOSITORY / "migrations" / "versions").glob("[0-9]*.py")):
+        text = path.read_text(encoding="utf-8")
+        number = path.name[:4]
+        assert f'\nrevision = "{number}"\n' in text, path
+        assert f"\ndown_revision = {before}\n" in text, path
+        before = f'"{number}"'
+    assert before == f'"{tables.REVISION}"'

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0026"
+REVISION: Final = "0027"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
