@@ -17,6 +17,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.kinds import damage
+from tests.support import documents
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import domain
 from xpucached.api import requests
@@ -39,7 +40,7 @@ from xpucached.kinds.table import KINDS
 from xpucached.settings.keys import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 PACKAGE: Final = REPOSITORY / "xpucached"
 PAGES: Final = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
@@ -190,8 +191,8 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
     text = page(name)
     shown = [code for code in codes(text) if code.startswith("xpucachectl ")]
     shown += [
-        line.split("  #")[0].strip()
-        for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        line.split("  #")[0].split(" || ")[0].strip()
+        for block in re.findall(r"^```sh\b[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
         if line.startswith("xpucachectl ")
     ]
@@ -364,6 +365,42 @@ def test_every_request_is_in_the_manual() -> None:
 def test_the_tables_of_requests_are_those_that_are_declared() -> None:
     """`make man` writes it."""
     assert manual.REQUESTS.findall(page("docs/protocol.md")) == manual.tables()
+
+
+# -- blocks of a shell ----------------------------------------------------------------------------------------------
+
+
+def unmarked(found: Iterable[documents.Block]) -> list[str]:
+    """Name the blocks of a shell of which nobody knows who types them: root, a user, or a person, with the reason."""
+    commands = re.compile(
+        r"^(sudo |xpucachectl |xpucached |systemctl |apt(-get)? |pip |make |journalctl |\$ )", re.MULTILINE
+    )
+    return [
+        f"{one.page}: {one.heading}: {one.text.splitlines()[0]}"
+        for one in found
+        if (one.language in documents.SHELLS or (not one.language and commands.search(one.text)))
+        and one.marker not in {"root", "user"}
+        and not (one.marker.startswith(documents.BY_HAND) and len(one.marker) > len(documents.BY_HAND))
+    ]
+
+
+def test_each_block_of_a_shell_says_who_types_it() -> None:
+    """A machine types those of root and users: `tests/system/test_deb.py`."""
+    assert unmarked(one for name in documents.pages() for one in documents.blocks(name)) == []
+    assert len(documents.to_type()) > TYPED_AT_LEAST
+
+
+TYPED_AT_LEAST: Final = 15
+
+
+def test_a_block_that_says_nothing_is_found() -> None:
+    blocks = [
+        documents.Block("a.md", "A", "sh", marker, "true\n")
+        for marker in ("", "root", "user", "by hand: ", "by hand: x")
+    ]
+    blocks += [documents.Block("a.md", "B", "", "", text) for text in ("xpucachectl status\n", "of 3 models\n")]
+
+    assert unmarked(blocks) == ["a.md: A: true", "a.md: A: true", "a.md: B: xpucachectl status"]
 
 
 # -- design.md, and what leads to it --------------------------------------------------------------------------------

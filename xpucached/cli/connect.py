@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from xpucached import sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client, untrusted
-from xpucached.errors import NotFound, RequestError, Unavailable, Untrusted, XpucachedError
+from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, Untrusted, XpucachedError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -52,8 +52,14 @@ def _own(scope: str | None) -> Client:
             return worker
         raise Unavailable(str(error), hint=error.hint) from error
     source = "that path came from XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else ""
-    if scope is None and not _answers(path, source) and (worker := _worker()) is not None:
-        return worker
+    if scope is None and not _answers(path, source):
+        try:
+            worker = _worker()
+        except Conflict:
+            # A daemon of our own began meanwhile, and the worker stepped back for it.
+            worker = None
+        if worker is not None:
+            return worker
     hint = "start it: systemctl --user start xpucached, or xpucached --user &"
     # Not Path.exists: it raises where a directory on the way may not be entered.
     if os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - see above

@@ -91,7 +91,7 @@ OF_THE_HOST: Final[Mapping[CheckState, Sequence[HostStatus]]] = {
         replace(host(), problems=(Problem("worker-failing", "another"),)),
     ),
     CheckState.COLD: (host(ANN, replace(BOB, warm=0, cold=1)),),
-    CheckState.NO_MODELS: (host(replace(ANN, models=(), warm=0)),),
+    CheckState.NO_MODELS: (host(replace(ANN, models=(), warm=0)), replace(host(), users=())),
     CheckState.AT_WORK: (host(ANN, replace(BOB, working=True)),),
     CheckState.PROBLEM: (host(ANN, replace(BOB, problems=("no-gpu", "store-fault"))),),
     # A model that nobody but its user declared is that user's.
