@@ -438,5 +438,34 @@ def test_one_device_of_each_environment_is_taken(monkeypatch: pytest.MonkeyPatch
     assert evidence.devices(job) == ["xpu:0", "xpu:2", "xpu:3"]
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import torch\ntorch.library.nothing", "does not load beside it (AttributeError: "),
+        ("import no_such_module", "does not load beside it (ModuleNotFoundError: "),
+        ("", "is a build for processors"),
+        (None, "sees no device xpu"),
+    ],
+)
+def test_what_is_wrong_with_the_archived_extension_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str | None, words: str
+) -> None:
+    module = ModuleType("torch")
+    module.__version__ = "2.13.0"  # type: ignore[attr-defined] # it stands in for torch, which has no xpu here
+    monkeypatch.setitem(sys.modules, "torch", module)
+    monkeypatch.delitem(sys.modules, "intel_extension_for_pytorch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    if source is not None:
+        (tmp_path / "intel_extension_for_pytorch.py").write_text(source)
+    exercise = RunSpec(loader=Loader.PYTHON, python="/p", target="a:b", device="xpu")
+    variant = {"device": "xpu", "precision": "", "shape": ""}
+
+    with pytest.raises(run_order.Unfit) as met:
+        run_order.torch_of(run_order.RunOrder({"token": "", "exercise": asdict(exercise), "variant": variant}))
+    assert words in str(met.value)
+    assert ("extension" in str(met.value)) == (source is not None)
+    sys.modules.pop("intel_extension_for_pytorch", None)
+
+
 def test_the_application_is_not_in_our_package() -> None:
     assert not APPLICATION.is_relative_to(Path(model_runner.__file__).parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -105,13 +104,9 @@ def torch_of(job: RunOrder) -> ModuleType:
     except ImportError as error:
         raise Unfit(f"this interpreter has no torch: {error}") from error
     module = cast("ModuleType", torch)
-    if job.kind == "xpu" and not offers(module, "xpu"):
-        # Torch before 2.4 knows these devices only through it.  It is archived, and beside another torch than its own
-        # it does not even load: then we do without.
-        with contextlib.suppress(Exception):
-            import intel_extension_for_pytorch  # noqa: F401, PLC0415 - it is its import that works
+    extension = _extended(module) if job.kind == "xpu" and not offers(module, "xpu") else ""
     if job.kind != "cpu" and not offers(module, job.kind):
-        raise Unfit(f"torch {module.__version__} of this interpreter sees no device {job.kind}")
+        raise Unfit(f"torch {module.__version__} of this interpreter sees no device {job.kind}{extension}")
     count = 1 if job.kind == "cpu" else int(getattr(module, job.kind).device_count())
     number = job.device.partition(":")[2]
     if number.isdigit() and int(number) >= count:
@@ -119,6 +114,29 @@ def torch_of(job: RunOrder) -> ModuleType:
     if job.kind != "cpu" and number.isdigit():
         getattr(module, job.kind).set_device(int(number))
     return module
+
+
+def _extended(torch: ModuleType) -> str:
+    """Load the extension through which torch before 2.4 knows Intel's GPUs; return what is wrong if it is there.
+
+    It is archived, and beside another torch than its own it does not even load: then we do without.
+    """
+    try:
+        import intel_extension_for_pytorch  # noqa: F401, PLC0415 - it is its import that works
+    except ModuleNotFoundError as error:
+        if error.name == "intel_extension_for_pytorch":
+            return ""
+        wrong = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - with another torch it is an AttributeError
+        wrong = f"{type(error).__name__}: {error}"
+    else:
+        if offers(torch, "xpu"):
+            return ""
+        return "; intel-extension-for-pytorch is there, and loads, but is a build for processors or finds no driver"
+    return (
+        f"; intel-extension-for-pytorch does not load beside it ({wrong[:200]}): it needs the torch of its own version,"
+        " and torch from 2.5 does without it"
+    )
 
 
 def offers(torch: ModuleType, kind: str) -> bool:
